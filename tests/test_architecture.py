@@ -22,15 +22,15 @@ TOP = ["__init__", "__main__", "api"]
 
 # At most so many lines of code (bench/code_size.py). Whoever adds some takes some away, or says in the commit why not.
 BUDGET = {
-    "core": 1749,
+    "core": 1758,
     "envs": 4424,
     "buffers": 1890,
-    "games": 3589,
+    "games": 3578,
     "nets": 3190,
     "weights": 1240,
     "acting": 1160,
     "search": 1306,
-    "learning": 3140,
+    "learning": 3290,
     "workers": 3085,
     "population": 1508,
     "systems": 1707,

@@ -18,7 +18,9 @@ from types import FunctionType, ModuleType
 from typing import Any
 
 import numpy as np
+from llvmlite import ir
 from numba import njit
+from numba.core import types
 from numba.core.dispatcher import Dispatcher
 from numba.core.event import Event, Listener, register
 from numba.extending import intrinsic
@@ -152,6 +154,18 @@ def _fused(typing: Any, a: Any, b: Any, c: Any) -> Any:
 
 
 fused_multiply_add: Any = intrinsic(_fused)  # a·b + c of floats of one type, in loops: rounded once, as torch's addcmul
+
+
+def _type_call(typing: Any, address: Any, given: Any) -> Any:
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        words = [builder.extract_value(args[1], i) for i in range(len(given))]
+        kind = ir.FunctionType(ir.IntType(32), [ir.IntType(64)] * len(given))
+        return builder.call(builder.inttoptr(args[0], kind.as_pointer()), words)
+
+    return types.int32(types.int64, types.UniTuple(types.int64, len(given))), generate
+
+
+call_address: Any = intrinsic(_type_call)  # (address, words): a call of C's function there, int (int64, …), in loops
 
 
 # Random numbers from a counter, for compiled loops: number n is a hash of (key, n), so its state is two integers.

@@ -8,14 +8,9 @@ is 1 where the mover has to pass.
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
-from llvmlite import ir
-from numba.core import types
-from numba.extending import intrinsic
 
-from polyplay.core.compiled import inlined
+from polyplay.core.compiled import call_address, inlined
 from polyplay.games import go, records
 from polyplay.games.records import CELLS, COLUMNS, DRAWN, GOES_ON, KIND, LOST, OWN, ROWS, WON, compiled, pass_turn, ply
 
@@ -178,20 +173,6 @@ MOVER = 1 << 32  # the second player's turn, added to a number of moves
 FAILED = -1  # the answer of a function that raised an exception before it gave any
 
 
-def _type_call(typing: Any, address: Any, record: Any, moves: Any, last: Any, answer: Any) -> Any:
-    """Of a call of the function at an address: void (int64, int64, int64, int64)."""
-
-    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        function = builder.inttoptr(args[0], ir.FunctionType(ir.VoidType(), [ir.IntType(64)] * 4).as_pointer())
-        builder.call(function, args[1:])
-        return context.get_dummy_value()
-
-    return types.void(types.int64, types.int64, types.int64, types.int64, types.int64), generate
-
-
-_call: Any = intrinsic(_type_call)
-
-
 @compiled
 def spiel_ask(address: int, record: np.ndarray, moves: int, last: int) -> int:
     """What a function of Python answers. Raises RuntimeError where it raised anything: no exception passes through
@@ -199,7 +180,7 @@ def spiel_ask(address: int, record: np.ndarray, moves: int, last: int) -> int:
     """
     answer = np.array([FAILED], np.int64)
     at = np.int64(record.ctypes.data) + CELLS
-    _call(address, at, np.int64(moves), np.int64(last), np.int64(answer.ctypes.data))
+    call_address(address, (at, np.int64(moves), np.int64(last), np.int64(answer.ctypes.data)))
     if answer[0] == FAILED:
         raise RuntimeError("OpenSpiel's rules were interrupted, or failed: what they raised is printed above")
     return answer[0]

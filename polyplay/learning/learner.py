@@ -195,8 +195,9 @@ class Runner:
     """One thread, by the module that is bound to the vector."""
 
     hyper: Hyper  # hyperparameters as they are now
-    # of several threads: wait for what was begun, as what the networks compute with is about to change; and take over
-    # new weights, after an update
+    begins = False  # whether other threads may begin with a batch (`begin`) while this one acts
+    # of several threads: wait for what was begun, as what the networks compute with is about to change, or is saved;
+    # and take over new weights, after an update
     settle: Callable[[], None] | None = None
     refresh: Callable[[], None] | None = None
     norm: float | None = None  # of the last gradient, where the runner has applied it; the learner takes it

@@ -553,7 +553,7 @@ class ReplayFeed(Feed):
         self.buffer = self.replay.open(seed_of(ctx.seed, ctx.incarnation % 1000) + ctx.index)
         self.updates, self.steps = 0, math.prod(source.source.shape)  # agent steps of a rollout
         self.ahead: Batch | None = None  # the next update's sample, drawn before the steps that make it due
-        divided = divide(learner, self.replay.batch)
+        divide(learner, self.replay.batch)
         if not apart:
             learner.checkpoints.more = self.write
         replicas = learner.spec.update.replicas
@@ -567,7 +567,7 @@ class ReplayFeed(Feed):
         self.feed = source.source.open(ctx, learner, params, replayed=True)
         self.alone, self.blocking = self.feed.alone, self.feed.blocking
         # where others change the weights meanwhile, each update begins with the newest
-        self.divided = divided and not apart and not self.blocking
+        self.draws_ahead = not apart and not self.blocking
 
     def items(self) -> Iterator[Rollout | Nothing | None]:
         """Rollouts, and () while updates are due. Where the next rollout makes one due, and other threads may begin
@@ -578,7 +578,7 @@ class ReplayFeed(Feed):
             if self.buffer.due(int(self.ahead is None)):
                 yield ()
                 continue
-            if self.divided and self.ahead is None and self.buffer.due(coming=self.steps):
+            if self.draws_ahead and learner.run.begins and self.ahead is None and self.buffer.due(coming=self.steps):
                 with self.ctx.counters.timed("replay"):
                     self.ahead = self.buffer.sample(learner.remaining)
                 learner.run.begin(to_device(self.ahead, learner.device), learner.version)

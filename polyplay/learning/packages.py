@@ -9,6 +9,7 @@ function, one set of shapes, one torch, one kind of processor and one state of t
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import fcntl
 import hashlib
 import io
@@ -20,19 +21,24 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 import traceback
+import zipfile
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from polyplay.core import processes
+from polyplay.core.compiled import call_address, compiled
 from polyplay.core.machine import cxx_compiler
+from polyplay.core.shared_memory import LINE, Semaphore
 
 Function = Callable[..., tuple[Tensor, ...]]
 Compiled = Callable[[list[Tensor]], list[Tensor]]  # the list is empty afterwards
@@ -220,6 +226,131 @@ def _flushed(call: Compiled, given: list[Tensor]) -> list[Tensor]:
         return call(given)
     finally:
         torch.set_flush_denormal(False)
+
+
+# A package's function in another thread, while this one acts. Its loader holds the interpreter's lock, so a compiled
+# loop calls the library in the package itself, by AOTInductor's C interface.
+
+
+# what both threads have: two semaphores, two numbers, functions' addresses, the model
+STARTED, DONE, STOP, FAILED, TRY, WAIT, POST, COPY, ALIAS, DATA, FREE, RUN, MODEL = range(13)
+SPINS = 100_000  # looks at a semaphore, in about 0.2 ms, before a thread sleeps: to wake it takes 50 µs
+
+
+@compiled
+def _spin(words: np.ndarray, semaphore: int) -> bool:
+    """Take a token of the semaphore if one comes soon."""
+    for _ in range(SPINS):  # noqa: SIM110 - a loop
+        if call_address(words[TRY], (words[semaphore],)) == 0:
+            return True
+    return False
+
+
+@compiled
+def _serve(words: np.ndarray, given: np.ndarray, copies: np.ndarray, results: np.ndarray) -> None:
+    """Call the function whenever asked to, until words[STOP]. given: handles of its arguments; copies: [n, 3] where to,
+    from and how many bytes, before each call; results: [n, 2] where to, how many bytes.
+    """
+    handles, made, at = np.empty_like(given), np.zeros(len(results), np.int64), np.zeros(1, np.int64)
+    while True:
+        if not _spin(words, STARTED):
+            while call_address(words[WAIT], (words[STARTED],)) != 0:  # a signal came
+                pass
+        if words[STOP]:
+            return
+        for i in range(len(copies)):
+            call_address(words[COPY], (copies[i, 0], copies[i, 1], copies[i, 2]))
+        failed = 0
+        for i in range(len(given)):  # a call uses up its handles
+            failed |= call_address(words[ALIAS], (given[i], handles.ctypes.data + 8 * i))
+        inputs = handles.ctypes.data, len(given)
+        failed |= call_address(words[RUN], (words[MODEL], *inputs, made.ctypes.data, len(made), 0, 0))
+        for i in range(0 if failed else len(made)):
+            call_address(words[DATA], (made[i], at.ctypes.data))
+            call_address(words[COPY], (results[i, 0], at[0], results[i, 1]))
+            call_address(words[FREE], (made[i],))
+        words[FAILED] = failed
+        call_address(words[POST], (words[DONE],))
+
+
+class BackgroundCall:
+    """The function of a package, on tensors that stay where they are: `start` has a thread call it, `wait` ends that.
+
+    given: its arguments; results: contiguous tensors for what it gives; copies: pairs of tensors, the first of which
+    gets what is in the second before each call. Raises ValueError: it needs more than the C interface gives.
+    """
+
+    def __init__(
+        self, package: Path, given: list[Tensor], results: list[Tensor], copies: Iterable[tuple[Tensor, Tensor]] = ()
+    ):
+        self.given, self.results, self.copies = given, results, list(copies)
+        self._library, self._model = library, model = _library_of(package), ctypes.c_void_p()
+        if library.AOTInductorModelContainerCreateWithDevice(ctypes.byref(model), ctypes.c_size_t(1), b"cpu", None):
+            raise ValueError("the package's library gives no model")
+        self._cells = np.zeros((2, LINE), np.uint8)
+        self._started, self._done = (Semaphore(cell, create=True) for cell in self._cells)
+        libc = ctypes.CDLL(None)
+        functions = [
+            *(libc.sem_trywait, libc.sem_wait, libc.sem_post, libc.memcpy),
+            *(library.aoti_torch_new_tensor_handle, library.aoti_torch_get_data_ptr),
+            *(library.aoti_torch_delete_tensor_object, library.AOTInductorModelContainerRunSingleThreaded),
+        ]
+        addresses = [ctypes.cast(function, ctypes.c_void_p).value for function in functions]
+        started, done = (int(cell.ctypes.data) for cell in self._cells)
+        self._words = np.array([started, done, 0, 0, *addresses, model.value], np.int64)
+        copied = [(x.data_ptr(), y.data_ptr(), x.nbytes) for x, y in self.copies]
+        self._tables = (
+            np.array([_handle_of(x) for x in given], np.int64),
+            np.array(copied, np.int64).reshape(-1, 3),
+            np.array([(x.data_ptr(), x.nbytes) for x in results], np.int64),
+        )
+        self._thread = threading.Thread(target=self._run, name="update", daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        torch.set_num_threads(1)
+        torch.set_flush_denormal(True)  # see _flushed
+        _serve(self._words, *self._tables)
+
+    def start(self) -> None:
+        """Call it, while the caller goes on."""
+        self._started.post()
+
+    def wait(self) -> list[Tensor]:
+        """The results, once they are there. Raises RuntimeError: the call failed."""
+        while not (_spin(self._words, DONE) or self._done.wait(1.0)):
+            if not self._thread.is_alive():
+                raise RuntimeError("the thread of a compiled update ended")
+        if self._words[FAILED]:
+            raise RuntimeError("a compiled update failed; see what is printed above")
+        return self.results
+
+    def close(self) -> None:
+        """End the thread, after a call that runs."""
+        self._words[STOP] = 1
+        self._started.post()
+        self._thread.join()
+        for handle in self._tables[0].tolist():
+            self._library.aoti_torch_delete_tensor_object(ctypes.c_void_p(handle))
+        self._library.AOTInductorModelContainerDelete(self._model)
+
+
+def _library_of(package: Path) -> ctypes.CDLL:
+    """The library in a package. Raises ValueError: its operations need torch's executor besides."""
+    with zipfile.ZipFile(package) as files, tempfile.TemporaryDirectory() as folder:
+        names = files.namelist()
+        if any(name.endswith(".json") and not name.endswith("_metadata.json") for name in names):
+            raise ValueError("operations without a C interface")
+        (name,) = (name for name in names if name.endswith(".so"))
+        return ctypes.CDLL(files.extract(name, folder))
+
+
+def _handle_of(x: Tensor) -> int:
+    """A tensor's handle in AOTInductor's C interface, to be deleted."""
+    address = ctypes.pythonapi.PyCapsule_GetPointer
+    address.restype, address.argtypes = ctypes.c_void_p, [ctypes.py_object, ctypes.c_char_p]
+    (capsule,) = torch._C._aoti.unsafe_alloc_void_ptrs_from_tensors([x])
+    return int(address(capsule, None))
 
 
 def arguments(shapes: Iterable[Shape]) -> list[Tensor]:

@@ -21,11 +21,11 @@ from torch.func import functional_call
 
 from polyplay.core import tree
 from polyplay.core.errors import Closed, Leaving
-from polyplay.core.machine import ThreadPool
+from polyplay.core.machine import ThreadPool, cores
 from polyplay.core.tree import Batch
 from polyplay.learning.learner import Epochs, Learner, Minibatches, Runner, pick_rows
 from polyplay.learning.losses import ActorCriticLoss, Hyper, Loss, LossOutput
-from polyplay.learning.packages import Compiled, CompileJob, Package, why_failed
+from polyplay.learning.packages import BackgroundCall, Compiled, CompileJob, Package, why_failed
 from polyplay.learning.unreal import WithAuxiliary
 from polyplay.nets.device import StaticCall, signature_of, synchronize
 from polyplay.nets.factory import build_network
@@ -71,6 +71,8 @@ class ThreadedRunner(Runner):
     so a run repeats to the bit; from one thread's gradient theirs differs by rounding. While the first thread acts, the
     others may begin with the next batch: acting doesn't change the weights.
     """
+
+    begins = True
 
     def __init__(self, learner: Learner, n: int):
         super().__init__(learner.policy, learner.run.target, learner.spec.loss, learner.update.vector, learner.run.seed)
@@ -420,6 +422,7 @@ class BatchKind:
     seconds: float = math.inf  # of an eager update
     package: Package | None = None
     call: Compiled | StaticCall | None = None
+    background: BackgroundCall | None = None
 
 
 class CompiledRunner(Runner):
@@ -454,8 +457,14 @@ class CompiledRunner(Runner):
         own = run.loss.loss if isinstance(run.loss, WithAuxiliary) else run.loss
         # what is not `valid` is nothing to it; a user's may take all that it is given for valid
         self.pads = isinstance(own, ActorCriticLoss) and type(own).__module__.startswith("polyplay.")
+        # whether another thread may compute an update while this one acts: where there is a core for it
+        idle = cores() > 1 and not (learner.ctx.serial or learner.ctx.control.trace or self.captures)
+        self.beside = idle and self.steps and not run.policy.observes
+        self.ahead: BatchKind | None = None  # the kind of the batch that was begun
 
     def __call__(self, batch: Batch, state: Batch, version: int, tape: Tape | None = None) -> LossOutput:
+        if self.ahead is not None:
+            return self._end()
         if self.over or tape is not None or not self._may(version):
             return super().__call__(batch, state, version, tape)
         batch = self.with_noise(batch, version) if self.draws else batch
@@ -477,6 +486,33 @@ class CompiledRunner(Runner):
         if self.rollout.call:
             return self._compiled(self.rollout.call, self.leaves)
         return self._eager(lambda: self.score(*parts.take(order, at)), self.rollout, self.leaves)
+
+    def begin(self, batch: Batch, version: int) -> None:
+        """See Runner: the whole update. The networks keep their weights until it is over."""
+        batch = self.with_noise(batch, version) if self.draws else batch
+        kind, leaves = self._kind_of({"batch": batch, "state": batch.get("state", {})})
+        if kind.background is None:
+            return
+        self._fill()
+        for place, x in zip(kind.background.given[len(self.own) :], leaves, strict=True):
+            place.copy_(x)
+        kind.background.start()
+        self.ahead = kind
+
+    def _end(self) -> LossOutput:
+        """Of the update that was begun."""
+        call, self.ahead = cast("BackgroundCall", cast("BatchKind", self.ahead).background), None
+        results = call.wait()
+        self.own[0].copy_(call.given[0])
+        return self._scored(*results)
+
+    def settle(self) -> None:
+        """See Runner: undo what was begun. The update is made anew, from the same batch."""
+        if self.ahead is not None:
+            call, self.ahead = cast("BackgroundCall", self.ahead.background), None
+            call.wait()
+            for copy, x in call.copies[1:]:
+                x.copy_(copy)
 
     def _may(self, version: int) -> bool:
         """Whether the update of these weights may be compiled. Where a run is done again it is if it was."""
@@ -508,11 +544,17 @@ class CompiledRunner(Runner):
     def _compiled(
         self, call: Compiled | StaticCall, leaves: list[Tensor], own: list[Tensor] | None = None
     ) -> LossOutput:
+        self._fill()
+        return self._scored(*call([*(own or self.own), *leaves]))
+
+    def _fill(self) -> None:
+        """Have the function's hyperparameters as they are now."""
         if self.hyper is not self.filled:
             self.values[: len(self.hyper)], self.filled = list(self.hyper.values()), self.hyper
         if self.steps:
             self.values[-1] = self.learner.rate()
-        found, *priority = call([*(own or self.own), *leaves])
+
+    def _scored(self, found: Tensor, *priority: Tensor) -> LossOutput:
         numbers: list[Any] = found.tolist()  # a device's are waited for once; a tensor's item each takes 5 µs
         self.norm = numbers[-1] if self.steps else None
         return LossOutput(numbers[0], dict(zip(self.loss.metrics, numbers[1:], strict=False)), *priority)
@@ -568,6 +610,22 @@ class CompiledRunner(Runner):
             if call is None:
                 return self._stay_eager(package.failure)
             self._change_over(kind, lambda: call, leaves)
+            if kind.call is not None and self.beside and not kind.minibatch:
+                self._serve_beside(kind, package, call, leaves)
+
+    def _serve_beside(self, kind: BatchKind, package: Package, call: Compiled, leaves: list[Tensor]) -> None:
+        """Have a thread for the updates of a kind that are begun; without it they wait for the acting."""
+        # own ones: the weights, which acting reads, and what an update leaves of its arguments changed, before it
+        weights, *changed = [x.clone() for x in (self.own[0], self.own[1], *self.own[VECTORS:-1])]
+        copies = [(weights, self.own[0]), *zip(changed, (self.own[1], *self.own[VECTORS:-1]), strict=True)]
+        given = [weights, *self.own[1:], *map(torch.clone, leaves)]
+        results = call([torch.clone(x) for x in given])
+        try:
+            kind.background = BackgroundCall(package.path, given, results, copies)
+        except Exception as e:
+            self.beside = False
+            self._say("note", f"updates are not made beside acting: {why_failed(e)}")
+        self.begins = self.beside
 
     def _pays(self, kind: BatchKind) -> bool:
         """Whether a run is to last long enough, and an update is small enough."""
@@ -656,7 +714,8 @@ class CompiledRunner(Runner):
             self.learner.ctx.log(kind, text)
 
     def close(self) -> None:
-        """End a compiler that runs."""
+        """End a compiler that runs, and threads."""
         for kind in self.kinds.values():
-            if kind.package is not None:
-                kind.package.close()
+            for begun in (kind.package, kind.background):
+                if begun is not None:
+                    begun.close()

@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -32,6 +33,7 @@ from polyplay.learning.packages import CompileJob, Package
 from polyplay.learning.runners import CompiledRunner, UpdateFunction, compile_updates, make_update
 from polyplay.nets.device import to_device
 from polyplay.nets.policy import PolicyFactory
+from polyplay.weights.optimizers import optimizer_state
 from polyplay.weights.params import param_sizes
 from polyplay.weights.update import Hogwild
 from tests.learning import test_pure_update as pure
@@ -206,6 +208,39 @@ def test_other_losses_are_compiled(kind):
         pure.test_alphago_zero_s_loss_is_traced_whole_and_gives_the_statistics_behind_it()
 
 
+def make_small() -> Callable[..., tuple[Tensor, ...]]:
+    """A function that writes to its first argument."""
+
+    def function(weights: Tensor, x: Tensor) -> tuple[Tensor, ...]:
+        weights.copy_(weights + x.sum())
+        return (weights * x[0]).sum().reshape(1), x @ x.t()
+
+    return function
+
+
+def test_a_package_is_called_by_another_thread_on_its_own_tensors(folder):
+    shapes = (((3,), torch.float32), ((2, 3), torch.float32))
+    path = folder / "small.pt2"
+    packages.build_package(CompileJob(make_small, shapes), path)
+    weights, x = torch.arange(3.0), torch.arange(6.0).reshape(2, 3)
+    given, results = [torch.zeros(3), x], [torch.zeros(1), torch.zeros(2, 2)]
+    call = packages.BackgroundCall(path, given, results, [(given[0], weights)])
+    for k in range(3):
+        x.fill_(k + 1.0)
+        weights.fill_(k)
+        call.start()
+        assert call.wait() is results
+        wanted = weights.clone()
+        number, product = packages._load(str(path))([wanted, x.clone()])
+        assert given[0].equal(wanted)
+        assert weights.equal(torch.full((3,), float(k))), "only its own copy is written to"
+        assert results[0].equal(number)
+        assert results[1].equal(product)
+    thread = call._thread
+    call.close()
+    assert not thread.is_alive()
+
+
 # A learner's change-over, without a compiler: the package is the graph, and there at once.
 
 
@@ -215,7 +250,7 @@ class Traced:
     failure, done, process, scale, stride = "", True, None, 1.0, 1.0
 
     def __init__(self, job: CompileJob):
-        self.job, self.call = job, graph_of(job)
+        self.job, self.path, self.call = job, self, graph_of(job)
 
     def load(self) -> Call:
         def call(given: list[Tensor]) -> list[Tensor]:
@@ -231,9 +266,29 @@ class Traced:
         """Nothing runs."""
 
 
+class TracedCall:
+    """In place of a BackgroundCall; one is made at once, the results are shown when they are waited for."""
+
+    def __init__(self, path: Any, given: list[Tensor], results: list[Tensor], copies: list[tuple[Tensor, Tensor]]):
+        self.call, self.given, self.results, self.copies = path.load(), given, results, copies
+
+    def start(self) -> None:
+        for to, x in self.copies:
+            to.copy_(x)
+        for to, x in zip(self.results, self.call(self.given), strict=True):
+            to.copy_(x)
+
+    def wait(self) -> list[Tensor]:
+        return self.results
+
+    def close(self) -> None:
+        """There is no thread."""
+
+
 @pytest.fixture
 def traced(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(runners, "Package", Traced)
+    monkeypatch.setattr(runners, "BackgroundCall", TracedCall)
 
 
 @pytest.fixture
@@ -274,6 +329,43 @@ def test_a_run_that_waits_or_finds_a_package_is_compiled_from_its_first_update_o
     assert len(said) == 1
     assert not none
     assert type(eager.run) is Runner
+
+
+def test_an_update_that_is_made_beside_acting_is_the_same(traced, monkeypatch):
+    """Acting has the weights of before meanwhile; what is saved or changed meanwhile is of before, too."""
+    monkeypatch.setattr(runners, "cores", lambda: 2)
+    (made, said), (plain, _) = learner("on"), learner("on")
+    for who in (made, plain):
+        learn(who, 0)
+    assert made.run.begins, said
+    for k in range(1, 5):
+        optimizer = made.update.optimizer
+        before = made.update.vector.flat.clone(), *(x.clone() for x in optimizer_state(optimizer).values())
+        made.adjust()  # as the learning rate falls
+        made.run.begin(to_device(some_rows(k), made.device), made.version)
+        assert made.run.ahead is not None
+        assert made.update.vector.flat.equal(before[0])
+        if k % 2:
+            made.run.settle()
+            state = optimizer_state(optimizer).values()
+            assert all(x.equal(y) for x, y in zip(state, before[1:], strict=True))
+        for who in (made, plain):
+            learn(who, k)
+        assert made.run.ahead is None
+        assert made.update.vector.flat.equal(plain.update.vector.flat)
+
+
+@pytest.mark.parametrize("cores", [1, 2])
+def test_without_a_core_for_it_or_what_it_takes_no_update_is_made_beside_acting(cores, traced, monkeypatch):
+    monkeypatch.setattr(runners, "cores", lambda: cores)
+    monkeypatch.setattr(runners, "BackgroundCall", Mock(side_effect=ValueError("no C interface")))
+    made, said = learner("on")
+    learn(made, 0, 1)
+    assert not made.run.begins
+    assert made.version == 2
+    texts = [text for text in said if "beside" in text]
+    assert len(texts) == cores - 1
+    assert all(text.startswith("updates are not made beside acting: ValueError: no C interface") for text in texts)
 
 
 @pytest.mark.usefixtures("traced", "at_once")

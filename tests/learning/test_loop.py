@@ -31,8 +31,8 @@ SPEC = {k: v for k, v in SPEC.items() if k != "agent"}
 
 
 @pytest.fixture(autouse=True)
-def _divided(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(loop, "divide", lambda learner, rows: learner.divided)
+def _not_divided(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(loop, "divide", lambda learner, rows: None)
 
 
 class Learner:
@@ -46,7 +46,7 @@ class Learner:
         self.mean: float | None = None  # agent steps of all replicas, where there are others
         self.remaining = left
         self.spec = SimpleNamespace(update=SimpleNamespace(asynchronous=False, replicas=1))
-        self.divided, self.begun = False, list[Any]()
+        self.begins, self.begun = False, list[Any]()
         self.checkpoints = SimpleNamespace(more=None)
         self.run, self.device, self.version = self, torch.device("cpu"), 0
 
@@ -173,7 +173,7 @@ def test_replicas_owe_by_the_mean_of_their_steps():
 def test_a_sample_drawn_ahead_is_the_next_update_s_and_changes_no_count():
     """With episodes that end, so that now and then no update is due where one was expected."""
     one, two = Learner(), Learner()
-    two.divided = True
+    two.begins = True
     plain, ahead = replay_feed(one), replay_feed(two)
     for turn in range(40):
         rows = rollout(2, 4, ends=(turn % 3,))
@@ -190,7 +190,7 @@ def test_a_sample_drawn_ahead_is_the_next_update_s_and_changes_no_count():
 
 def test_a_sample_drawn_ahead_is_saved(tmp_path):
     one, two = Learner(), Learner()
-    one.divided = two.divided = True
+    one.begins = two.begins = True
     made = replay_feed(one)
     for _ in range(3):
         step(made, rollout(2, 4))
