@@ -33,7 +33,7 @@ BUDGET = {
     "learning": 3290,
     "workers": 3085,
     "population": 1508,
-    "systems": 1707,
+    "systems": 1715,
     "runs": 3763,
     "evaluation": 1465,
     "cli": 2409,

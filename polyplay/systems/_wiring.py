@@ -125,18 +125,27 @@ def divide_among(c: Any, among: str, *wholes: str) -> Any:
 
 
 def replica_envs(
-    c: Any, crew: Crew, minibatches: int = 0, batch: int = 0, most: int = 0, workers: int = 0, life_loss: str = "auto"
+    c: Any,
+    crew: Crew,
+    minibatches: int = 0,
+    batch: int = 0,
+    most: int = 0,
+    workers: int = 0,
+    life_loss: str = "auto",
+    several: bool = False,
 ) -> tuple[Envs, int]:
     """(the environments of each replica, how many replicas there are): c.lanes are divided among them.
 
-    Replicas are copies of the loop: c.replicas, or as many as there is place for, and at most `most`, if the batch
-    divides among them. Each has the same number of lanes in every one of its groups, and whole matches in these.
-    minibatches: of a replica's rollouts; with a recurrent core its lanes divide among them. workers: threads or
-    processes that step its environments; 0: its share of the cores, its own thread among them. Raises UserError: lanes
-    do not divide so, or a minibatch could be empty.
+    Replicas are copies of the loop: c.replicas, or with 0 as many as there is place for, and at most `most`, if the
+    batch divides among them. 0 is one where observations are no images: a small network's update takes less time than
+    replicas need to agree on it; not with `several`, where they don't agree. Each has the same number of lanes in every
+    one of its groups, and whole matches in these. minibatches: of a replica's rollouts; with a recurrent core its lanes
+    divide among them. workers: threads or processes that step its environments; 0: its share of the cores, its own
+    thread among them. Raises UserError: lanes do not divide so, or a minibatch could be empty.
     """
     whole = worker_envs(c, crew, life_loss=life_loss)
-    most, parts = most or crew.placement.parts, minibatches if minibatches and c.core != "none" else 1
+    alone = not (several or rules.is_image(whole.spec.obs))
+    most, parts = 1 if alone else most or crew.placement.parts, minibatches if minibatches and c.core != "none" else 1
     n = _vectors(c, whole) if whole.spec.width else _replicas(c, whole, parts, batch, most)
     inline = bool(whole.inline) if workers else whole.inline  # processes that were asked for are there
     workers = workers or max(1, cores() // n)

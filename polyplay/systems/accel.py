@@ -25,7 +25,7 @@ class Config(PolicyOptions):  # adds env, core, and how inputs and actions are s
     algo: Literal["a2c", "ppo"] = "a2c"  # the loss; a2c makes one pass over a rollout, ppo several
     sync: Literal["allreduce", "chunked"] = "allreduce"  # replicas learn in step, or (chunked) asynchronously
     lanes: Count = 16  # parallel environments (num-envs), over all replicas
-    replicas: Workers = 0  # copies of the loop, each with a share of lanes and a core or GPU (0: one per core or GPU)
+    replicas: Workers = 0  # copies of the loop, each with a share of lanes (0: one; with images one per core or GPU)
     groups: Count = 2  # groups of a replica's lanes, stepped in turn
     unroll: Count = 5  # agent steps per lane in a rollout (horizon)
     epochs: Count = 4  # ppo: passes over a rollout
@@ -50,7 +50,7 @@ def build(c: Config, crew: Crew) -> System:
     ppo, chunked = c.algo == "ppo", c.sync == "chunked"
     # a replica's lanes, of which one group steps while the policy acts for the other, and how many replicas there are:
     # with a core, lanes divide among PPO's minibatches
-    envs, replicas = replica_envs(c, crew, minibatches=c.minibatches if ppo else 0)
+    envs, replicas = replica_envs(c, crew, minibatches=c.minibatches if ppo else 0, several=chunked)
     policy = actor_critic(c, envs, init="orthogonal")  # each replica makes this network
     source = Inline(envs, c.unroll)  # a replica acts its rollouts itself, with the weights that it learns
     common: Any = {"value_cost": c.value_cost, "reward": c.reward, "normalize_advantage": c.normalize_advantage}

@@ -29,7 +29,7 @@ class Config(AgentOptions):  # adds env, and how inputs are scaled
     algo: Literal["dqn", "catdqn", "rainbow"] = "catdqn"  # rainbow: ε-Rainbow, without noisy layers
     sync: Literal["allreduce", "chunked"] = "allreduce"  # replicas learn in step, or (chunked) asynchronously
     lanes: Count = 64  # parallel environments (num-envs), over all replicas
-    replicas: Workers = 0  # copies of the loop, each with a share of everything and one core (0: as many as cores)
+    replicas: Workers = 0  # copies of the loop, each with a share of everything (0: one; with images one per core)
     groups: Count = 2  # groups of a replica's lanes, stepped in turn
     unroll: Count = 4  # agent steps per lane between updates (horizon)
     ratio: Positive = 8.0  # transitions drawn per agent step (training intensity)
@@ -55,7 +55,7 @@ def build(c: Config, crew: Crew) -> System:
     rainbow, categorical, chunked = c.algo == "rainbow", c.algo != "dqn", c.sync == "chunked"
     # a replica's lanes, of which one group steps while the policy acts for the other, and how many replicas there are:
     # at most one per core, so that the batch divides among them
-    envs, replicas = replica_envs(c, crew, batch=c.batch, most=cores())
+    envs, replicas = replica_envs(c, crew, batch=c.batch, most=cores(), several=chunked)
     # one replica has this share of them
     each = divide_among(replace(c, replicas=replicas), "replicas", "lanes", "batch", "capacity", "learning_starts")
     dueling = c.dueling or rainbow

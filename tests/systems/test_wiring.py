@@ -8,10 +8,13 @@ from typing import Any
 import pytest
 
 from polyplay import systems
+from polyplay.core import machine
 from polyplay.core.errors import UserError
 from polyplay.runs import plan
 from polyplay.runs.options import RunOptions
 from polyplay.runs.run import diagram
+from polyplay.systems import accel_dqn
+from polyplay.workers import role
 from polyplay.workers.crew import Crew
 from tests.games.traits import NAME as TRAITS
 from tests.systems.settings import VALUES
@@ -127,6 +130,25 @@ def test_memory_counts_shared_weights_and_statistics_once(system, settings):
     net = plan.bytes_of(made.policy())
     told = plan.predict_memory(crew, made.policy())["weights"]
     assert told == pytest.approx((3 * 2 + 1 + 2) * net, abs=1024)
+
+
+REPLICAS = [
+    ("ppo", CATCH, 1),
+    ("a2c", {"env": "CartPole-v1"}, 1),
+    ("accel_dqn", CATCH, 1),
+    ("accel", {**CATCH, "sync": "chunked"}, 4),
+    ("ppo", {"env": "ALE/Pong-v5"}, 4),
+    ("accel_dqn", {"env": "ALE/Pong-v5"}, 4),
+    ("ppo", {**CATCH, "replicas": 2}, 2),
+]
+
+
+@pytest.mark.parametrize(("system", "settings", "n"), REPLICAS)
+def test_small_networks_have_one_replica_and_images_one_per_core(system, settings, n, monkeypatch):
+    for module in (role, machine, accel_dqn):
+        monkeypatch.setattr(module, "cores", lambda: 4)
+    made = wired(system, Crew(0), **settings, lanes=16)
+    assert made.resolved["replicas"] == n
 
 
 FREE = {"actors": 2, "replay_workers": 2}
