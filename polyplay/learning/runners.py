@@ -457,9 +457,10 @@ class CompiledRunner(Runner):
         own = run.loss.loss if isinstance(run.loss, WithAuxiliary) else run.loss
         # what is not `valid` is nothing to it; a user's may take all that it is given for valid
         self.pads = isinstance(own, ActorCriticLoss) and type(own).__module__.startswith("polyplay.")
-        # whether another thread may compute an update while this one acts: where there is a core for it
-        idle = cores() > 1 and not (learner.ctx.serial or learner.ctx.control.trace or self.captures)
-        self.beside = idle and self.steps and not run.policy.observes
+        # whether another thread may compute an update while this one acts: where there is a core for it, and a clock
+        # decides anyway which updates are compiled
+        fits = self.steps and not run.policy.observes and not self.captures
+        self.beside = fits and cores() > 1 and learner.ctx.control.compile == "auto"
         self.ahead: BatchKind | None = None  # the kind of the batch that was begun
 
     def __call__(self, batch: Batch, state: Batch, version: int, tape: Tape | None = None) -> LossOutput:

@@ -327,7 +327,9 @@ def _repeats(crew: Any) -> str:
         return "not bitwise reproducible, because workers are asynchronous; with --serial it is"
     why = " (lag 0)" if not crew.serial and _crosses(crew) else ""
     sets = processes.describe_sets(crew.serial)
-    return f"bitwise reproducible with the same seed and settings, if the environment is deterministic{sets}{why}"
+    until = "; not after updates are compiled" if crew.control.compile == "auto" else ""  # a clock decides when
+    fixed = "bitwise reproducible with the same seed and settings, if the environment is deterministic"
+    return f"{fixed}{sets}{why}{until}"
 
 
 def _crosses(crew: Any) -> bool:
@@ -386,7 +388,7 @@ def _resumes(crew: Any) -> str:
     if ahead:
         return f"{saved}; batches drawn ahead are drawn again"
     if resumes_exactly(crew):
-        return f"{saved}; bitwise, unless a stop drops a slow rollout"
+        return f"{saved}; bitwise where the run repeats, unless a stop drops a slow rollout"
     forgets = _fixed(crew) and _forgets(crew)
     return f"{saved}; not bitwise: {'recent rows of auxiliary tasks are lost' if forgets else 'workers run freely'}"
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import math
 import os
 import signal
 import subprocess
@@ -318,7 +319,7 @@ def kinds(made: Learner) -> list[bool]:
 
 @pytest.mark.parametrize("how", ["on", "auto"])
 def test_a_run_that_waits_or_finds_a_package_is_compiled_from_its_first_update_on(how, traced, monkeypatch):
-    monkeypatch.setattr(runners, "GAIN", float("inf"))
+    monkeypatch.setattr(runners, "GAIN", math.inf)
     (made, said), (eager, none) = learner(how), learner("off")
     for k in range(4):
         for each in (made, eager):
@@ -331,10 +332,12 @@ def test_a_run_that_waits_or_finds_a_package_is_compiled_from_its_first_update_o
     assert type(eager.run) is Runner
 
 
-def test_an_update_that_is_made_beside_acting_is_the_same(traced, monkeypatch):
+@pytest.mark.usefixtures("traced", "at_once")
+def test_an_update_that_is_made_beside_acting_is_the_same(monkeypatch):
     """Acting has the weights of before meanwhile; what is saved or changed meanwhile is of before, too."""
     monkeypatch.setattr(runners, "cores", lambda: 2)
-    (made, said), (plain, _) = learner("on"), learner("on")
+    monkeypatch.setattr(runners, "GAIN", math.inf)
+    (made, said), (plain, _) = learner("auto"), learner("on")
     for who in (made, plain):
         learn(who, 0)
     assert made.run.begins, said
@@ -355,16 +358,18 @@ def test_an_update_that_is_made_beside_acting_is_the_same(traced, monkeypatch):
         assert made.update.vector.flat.equal(plain.update.vector.flat)
 
 
-@pytest.mark.parametrize("cores", [1, 2])
-def test_without_a_core_for_it_or_what_it_takes_no_update_is_made_beside_acting(cores, traced, monkeypatch):
+@pytest.mark.usefixtures("traced", "at_once")
+@pytest.mark.parametrize(("how", "cores", "notes"), [("auto", 1, 0), ("auto", 2, 1), ("on", 2, 0)])
+def test_without_a_core_for_it_or_what_it_takes_no_update_is_made_beside_acting(how, cores, notes, monkeypatch):
     monkeypatch.setattr(runners, "cores", lambda: cores)
+    monkeypatch.setattr(runners, "GAIN", math.inf)
     monkeypatch.setattr(runners, "BackgroundCall", Mock(side_effect=ValueError("no C interface")))
-    made, said = learner("on")
+    made, said = learner(how)
     learn(made, 0, 1)
     assert not made.run.begins
     assert made.version == 2
     texts = [text for text in said if "beside" in text]
-    assert len(texts) == cores - 1
+    assert len(texts) == notes
     assert all(text.startswith("updates are not made beside acting: ValueError: no C interface") for text in texts)
 
 
@@ -374,7 +379,7 @@ def test_the_kinds_of_batches_that_come_often_are_compiled(monkeypatch):
     learn(made, 0, T=2)
     learn(made, 1, 2, T=3)
     assert kinds(made) == [True, True]
-    monkeypatch.setattr(runners, "GAIN", float("inf"))
+    monkeypatch.setattr(runners, "GAIN", math.inf)
     made, said = learner("auto")
     monkeypatch.setattr(Traced, "done", False)  # others compile it
     monkeypatch.setattr(Traced, "begin", lambda self: None, raising=False)

@@ -31,7 +31,7 @@ from polyplay.workers.crew import Crew
 from tests.envs.broken import Grey
 
 TOY = {"env": "toy:catch", "network": "mlp"}
-EXACT = "bitwise, unless a stop drops a slow rollout"
+EXACT = "bitwise where the run repeats, unless a stop drops a slow rollout"
 
 
 def make(name: str, done: int = 0, options: dict[str, Any] | None = None, **settings: Any) -> plan.Plan:
