@@ -26,7 +26,7 @@ BUDGET = {
     "envs": 4424,
     "buffers": 1890,
     "games": 3578,
-    "nets": 3190,
+    "nets": 3240,
     "weights": 1240,
     "acting": 1160,
     "search": 1306,
@@ -34,7 +34,7 @@ BUDGET = {
     "workers": 3085,
     "population": 1508,
     "systems": 1715,
-    "runs": 3763,
+    "runs": 3765,
     "evaluation": 1465,
     "cli": 2409,
 }

@@ -1,8 +1,8 @@
 """Acting of small networks without torch: NumPy on the weights' own memory.
 
 For two layers of 64 and a few lanes, torch's calls take ten times as long as the numbers need. `fast_player` knows
-networks of fully connected layers without a core, by the exact types of their parts. It gives what their `act` gives,
-from the same noise, but for rounding: sums are in another order.
+networks of fully connected layers, with an LSTM or a GRU or without, by the exact types of their parts. It gives what
+their `act` gives, from the same noise, but for rounding: sums are in another order.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from polyplay.nets.actor_critic import ActorCritic, TorsoPolicy
 from polyplay.nets.layers import FlatLeaves, Linear
 from polyplay.nets.policy import LEAST, TINY, Normalize, Player, RunningMoments
 from polyplay.nets.q_network import DPGNetwork, QHead, QNetwork, epsilon_greedy_loop, support
+from polyplay.nets.recurrent import Core, GRUCell, LSTMCell
 from polyplay.nets.torsos import MLP, SeparateMLPs
 
 Layer = Callable[[np.ndarray], np.ndarray]  # rows [B, n] → [B, m]
@@ -54,9 +55,9 @@ class _Unknown(Exception):
 
 
 def _is_plain(policy: TorsoPolicy) -> bool:
-    """Whether rows depend on nothing but observations, and all numbers are float32 on the CPU."""
+    """Whether all numbers are float32 on the CPU, and all features go through the core."""
     own = all(x.device.type == "cpu" and x.dtype == torch.float32 for x in policy.parameters())
-    return own and policy.core is None and not policy.previous and not policy.bf16
+    return own and not (policy.bf16 or policy.units)
 
 
 # Layers. NumPy's BLAS begins threads of its own for larger products, which would spin beside the run's: those are
@@ -79,8 +80,9 @@ def _add(x: np.ndarray, bias: np.ndarray, cut: bool) -> None:
 
 def _dense(layer: nn.Module, activation: nn.Module | None) -> Layer:
     """x·Wᵀ + b, and what follows it. Raises _Unknown: it is no Linear."""
-    if type(layer) is not Linear:
+    if type(layer) not in (Linear, nn.Linear):
         raise _Unknown
+    layer = cast("nn.Linear", layer)
     weight = layer.weight.detach()
     bias = np.zeros(len(weight), np.float32) if layer.bias is None else _array(layer.bias)
     turned, wide, size = weight.numpy().T, weight.t(), weight.numel()
@@ -185,6 +187,61 @@ def _normalized(moments: RunningMoments) -> Read:
         return z.reshape(len(x), -1).astype(np.float32)
 
     return read
+
+
+# Cores, as in recurrent: the input's share of the gates, the state and its layer → the state behind, output first.
+
+
+def _sigmoid(x: np.ndarray) -> np.ndarray:
+    return ONE / (ONE + np.exp(-x))
+
+
+def _lstm(gates: np.ndarray, state: list[np.ndarray], recurrent: Layer) -> tuple[np.ndarray, ...]:
+    h, c = state
+    gates += recurrent(h)
+    n = c.shape[1]
+    three = _sigmoid(gates[:, : 3 * n])
+    c = three[:, n : 2 * n] * c + three[:, :n] * np.tanh(gates[:, 3 * n :])
+    return three[:, 2 * n :] * np.tanh(c), c
+
+
+def _gru(gates: np.ndarray, state: list[np.ndarray], recurrent: Layer) -> tuple[np.ndarray, ...]:
+    (h,) = state
+    own, n = recurrent(h), h.shape[1]
+    two = _sigmoid(gates[:, : 2 * n] + own[:, : 2 * n])
+    candidate = np.tanh(gates[:, 2 * n :] + two[:, :n] * own[:, 2 * n :])
+    return (candidate + two[:, n:] * (h - candidate),)
+
+
+CELLS: dict[type[nn.Module], Callable[..., tuple[np.ndarray, ...]]] = {LSTMCell: _lstm, GRUCell: _gru}
+
+
+class _Behind:
+    """What is behind the torso: the action and the reward before, and a core. Raises _Unknown."""
+
+    def __init__(self, policy: TorsoPolicy):
+        self.head, self.previous, self.clipped, core = policy.head, policy.previous, policy.clipped, policy.core
+        self.names: tuple[str, ...] = ()
+        if self.previous and type(policy) is ActorCritic and policy.rewards is not None:
+            raise _Unknown
+        if core is not None:
+            if type(core) is not Core or type(core.cell) not in CELLS:
+                raise _Unknown
+            self.cell, self.names = CELLS[type(core.cell)], core.cell.names
+            self.input, self.recurrent = _dense(core.input, None), _dense(core.cell.recurrent, None)
+
+    def __call__(self, x: np.ndarray, step: Batch, state: Batch) -> tuple[np.ndarray, Batch]:
+        """What the heads take of features [B, n], and the core's state behind them."""
+        alive = (~step["first"])[:, None].astype(np.float32)
+        if self.previous:
+            reward = step["reward"].astype(np.float32)
+            reward = np.minimum(np.maximum(reward, -ONE), ONE) if self.clipped else reward
+            before = self.head.embed(state["action"]).numpy()
+            x = np.concatenate([x, before * alive, reward[:, None] * alive], 1)
+        if not self.names:
+            return x, {}
+        after = self.cell(self.input(x), [state[k].numpy() * alive for k in self.names], self.recurrent)
+        return after[0], {k: torch.from_numpy(v) for k, v in zip(self.names, after, strict=True)}
 
 
 # Actions and their log-probabilities.
@@ -300,18 +357,32 @@ class _NetworkPlayer(ArrayPlayer):
 
     def __init__(self, policy: TorsoPolicy, torso: MLP):
         self.policy, self.noise, self.read = policy, policy.noise, _read(torso, policy.inputs)
+        self.torso = list[Layer]()
+        self.behind = _Behind(policy) if policy.previous or policy.core is not None else None
 
     @np.errstate(all="ignore")
     def act(self, step: Batch, state: Batch) -> tuple[Batch, Batch]:
         """As the network's. It warns of no numbers that are none: the learner stops at them."""
-        return self.outputs(step), {}
+        x, after = _through(self.torso, self.read(step["obs"])), Batch()
+        if self.behind is not None:
+            x, after = self.behind(x, step, state)
+        out = self.outputs(x, step)
+        if self.behind is not None and self.behind.previous:
+            after["action"] = tree.map(torch.from_numpy, out["action"])
+        return out, after
 
     @abstractmethod
-    def outputs(self, step: Batch) -> Batch:
-        """What the network puts out in rows [B]."""
+    def outputs(self, x: np.ndarray, step: Batch) -> Batch:
+        """What the network puts out of features [B, n] of rows [B]."""
 
     def spec(self) -> Spec:
         return self.policy.spec()
+
+    def state_spec(self) -> Spec:
+        return self.policy.state_spec()
+
+    def initial(self, lanes: int) -> Batch:
+        return self.policy.initial(lanes)
 
     def reward_scale(self) -> float | Tensor:
         return self.policy.reward_scale()
@@ -328,14 +399,13 @@ class _ActorCriticPlayer(_NetworkPlayer):
         self.choose = HEADS[type(policy.head)](policy.head)
         acting, valued = ([layer, nn.ReLU()] for layer in policy.hidden) if policy.hidden else ([], [])
         self.acting, self.valued = _stack([*acting, policy.actions]), _stack([*valued, policy.value])
-        self.shared = _stack(own.layers)
+        self.torso = _stack(own.layers)
         if other:
-            self.acting, self.valued = self.shared + self.acting, _stack(other[0].layers) + self.valued
-            self.shared = []
+            self.acting, self.valued = self.torso + self.acting, _stack(other[0].layers) + self.valued
+            self.torso = []
 
-    def outputs(self, step: Batch) -> Batch:
+    def outputs(self, x: np.ndarray, step: Batch) -> Batch:
         """See ActorCritic.act."""
-        x = _through(self.shared, self.read(step["obs"]))
         params, value, mask = _through(self.acting, x), _through(self.valued, x), step.get("mask")
         if mask is not None:
             params = np.where(mask, params, np.float32(NEVER))
@@ -357,9 +427,9 @@ class _ValuePlayer(_NetworkPlayer):
         self.shared = None if head.shared is None else _array(head.shared)
         self.places = _array(support(*policy.support, torch.zeros(max(head.atoms, 1))))
 
-    def outputs(self, step: Batch) -> Batch:
+    def outputs(self, x: np.ndarray, step: Batch) -> Batch:
         """See QNetwork.act."""
-        q, noise, epsilon = self._values(self.read(step["obs"])), step.get("noise"), step.get("epsilon")
+        q, noise, epsilon = self._values(x), step.get("noise"), step.get("epsilon")
         if len(self.legal) != len(q):
             self.legal = np.ones((len(q), self.actions), np.bool_)
         legal = step.get("mask", self.legal)
@@ -371,9 +441,8 @@ class _ValuePlayer(_NetworkPlayer):
         action, value, chosen = epsilon_greedy_loop(q, legal, noise, chance)
         return {"action": action, "value": value, "chosen": chosen}
 
-    def _values(self, obs: np.ndarray) -> np.ndarray:
+    def _values(self, x: np.ndarray) -> np.ndarray:
         """Q float32 [B, actions], as QHead has it."""
-        x = _through(self.torso, obs)
         scores, *value = (_through(branch, x) for branch in self.branches)
         scores = scores.reshape(-1, self.actions, self.atoms) if self.atoms else scores
         if self.shared is not None:
@@ -397,9 +466,9 @@ class _DeterministicPlayer(_NetworkPlayer):
         self.middle, self.half = self.low / 2 + self.high / 2, self.high / 2 - self.low / 2
         self.span = np.where(self.half > 0, self.half, ONE)
 
-    def outputs(self, step: Batch) -> Batch:
+    def outputs(self, x: np.ndarray, step: Batch) -> Batch:
         """See DPGNetwork.act."""
-        x, noise, deviation = self.read(step["obs"]), step.get("noise"), step.get("epsilon")
+        noise, deviation = step.get("noise"), step.get("epsilon")
         inner = best = _through(self.actor, x)
         if deviation is not None:
             if noise is None:

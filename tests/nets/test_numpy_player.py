@@ -169,6 +169,35 @@ def test_values_and_epsilon_greedy_actions(head: dict[str, Any], epsilon: float 
         both(policy, {"obs": step["obs"], "epsilon": torch.ones(lanes)})
 
 
+@pytest.mark.parametrize("previous", [False, True])
+@pytest.mark.parametrize("core", ["none", "lstm", "gru"])
+@pytest.mark.parametrize("kind", [*ACTIONS, "values"])
+def test_cores_and_the_action_before(kind: str, core: str, previous: bool) -> None:
+    """Lane by lane over several steps, with states of their own."""
+    torch.manual_seed(9)
+    how: Any = {"core": core, "previous": previous}
+    if kind == "values":
+        policy, _ = bound(nets.make_values("mlp", discrete(vector(4), 3), core_size=24, **how))
+    else:
+        policy, _ = bound(nets.make("mlp", spec_of("vector", ACTIONS[kind]), core_size=24, **how))
+    player: Any = fast_player(policy)
+    assert player.state_spec() == policy.state_spec()
+    states = player.initial(9), policy.initial(9)
+    for _ in range(5):
+        step = rows(EnvSpec(vector(4 if kind == "values" else 7), Discrete(3)), 9, policy.noise)
+        step["reward"] *= 3.0
+        fast, state = player.act(tree.map(lambda x: x.numpy(), step), states[0])
+        with torch.no_grad():
+            own, after = policy.act(step, states[1])
+        states = state, after
+        for found, wanted in ((fast, own), (state, after)):
+            assert dict(tree.leaves(found)).keys() == dict(tree.leaves(wanted)).keys()
+            for path, x in tree.leaves(wanted):
+                y = torch.as_tensor(dict(tree.leaves(found))[path])
+                assert y.dtype == x.dtype
+                torch.testing.assert_close(y, x, rtol=2e-5, atol=2e-5)
+
+
 @pytest.mark.parametrize("deviation", [None, 0.0, 0.3, 5.0])
 def test_deterministic_actions_within_their_bounds(deviation: float | None) -> None:
     torch.manual_seed(2)
@@ -376,9 +405,7 @@ def double(policy: Any) -> Any:
         lambda: Whole(),
         lambda: half(nets.make("mlp", SPEC)),
         lambda: double(nets.make("mlp", SPEC)),
-        lambda: nets.make("mlp", SPEC, core="lstm", core_size=8),
         lambda: nets.make("mlp", SPEC, core="temporal", core_size=8),
-        lambda: nets.make("mlp", SPEC, previous=True),
         lambda: nets.make("a3c", discrete(image())),
         lambda: nets.make("mlp", discrete(image()), inputs="centre"),
         lambda: nets.make("mlp", discrete(image()), inputs="signed"),
@@ -386,8 +413,6 @@ def double(policy: Any) -> Any:
         lambda: nets.make("mlp", conditional(vector(4))),
         lambda: nets.make("mlp", EnvSpec(vector(4), MultiBinary((3,)))),
         lambda: nets.make_values("mlp", SPEC, noisy="fortunato"),
-        lambda: nets.make_values("mlp", SPEC, core="gru", core_size=8),
-        lambda: nets.make_values("mlp", SPEC, previous=True),
         lambda: nets.make("mlp", SPEC).to("meta"),
     ],
 )
