@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import resource
 import subprocess
 import sys
@@ -96,9 +97,9 @@ def first(games: list[Row], least: float) -> float | None:
     return next((float(game["wall_seconds"]) for game in passed), None)
 
 
-def polyplay(*words: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "polyplay", *words]
-    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=LIMIT)
+def polyplay(*words: str, root: Path = ROOT) -> subprocess.CompletedProcess[str]:
+    command, env = [sys.executable, "-m", "polyplay", *words], {**os.environ, "PYTHONPATH": str(root)}
+    return subprocess.run(command, cwd=root, env=env, capture_output=True, text=True, timeout=LIMIT)
 
 
 def peer(
@@ -137,14 +138,14 @@ BOUNDS = {
 FASTER, SAME = 0.5, "Pendulum-v1"  # of the seconds before; where nothing is asked for
 
 
-def ours_until(env: str, seed: int, least: float, cold: bool) -> Row:
-    """A run that ends at the bound, or with its preset's steps."""
+def ours_until(env: str, seed: int, least: float, cold: bool, root: Path = ROOT) -> Row:
+    """A run that ends at the bound, or with its preset's steps. root: the checkout."""
     train = ["train", "ppo", "--env", env, "--seed", str(seed), "--no-tensorboard", "--quiet"]
     with tempfile.TemporaryDirectory() as place:
         if not cold:
             polyplay(*train, "--run", f"{place}/first", "--compile", "on", "--steps", "10k")
         run, used = Path(place) / "run", cpu_seconds()
-        done = polyplay(*train, "--run", str(run), "--until-return", str(least), "--report-every", "1")
+        done = polyplay(*train, "--run", str(run), "--until-return", str(least), "--report-every", "1", root=root)
         if done.returncode:
             return {"error": done.stderr.strip().splitlines()[-1:]}
         games = list(read_lines(run / "episodes.jsonl", "wall_seconds", "steps", "episodic_return"))
@@ -163,16 +164,24 @@ def sooner() -> None:
     parser.add_argument("--envs", nargs="+", choices=BOUNDS, default=list(BOUNDS))
     parser.add_argument("--seeds", type=int, nargs="+", default=[0])
     parser.add_argument("--peers", type=Path, help="the folder with the environment sb3 (bench/peers/README.md)")
+    parser.add_argument("--before", type=Path, help="a checkout of another commit, which runs too, in turn")
     parser.add_argument("--patience", type=float, default=2.0, help="of the peer: times our seconds, and 20 s at least")
     parser.add_argument("--cold", action="store_true", help="with whatever the cache has")
     parser.add_argument("--out", type=Path, default=RESULTS / "zoo" / "sooner")
     asked = parser.parse_args()
     what, rows = about(), list[Row]()
     what["command"] = what["command"].replace(str(asked.peers), "PEERS")
+    if asked.before:
+        what["command"] = what["command"].replace(str(asked.before), "BEFORE")
+        what["before"] = subprocess.check_output(["git", "-C", asked.before, "rev-parse", "HEAD"], text=True).strip()
     for env in asked.envs:
         for seed in asked.seeds:
             least = BOUNDS[env]
-            row: Row = {"env": env, "seed": seed, "before": before(env, seed)}
+            if asked.before:
+                old = ours_until(env, seed, least, True, asked.before.resolve())
+                row: Row = {"env": env, "seed": seed, "before": old.get("reached"), "old": old}
+            else:
+                row = {"env": env, "seed": seed, "before": before(env, seed)}
             row["ours"] = ours_until(env, seed, least, asked.cold)
             if asked.peers:
                 cap = max(20.0, asked.patience * (row["ours"].get("reached") or row["before"] or LIMIT))
@@ -203,11 +212,11 @@ def sooner_page(what: Row, rows: list[Row]) -> list[str]:
             }
         )
     text += [*table(shown), ""]
-    text += ["Seconds of training until the mean return of the last 100 games first passed the bound. *Before*: as in"]
+    then = f"commit {what['before']}, in turn" if "before" in what else "as in ENV.md of this folder, on another day"
     text += [
-        "ENV.md of this folder, on another day. *> N*: not reached within N s or within as many steps as ours has.",
-        "",
+        "Seconds of training until the mean return of the last 100 games first passed the bound. *> N*: not reached"
     ]
+    text += [f"within N s or within as many steps as ours has. *Before*: {then}.", ""]
     for env in dict.fromkeys(row["env"] for row in rows):
         of = [row for row in rows if row["env"] == env]
         shares = [row["ours"].get("reached", 1e9) / row["before"] for row in of if row["before"]]
