@@ -46,7 +46,6 @@ class Exploration(ABC):
     """
 
     lanes: int = 1  # of all workers together
-    pure = False  # whether `at` depends on its arguments alone: then it is asked for many acts at once
 
     @abstractmethod
     def at(self, acts: np.ndarray, lanes: np.ndarray) -> np.ndarray:
@@ -72,7 +71,6 @@ class LinearEpsilon(Exploration):
     over: int = 1_000_000
     after: int = 50_000
     lanes: int = 1
-    pure = True
 
     def label(self) -> str:
         return f"ε       LinearEpsilon to {np.float32(self.end):.3g}"
@@ -89,7 +87,6 @@ class RunSchedule(LinearEpsilon):
     """
 
     weights: Any = None  # SharedWeights
-    pure = False
 
     def at(self, acts: np.ndarray, lanes: np.ndarray) -> np.ndarray:
         return super().at(np.full(np.shape(acts), self.weights.counts.learnt / self.lanes), lanes)
@@ -105,7 +102,6 @@ class EpsilonLadder(Exploration):
     lanes: int
     base: float = 0.4
     alpha: float = 7.0
-    pure = True
 
     def label(self) -> str:
         return f"ε       {type(self).__name__} to {self.base ** (1.0 + self.alpha * (self.lanes > 1)):.3g}"
@@ -120,13 +116,15 @@ class GaussianNoise(Exploration):
     """Every lane's actions get normal noise of this deviation, in half ranges, for ever (Ape-X DPG: 0.3)."""
 
     deviation: float = 0.3
-    pure = True
 
     def label(self) -> str:
         return f"noise   normal, deviation {self.deviation:g}"
 
     def at(self, acts: np.ndarray, lanes: np.ndarray) -> np.ndarray:
         return np.full(np.shape(lanes), self.deviation, np.float32)
+
+
+PURE = LinearEpsilon, EpsilonLadder, GaussianNoise  # `at` depends on its arguments alone: it is asked for many acts
 
 
 # On a CPU every function here gives back what it was given.
@@ -340,12 +338,11 @@ WRITTEN = ("obs", "mask", "reward", "terminated", "truncated", "first", "events"
 
 
 def write_row(rows: Batch, at: Index, step: Batch, out: Batch, version: int) -> None:
-    for given, keys in ((step, WRITTEN), (out, out)):
-        for key in keys:
-            if isinstance(x := given.get(key), dict):
-                tree.write(rows[key], at, x)
-            elif x is not None:
-                rows[key][at] = x
+    for key in WRITTEN:
+        if key in step:
+            tree.write(rows[key], at, step[key])
+    for key, value in out.items():
+        tree.write(rows[key], at, value)
     rows["version"][at] = version
 
 
@@ -375,7 +372,6 @@ class ScriptedPolicy(ArrayPlayer):
         return {"action": tree.map(np.asarray, self.bot(step["obs"], step.get("mask")))}, state
 
 
-ONE = np.ones((), np.int64)  # what takes NumPy longer from an int
 DRAWN = 256  # acts whose noise is drawn at once
 REPORTED = 0.25  # seconds after which the run's counters get at the latest what an actor has counted
 
@@ -586,7 +582,7 @@ class Actor:
             epsilon = group.epsilon[now - group.drawn]
         elif self.explore is not None:
             epsilon = self.explore.at(group.acts, group.numbers)
-        group.acts += ONE
+        group.acts += 1
         group.outputs, group.after = act_rows(group.player.policy, step, group.state, noise, epsilon)
         self.infer += time.perf_counter() - began
         self.calls += 1
@@ -595,7 +591,7 @@ class Actor:
         """The noise of the group's acts from this one on, and how it explores where the acts alone decide it."""
         steps, group.drawn = now + np.arange(DRAWN)[:, None], now
         group.noise = uniform(self.ctx.noise_seed, group.numbers, steps, self.noise)
-        if self.explore is not None and self.explore.pure:
+        if self.explore is not None and type(self.explore) in PURE:
             acts, lanes = np.broadcast_arrays(steps, group.numbers)
             group.epsilon = self.explore.at(acts.ravel(), lanes.ravel()).reshape(acts.shape)
 

@@ -120,8 +120,6 @@ class LearnerCheckpoints:
 
     def _write(self, part: CheckpointPart) -> None:
         learner = self.learner
-        if learner.run.settle:
-            learner.run.settle()
         if not learner.update.vector.finite():
             raise NotFinite(
                 f"update {learner.version}: weights are not finite, and not saved; a smaller --learning-rate helps"

@@ -196,11 +196,13 @@ class Runner:
 
     hyper: Hyper  # hyperparameters as they are now
     begins = False  # whether other threads may begin with a batch (`begin`) while this one acts
-    # of several threads: wait for what was begun, as what the networks compute with is about to change, or is saved;
-    # and take over new weights, after an update
+    begun: Any = None  # what they began
+    # of several threads: wait for what was begun, as what the networks compute with is about to change; and take over
+    # new weights, after an update
     settle: Callable[[], None] | None = None
     refresh: Callable[[], None] | None = None
     norm: float | None = None  # of the last gradient, where the runner has applied it; the learner takes it
+    rate = 0.0  # with which it did
 
     def __init__(
         self, policy: Policy, target: Policy | None, loss: Loss, vector: FlatParams, seed: tuple[int, int] = (0, 0)
@@ -242,7 +244,9 @@ class Runner:
         """End what it began besides."""
 
     def begin(self, batch: Batch, version: int) -> None:
-        """Begin with the batch that is scored next, while the caller does something else than to change the weights."""
+        """Begin with the batch that is scored next, while the caller does something else than to change the weights or
+        the hyperparameters.
+        """
 
 
 # What a learner is to do: network, loss, update, hyperparameters, how long.
@@ -423,7 +427,8 @@ class Learner:
         batch = to_device(item, self.device)
         if observe:
             self.observe({"obs": batch["obs"]})
-        self.adjust()
+        if not self.run.begun:  # it has what was right then
+            self.adjust()
         return (yield from self.timed(self._step_on(batch, item["version"].ravel(), fresh)))
 
     def _step_on(self, batch: Batch, versions: np.ndarray, fresh: float) -> Generator[None, None, Tensor | None]:
@@ -432,6 +437,11 @@ class Learner:
         if self.run.refresh:
             self.run.refresh()
         return scored.priority
+
+    def begin(self, item: Batch) -> None:
+        """Have other threads begin with the sample of the next update, while this one acts."""
+        self.adjust()
+        self.run.begin(to_device(item, self.device), self.version)
 
     def rate(self) -> float:
         """The learning rate of the next update."""
@@ -474,9 +484,9 @@ class Learner:
             return 0.0
         if observe:
             self.policy.observe(rows)
-        rate = self.rate()
         kl = float(scored.metrics["approx_kl"]) if watch else 0.0
         norm, self.run.norm = self.run.norm, None
+        rate = self.rate() if norm is None else self.run.rate
         # in the middle of a rollout, a learner that waits for nobody reads no control
         total = None if norm is not None and self.spec.passes and not (learnt or observe) else self.sums(learnt, kl)
         if norm is None:

@@ -43,7 +43,7 @@ from polyplay.learning.learner import Learner, LearnerSpec, Minibatches, Runner,
 from polyplay.learning.runners import compile_updates, divide
 from polyplay.learning.unreal import WithAuxiliary, specs_of
 from polyplay.nets.actor_critic import ActorCritic
-from polyplay.nets.device import page_lock, to_device, to_host
+from polyplay.nets.device import page_lock, to_host
 from polyplay.nets.factory import build_network
 from polyplay.weights.params import FlatParams, Params
 
@@ -563,7 +563,7 @@ class ReplayFeed(Feed):
             self.updates = int(saved["updates"])
             if saved.get("ahead"):
                 self.ahead = tree.nest(found.arrays(f"{name}/ahead"))
-                learner.run.begin(to_device(self.ahead, learner.device), learner.version)
+                learner.begin(self.ahead)
         self.feed = source.source.open(ctx, learner, params, replayed=True)
         self.alone, self.blocking = self.feed.alone, self.feed.blocking
         # where others change the weights meanwhile, each update begins with the newest
@@ -581,7 +581,7 @@ class ReplayFeed(Feed):
             if self.draws_ahead and learner.run.begins and self.ahead is None and self.buffer.due(coming=self.steps):
                 with self.ctx.counters.timed("replay"):
                     self.ahead = self.buffer.sample(learner.remaining)
-                learner.run.begin(to_device(self.ahead, learner.device), learner.version)
+                learner.begin(self.ahead)
             yield next(rollouts)
 
     def learn(self, item: Rollout | Nothing) -> Iterator[None]:

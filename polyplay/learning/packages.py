@@ -260,11 +260,11 @@ def _serve(words: np.ndarray, given: np.ndarray, copies: np.ndarray, results: np
             return
         for i in range(len(copies)):
             call_address(words[COPY], (copies[i, 0], copies[i, 1], copies[i, 2]))
-        failed = 0
+        failed, inputs = 0, (handles.ctypes.data, len(given))
         for i in range(len(given)):  # a call uses up its handles
             failed |= call_address(words[ALIAS], (given[i], handles.ctypes.data + 8 * i))
-        inputs = handles.ctypes.data, len(given)
-        failed |= call_address(words[RUN], (words[MODEL], *inputs, made.ctypes.data, len(made), 0, 0))
+        if not failed:
+            failed = call_address(words[RUN], (words[MODEL], *inputs, made.ctypes.data, len(made), 0, 0))
         for i in range(0 if failed else len(made)):
             call_address(words[DATA], (made[i], at.ctypes.data))
             call_address(words[COPY], (results[i, 0], at[0], results[i, 1]))
@@ -277,12 +277,14 @@ class BackgroundCall:
     """The function of a package, on tensors that stay where they are: `start` has a thread call it, `wait` ends that.
 
     given: its arguments; results: contiguous tensors for what it gives; copies: pairs of tensors, the first of which
-    gets what is in the second before each call. Raises ValueError: it needs more than the C interface gives.
+    gets what is in the second before each call. Raises what is in the way: ValueError, OSError, AttributeError.
     """
 
     def __init__(
         self, package: Path, given: list[Tensor], results: list[Tensor], copies: Iterable[tuple[Tensor, Tensor]] = ()
     ):
+        if not all(x.is_contiguous() for x in results):
+            raise ValueError("results that are views")
         self.given, self.results, self.copies = given, results, list(copies)
         self._library, self._model = library, model = _library_of(package), ctypes.c_void_p()
         if library.AOTInductorModelContainerCreateWithDevice(ctypes.byref(model), ctypes.c_size_t(1), b"cpu", None):
@@ -305,11 +307,22 @@ class BackgroundCall:
             np.array([(x.data_ptr(), x.nbytes) for x in results], np.int64),
         )
         self._thread = threading.Thread(target=self._run, name="update", daemon=True)
+        self._begin()
+
+    def _begin(self) -> None:
+        """Start the thread; the loop is compiled before, and other threads keep their number of compute threads."""
+        self._words[STOP] = 1
+        self._started.post()
+        _serve(self._words, *self._tables)  # ends at once
+        self._words[STOP], threads = 0, torch.get_num_threads()
         self._thread.start()
+        self.wait()
+        torch.set_num_threads(threads)  # the thread's own number was that of threads to come, too
 
     def _run(self) -> None:
         torch.set_num_threads(1)
         torch.set_flush_denormal(True)  # see _flushed
+        self._done.post()
         _serve(self._words, *self._tables)
 
     def start(self) -> None:
@@ -322,7 +335,7 @@ class BackgroundCall:
             if not self._thread.is_alive():
                 raise RuntimeError("the thread of a compiled update ended")
         if self._words[FAILED]:
-            raise RuntimeError("a compiled update failed; see what is printed above")
+            raise RuntimeError("a compiled update failed")
         return self.results
 
     def close(self) -> None:
@@ -345,12 +358,15 @@ def _library_of(package: Path) -> ctypes.CDLL:
         return ctypes.CDLL(files.extract(name, folder))
 
 
+_address_in = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.py_object, ctypes.c_char_p)(
+    ("PyCapsule_GetPointer", ctypes.pythonapi)
+)
+
+
 def _handle_of(x: Tensor) -> int:
     """A tensor's handle in AOTInductor's C interface, to be deleted."""
-    address = ctypes.pythonapi.PyCapsule_GetPointer
-    address.restype, address.argtypes = ctypes.c_void_p, [ctypes.py_object, ctypes.c_char_p]
     (capsule,) = torch._C._aoti.unsafe_alloc_void_ptrs_from_tensors([x])
-    return int(address(capsule, None))
+    return int(_address_in(capsule, None))
 
 
 def arguments(shapes: Iterable[Shape]) -> list[Tensor]:

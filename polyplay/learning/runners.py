@@ -33,7 +33,7 @@ from polyplay.nets.layers import Conv2d, Linear, Tape
 from polyplay.nets.policy import Policy, PolicyFactory
 from polyplay.weights.optimizers import OptimizerSpec, RMSProp, load_state, optimizer_state, pure_step
 from polyplay.weights.params import FlatParams, named_views
-from polyplay.weights.update import OpenUpdate, clip_gradient
+from polyplay.weights.update import Local, clip_gradient
 
 Factors = list[tuple[Tensor, Tensor]]
 BESIDE_ACTING = 0.75  # of an equal part, for the thread that acts too, in bfloat16
@@ -60,7 +60,7 @@ def divide(learner: Learner, rows: int) -> bool:
         n = split_size(rows, torch.get_num_threads(), learner.update.vector.weights)
         if n > 1:
             learner.run = ThreadedRunner(learner, n)
-    return isinstance(learner.run, ThreadedRunner)
+    return learner.run.begins
 
 
 class ThreadedRunner(Runner):
@@ -441,14 +441,16 @@ class CompiledRunner(Runner):
         flat, at, update = run.vector.flat.detach(), run.vector.weights, learner.update
         target = flat.new_zeros(0) if of_target is None else of_target.flat.detach()
         # whether it takes the optimizer's step too: where nobody has a say between the loss and that
-        self.steps = type(update) is OpenUpdate and not any(part.admit for part in learner.parts)
+        spec = learner.spec.update
+        usual = type(spec) is Local and type(spec.optim) is OptimizerSpec  # a user's may step otherwise
+        self.steps = usual and not any(part.admit for part in learner.parts)
         state = [*optimizer_state(update.optimizer).values()] if self.steps else []
         self.values = np.zeros(len(run.hyper) + self.steps, np.float32)
         self.own = [flat[:at], flat[at:], target, run.vector.grad, *state, torch.from_numpy(self.values)]
         self.captures = learner.device.type != "cpu"  # a graph
         self.kinds, self.updates = dict[Any, BatchKind](), 0  # eager ones
         self.over = self.at_once = False  # whether it is eager to the end, and gives way in this very update
-        self.started, self.begun, self.looked = time.perf_counter(), learner.remaining, 0.0
+        self.started, self.left, self.looked = time.perf_counter(), learner.remaining, 0.0
         self.filled: Hyper = {}  # hyperparameters that `values` has
         self.parts: Minibatches | None = None  # the rollout whose minibatches come; of it:
         self.rollout: Any = None  # its kind
@@ -461,11 +463,14 @@ class CompiledRunner(Runner):
         # decides anyway which updates are compiled
         fits = self.steps and not run.policy.observes and not self.captures
         self.beside = fits and cores() > 1 and learner.ctx.control.compile == "auto"
-        self.ahead: BatchKind | None = None  # the kind of the batch that was begun
+        self.begun: BackgroundCall | None = None
 
     def __call__(self, batch: Batch, state: Batch, version: int, tape: Tape | None = None) -> LossOutput:
-        if self.ahead is not None:
-            return self._end()
+        if self.begun is not None:
+            try:
+                return self._end(self.begun)
+            except RuntimeError as e:
+                self._stay_eager(why_failed(e))
         if self.over or tape is not None or not self._may(version):
             return super().__call__(batch, state, version, tape)
         batch = self.with_noise(batch, version) if self.draws else batch
@@ -489,31 +494,40 @@ class CompiledRunner(Runner):
         return self._eager(lambda: self.score(*parts.take(order, at)), self.rollout, self.leaves)
 
     def begin(self, batch: Batch, version: int) -> None:
-        """See Runner: the whole update. The networks keep their weights until it is over."""
+        """See Runner: the whole update, on copies of what it changes."""
         batch = self.with_noise(batch, version) if self.draws else batch
         kind, leaves = self._kind_of({"batch": batch, "state": batch.get("state", {})})
-        if kind.background is None:
+        if self.over or kind.call is None:
             return
-        self._fill()
-        for place, x in zip(kind.background.given[len(self.own) :], leaves, strict=True):
-            place.copy_(x)
-        kind.background.start()
-        self.ahead = kind
+        call = kind.background or self._background(kind, leaves)
+        if call is not None:
+            self._fill()
+            for place, x in zip(call.given[len(self.own) :], leaves, strict=True):
+                place.copy_(x)
+            call.start()
+            self.begun = call
 
-    def _end(self) -> LossOutput:
-        """Of the update that was begun."""
-        call, self.ahead = cast("BackgroundCall", cast("BatchKind", self.ahead).background), None
+    def _background(self, kind: BatchKind, leaves: list[Tensor]) -> BackgroundCall | None:
+        """What makes updates of this kind beside acting; None: they wait for it. Raises nothing."""
+        written = [*self.own[:2], *self.own[VECTORS:-1]]
+        weights, buffers, *state = mine = [x.clone() for x in written]
+        given = [weights, buffers, *self.own[2:VECTORS], *state, self.own[-1], *map(torch.clone, leaves)]
+        try:
+            results = cast("Compiled", kind.call)([torch.clone(x) for x in given])
+            copies = list(zip(mine, written, strict=True))
+            kind.background = BackgroundCall(cast("Package", kind.package).path, given, results, copies)
+        except Exception as e:
+            self.begins = False
+            self._say("note", f"updates are not made beside acting: {why_failed(e)}")
+        return kind.background
+
+    def _end(self, call: BackgroundCall) -> LossOutput:
+        """Take over what was begun. Raises RuntimeError: it failed, and all is as it was before."""
+        self.begun = None
         results = call.wait()
-        self.own[0].copy_(call.given[0])
+        for made, own in call.copies:
+            own.copy_(made)
         return self._scored(*results)
-
-    def settle(self) -> None:
-        """See Runner: undo what was begun. The update is made anew, from the same batch."""
-        if self.ahead is not None:
-            call, self.ahead = cast("BackgroundCall", self.ahead.background), None
-            call.wait()
-            for copy, x in call.copies[1:]:
-                x.copy_(copy)
 
     def _may(self, version: int) -> bool:
         """Whether the update of these weights may be compiled. Where a run is done again it is if it was."""
@@ -553,7 +567,7 @@ class CompiledRunner(Runner):
         if self.hyper is not self.filled:
             self.values[: len(self.hyper)], self.filled = list(self.hyper.values()), self.hyper
         if self.steps:
-            self.values[-1] = self.learner.rate()
+            self.values[-1] = self.rate = self.learner.rate()
 
     def _scored(self, found: Tensor, *priority: Tensor) -> LossOutput:
         numbers: list[Any] = found.tolist()  # a device's are waited for once; a tensor's item each takes 5 µs
@@ -611,27 +625,12 @@ class CompiledRunner(Runner):
             if call is None:
                 return self._stay_eager(package.failure)
             self._change_over(kind, lambda: call, leaves)
-            if kind.call is not None and self.beside and not kind.minibatch:
-                self._serve_beside(kind, package, call, leaves)
-
-    def _serve_beside(self, kind: BatchKind, package: Package, call: Compiled, leaves: list[Tensor]) -> None:
-        """Have a thread for the updates of a kind that are begun; without it they wait for the acting."""
-        # own ones: the weights, which acting reads, and what an update leaves of its arguments changed, before it
-        weights, *changed = [x.clone() for x in (self.own[0], self.own[1], *self.own[VECTORS:-1])]
-        copies = [(weights, self.own[0]), *zip(changed, (self.own[1], *self.own[VECTORS:-1]), strict=True)]
-        given = [weights, *self.own[1:], *map(torch.clone, leaves)]
-        results = call([torch.clone(x) for x in given])
-        try:
-            kind.background = BackgroundCall(package.path, given, results, copies)
-        except Exception as e:
-            self.beside = False
-            self._say("note", f"updates are not made beside acting: {why_failed(e)}")
-        self.begins = self.beside
+            self.begins = self.beside and kind.call is not None
 
     def _pays(self, kind: BatchKind) -> bool:
         """Whether a run is to last long enough, and an update is small enough."""
         passed, left = time.perf_counter() - self.started, self.learner.remaining
-        rest = passed * left / max(self.begun - left, 1e-9)
+        rest = passed * left / max(self.left - left, 1e-9)
         return kind.seconds < LONG and passed > WAIT and rest > LEFT
 
     def _job(self, kind: BatchKind, leaves: list[Tensor]) -> CompileJob:
@@ -707,7 +706,7 @@ class CompiledRunner(Runner):
         return bool(size(own[0] - weights.detach()) <= bound)
 
     def _stay_eager(self, why: str) -> None:
-        self.over = True
+        self.over, self.begins = True, False
         self._say("caution" if self.waits else "note", f"updates stay eager: {why}")
 
     def _say(self, kind: str, text: str) -> None:

@@ -247,6 +247,7 @@ class _Behind:
 # Actions and their log-probabilities.
 
 
+SMALL = np.float32(EPS)
 EDGE = np.float32(2.0**-24)  # uniforms are kept in [EDGE, 1 − EDGE], as in action_heads
 ROOT, HALF_LOG_TAU = np.float32(math.sqrt(2.0)), np.float32(0.5 * math.log(2.0 * math.pi))
 
@@ -255,56 +256,46 @@ def _inside(noise: np.ndarray) -> np.ndarray:
     return np.minimum(np.maximum(noise, EDGE), ONE - EDGE)
 
 
-@compiled
-def _below_greatest(params: np.ndarray) -> None:
-    """Take the greatest of each row from it, in place; what is no number is the greatest."""
-    for b, row in enumerate(params):
-        top = row[0]
-        for number in row:
-            top = top if number <= top or top != top else number
-        for i, number in enumerate(row):
-            params[b, i] = number - top
+GUARDS = {"none": 0, "plus": 1, "max": 2}  # of logarithms, as in action_heads
 
 
 @compiled
-def _choose_one(x: np.ndarray, weight: np.ndarray, noise: np.ndarray, guarded: bool) -> tuple[np.ndarray, ...]:
-    """Of logits [N, n] below their greatest and their powers, by the inverse of the distribution function of uniforms
-    [N, 1]; the greatest where there are none. int64 [N], and for their log-probabilities float32 [N]: their chance if
-    guarded, else their logit, and the sum of the powers.
+def _choose(params: np.ndarray, noise: np.ndarray, guard: int) -> tuple[np.ndarray, np.ndarray]:
+    """Of logits [N, n] actions int64 [N] and their log-probabilities float32 [N]: by the inverse of the distribution
+    function of uniforms [N, 1], the last where a logit is no number; without uniforms, [0, 1], the greatest.
     """
-    rows, n = x.shape
-    action, chosen, total = np.zeros(rows, np.int64), np.empty(rows, np.float32), np.zeros(rows, np.float32)
+    rows, n = params.shape
+    action, logp, weight = np.zeros(rows, np.int64), np.empty(rows, np.float32), np.empty(n, np.float32)
     for b in range(rows):
-        for power in weight[b]:
-            total[b] += power
-        at, below = 0, np.float32(0.0)
-        while not len(noise) and x[b, at] < ZERO:
-            at += 1
+        best = 0
+        for i in range(n):
+            if not params[b, i] <= params[b, best] and params[b, best] == params[b, best]:
+                best = i
+        top, total, below = params[b, best], ZERO, ZERO
+        for i in range(n):
+            weight[i] = np.exp(params[b, i] - top)
+            total += weight[i]
+        at = best
         if len(noise):
-            bound, at = min(max(noise[b, 0], EDGE), ONE - EDGE) * total[b], n
-            for power in weight[b]:  # what are no numbers exceed nothing: the last
+            bound, at = min(max(noise[b, 0], EDGE), ONE - EDGE) * total, n
+            for power in weight:  # what are no numbers exceed nothing: the last
                 below += power
                 at -= below > bound
-        action[b] = at = min(at, n - 1)
-        chosen[b] = weight[b, at] / total[b] if guarded else x[b, at]
-    return action, chosen, total
+            at = min(at, n - 1)
+        action[b], chance = at, weight[at] / total
+        if guard == 0:
+            logp[b] = params[b, at] - top - np.log(total)
+        else:
+            logp[b] = np.log(chance + SMALL if guard == 1 else max(chance, SMALL))
+    return action, logp
 
 
 NONE = np.zeros((0, 1), np.float32)  # no noise
 
 
 def _categorical(head: Categorical) -> Choose:
-    guard = head.guard
-
-    def choose(params: np.ndarray, noise: np.ndarray | None) -> tuple[np.ndarray, np.ndarray]:
-        """Of logits [N, n], which it changes, and uniforms [N, 1]."""
-        _below_greatest(params)
-        action, chosen, total = _choose_one(params, np.exp(params), NONE if noise is None else noise, guard != "none")
-        if guard == "none":
-            return action, chosen - np.log(total)
-        return action, np.log(chosen + np.float32(EPS) if guard == "plus" else np.maximum(chosen, np.float32(EPS)))
-
-    return choose
+    guard = GUARDS[head.guard]
+    return lambda params, noise: _choose(params, NONE if noise is None else noise, guard)
 
 
 def _several(head: MultiCategorical) -> Choose:

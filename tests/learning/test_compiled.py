@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import json
 import math
 import os
 import signal
@@ -36,7 +37,7 @@ from polyplay.nets.device import to_device
 from polyplay.nets.policy import PolicyFactory
 from polyplay.weights.optimizers import optimizer_state
 from polyplay.weights.params import param_sizes
-from polyplay.weights.update import Hogwild
+from polyplay.weights.update import Hogwild, Local
 from tests.learning import test_pure_update as pure
 from tests.weights.ends import FORK, OPTIM, POLICY, finish, me, some_rows, task
 
@@ -237,9 +238,14 @@ def test_a_package_is_called_by_another_thread_on_its_own_tensors(folder):
         assert weights.equal(torch.full((3,), float(k))), "only its own copy is written to"
         assert results[0].equal(number)
         assert results[1].equal(product)
+    with pytest.raises(ValueError, match="views"):
+        packages.BackgroundCall(path, given, [results[1][:, 0], results[1]])
+    before = torch.get_num_threads()
     thread = call._thread
+    call.start()
     call.close()
     assert not thread.is_alive()
+    assert torch.get_num_threads() == before
 
 
 # A learner's change-over, without a compiler: the package is the graph, and there at once.
@@ -334,7 +340,7 @@ def test_a_run_that_waits_or_finds_a_package_is_compiled_from_its_first_update_o
 
 @pytest.mark.usefixtures("traced", "at_once")
 def test_an_update_that_is_made_beside_acting_is_the_same(monkeypatch):
-    """Acting has the weights of before meanwhile; what is saved or changed meanwhile is of before, too."""
+    """Acting, and whoever saves, has the weights of before meanwhile."""
     monkeypatch.setattr(runners, "cores", lambda: 2)
     monkeypatch.setattr(runners, "GAIN", math.inf)
     (made, said), (plain, _) = learner("auto"), learner("on")
@@ -342,20 +348,52 @@ def test_an_update_that_is_made_beside_acting_is_the_same(monkeypatch):
         learn(who, 0)
     assert made.run.begins, said
     for k in range(1, 5):
-        optimizer = made.update.optimizer
-        before = made.update.vector.flat.clone(), *(x.clone() for x in optimizer_state(optimizer).values())
-        made.adjust()  # as the learning rate falls
-        made.run.begin(to_device(some_rows(k), made.device), made.version)
-        assert made.run.ahead is not None
-        assert made.update.vector.flat.equal(before[0])
-        if k % 2:
-            made.run.settle()
-            state = optimizer_state(optimizer).values()
-            assert all(x.equal(y) for x, y in zip(state, before[1:], strict=True))
+        own = [made.update.vector.flat, *optimizer_state(made.update.optimizer).values()]
+        before = [x.clone() for x in own]
+        made.begin(some_rows(k))
+        assert made.run.begun
+        assert all(x.equal(y) for x, y in zip(own, before, strict=True)), "only copies of what is saved are changed"
         for who in (made, plain):
             learn(who, k)
-        assert made.run.ahead is None
+        assert made.run.begun is None
         assert made.update.vector.flat.equal(plain.update.vector.flat)
+
+
+@pytest.mark.usefixtures("traced", "at_once")
+def test_an_update_that_fails_beside_acting_is_made_eagerly_and_no_more_are_begun(monkeypatch):
+    monkeypatch.setattr(runners, "cores", lambda: 2)
+    monkeypatch.setattr(runners, "GAIN", math.inf)
+    (made, said), (plain, _) = learner("auto"), learner("off")
+    for who in (made, plain):
+        learn(who, 0)
+    monkeypatch.setattr(TracedCall, "wait", Mock(side_effect=RuntimeError("a compiled update failed")))
+    made.begin(some_rows(1))
+    for who in (made, plain):
+        learn(who, 1)
+    made.begin(some_rows(2))
+    assert made.run.begun is None
+    for who in (made, plain):
+        learn(who, 2)
+    assert said[-1].startswith("updates stay eager: RuntimeError: a compiled update failed")
+    assert torch.allclose(made.update.vector.flat, plain.update.vector.flat, rtol=1e-5, atol=1e-7)
+
+
+@dataclass(eq=False)
+class Doubled(Local):
+    """Steps otherwise than its optimizer's name says."""
+
+    def open(self, ctx: Any, module: Any) -> Any:
+        opened = super().open(ctx, module)
+        opened.optimizer.param_groups[0]["betas"] = (0.5, 0.5)
+        return opened
+
+
+def test_the_step_of_an_update_of_ones_own_is_its_own(traced):
+    (made, said), (plain, _) = (learner(how, update=Doubled(OPTIM)) for how in ("on", "off"))
+    for who in (made, plain):
+        learn(who, 0, 1, 2)
+    assert "updates are compiled" in said[0]
+    assert torch.allclose(made.update.vector.flat, plain.update.vector.flat, rtol=1e-5, atol=1e-7)
 
 
 @pytest.mark.usefixtures("traced", "at_once")
@@ -365,8 +403,12 @@ def test_without_a_core_for_it_or_what_it_takes_no_update_is_made_beside_acting(
     monkeypatch.setattr(runners, "GAIN", math.inf)
     monkeypatch.setattr(runners, "BackgroundCall", Mock(side_effect=ValueError("no C interface")))
     made, said = learner(how)
-    learn(made, 0, 1)
+    learn(made, 0)
+    if made.run.begins:
+        made.begin(some_rows(1))
+    learn(made, 1)
     assert not made.run.begins
+    assert not made.run.begun
     assert made.version == 2
     texts = [text for text in said if "beside" in text]
     assert len(texts) == notes
@@ -728,3 +770,17 @@ def test_a_run_compiles_its_updates_and_the_next_one_finds_them(tmp_path):
     for one, other in zip(*(some[:20] for some in rows), strict=True):
         assert one["loss"] == pytest.approx(other["loss"], rel=1e-4, abs=1e-6)
         assert one["grad_norm"] == pytest.approx(other["grad_norm"], rel=1e-4, abs=1e-6)
+
+
+def test_a_replay_s_updates_are_made_beside_acting(tmp_path, monkeypatch):
+    given = {**pure.CASES["dqn"], "network": "mlp", "hidden": (8,), "tensorboard": False, "on": "thread"}
+    polyplay.train("dqn", run=str(tmp_path / "one"), compile="on", **{**given, "steps": 400})
+    begun = list[int]()
+    start = packages.BackgroundCall.start
+    monkeypatch.setattr(packages.BackgroundCall, "start", lambda self: begun.append(1) or start(self))
+    monkeypatch.setattr(runners, "cores", lambda: 2)
+    more = {**given, "compile": "auto", "steps": 3000, "checkpoint_every": 0.5}
+    run = polyplay.train("dqn", run=str(tmp_path / "two"), **more)
+    assert len(begun) > 50
+    polyplay.resume(str(run.directory), steps=4000)
+    assert json.loads((run.directory / "summary.json").read_text())["steps"] >= 4000

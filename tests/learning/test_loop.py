@@ -50,7 +50,7 @@ class Learner:
         self.checkpoints = SimpleNamespace(more=None)
         self.run, self.device, self.version = self, torch.device("cpu"), 0
 
-    def begin(self, item, version) -> None:
+    def begin(self, item) -> None:
         self.begun.append(item["id"].tolist())
 
     def observe(self, rows):

@@ -413,6 +413,7 @@ def double(policy: Any) -> Any:
         lambda: nets.make("mlp", conditional(vector(4))),
         lambda: nets.make("mlp", EnvSpec(vector(4), MultiBinary((3,)))),
         lambda: nets.make_values("mlp", SPEC, noisy="fortunato"),
+        lambda: nets.make("mlp", EnvSpec(vector(4), Discrete(3), events=("kill",)), previous=True, rewards=("kill",)),
         lambda: nets.make("mlp", SPEC).to("meta"),
     ],
 )

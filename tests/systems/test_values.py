@@ -208,7 +208,7 @@ class Seen:
     """Around a schedule of ε: how often the first lane was said to have acted, and all that it told."""
 
     def __init__(self, schedule: Any):
-        self.schedule, self.lanes, self.pure = schedule, schedule.lanes, schedule.pure
+        self.schedule, self.lanes = schedule, schedule.lanes
         self.acts, self.told = list[int](), list[float]()
 
     def at(self, acts, lanes):
