@@ -110,6 +110,7 @@ def row_of(env: str, how: str, asked: Any) -> Row:
         found = measure(line, log, asked.warm, asked.seconds, ROOT, True, turn_of(who, setting))
     first, last = found["lines"][0], found["lines"][-1]
     new = {k: last[k] - first[k] for k in first}
+    wall = new["wall_seconds"]
     each = {k: 1e6 * new[k] / new["steps"] for k in ("thread", *PARTS)}
     alone, within = 1e3 * new["repeated"] / new["repeats"], 1e3 * new["learn"] / new["updates"]
     return {
@@ -121,7 +122,7 @@ def row_of(env: str, how: str, asked: Any) -> Row:
         "an update, ms": within,
         "alone, ms": alone,
         "alone / in the run": alone / within,
-        "steps/s": found["sps"],
+        "steps/s": found["sps"] * wall / (wall - new["repeated"]),
         "others' cores": found["others_cores"],
     }
 

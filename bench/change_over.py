@@ -4,8 +4,8 @@
     python bench/change_over.py --contest ppo-cartpole --seconds 60
 
 Each row is a real run of that contest's settings with --compile auto: seconds from its first steps to the change-over,
-and the update from which it is compiled; steps/s before a compiler works, beside it, and afterwards; the compiler's CPU
-seconds and largest memory.
+and the update from which it is compiled; steps/s before a compiler works, beside it, and afterwards, each from the end
+of one rollout's updates to the end of another's; the compiler's CPU seconds and largest memory.
 """
 
 from __future__ import annotations
@@ -15,12 +15,14 @@ import re
 import subprocess
 import tempfile
 import time
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import psutil
 from common import RESULTS, ROOT, Row, about, command_line, lines_about, publish, table
 from contests import CONTESTS, words
+from measure import turn_of
 
 from polyplay.core.files import read_lines
 
@@ -52,11 +54,11 @@ def tree_of(process: psutil.Process) -> tuple[float, float]:
     return cpu, memory
 
 
-def follow(train: list[str], log: Path, env: dict[str, str], seconds: float) -> Row:
-    """A run for so many seconds after its change-over."""
+def follow(train: list[str], log: Path, env: dict[str, str], seconds: float, turn: int) -> Row:
+    """A run for so many seconds after its change-over. turn: updates of a rollout."""
     with tempfile.TemporaryFile("w+") as out:
         child = subprocess.Popen(train, stdout=out, stderr=subprocess.STDOUT, cwd=ROOT, env=env)
-        watched, began, over = psutil.Process(child.pid), time.time(), 0.0
+        watched, began, over, origin = psutil.Process(child.pid), time.time(), 0.0, 0.0
         compiling, cpu, most = [0.0, 0.0], 0.0, 0.0
         try:
             while not over or time.time() < over + seconds:
@@ -67,6 +69,8 @@ def follow(train: list[str], log: Path, env: dict[str, str], seconds: float) -> 
                     compiling = [compiling[0] or time.time(), time.time()]
                     now, memory = tree_of(compiler)
                     cpu, most = max(cpu, now), max(most, memory)
+                if not origin and log.exists() and (rows := list(read_lines(log))):
+                    origin = time.time() - rows[-1]["wall_seconds"]
                 out.seek(0)
                 found = SAID.search(out.read())
                 over = over or (time.time() if found else 0.0)
@@ -74,18 +78,22 @@ def follow(train: list[str], log: Path, env: dict[str, str], seconds: float) -> 
             child.terminate()
             child.wait()
     rows = list(read_lines(log))
-    first = began + next(row["wall_seconds"] for row in rows if row["steps"] > 0)
+    first = origin + next(row["wall_seconds"] for row in rows if row["steps"] > 0)
 
     def rate(begin: float, end: float) -> float | None:
-        inside = [
-            row for row in rows if begin <= began + row["wall_seconds"] - 1.0 and began + row["wall_seconds"] <= end
+        moved = [
+            b
+            for a, b in pairwise(rows)
+            if b["updates"] // turn > a["updates"] // turn and begin <= origin + b["wall_seconds"] <= end
         ]
-        return sum(row["sps"] for row in inside) / len(inside) if inside else None
+        if len(moved) < 2:
+            return None
+        return (moved[-1]["steps"] - moved[0]["steps"]) / (moved[-1]["wall_seconds"] - moved[0]["wall_seconds"])
 
     return {
         "change-over, s": over - first,
         "compiled from update": found[1] if found else "",
-        "steps/s before": rate(first, compiling[0] or over),
+        "steps/s before": rate(first, compiling[0]) if compiling[0] else None,
         "beside the compiler": rate(compiling[0] + 1.0, compiling[1]) if compiling[0] else None,
         "afterwards": rate(over + 1.0, over + seconds),
         "compiler, CPU s": cpu or None,
@@ -98,7 +106,7 @@ def main() -> None:
     parser.add_argument(
         "--contest", choices=[name for name in CONTESTS if name.startswith("ppo-")], default="ppo-cheetah"
     )
-    parser.add_argument("--seconds", type=float, default=15.0, help="after the change-over")
+    parser.add_argument("--seconds", type=float, default=25.0, help="after the change-over")
     parser.add_argument("--out", type=Path, default=RESULTS / "change_over")
     asked = parser.parse_args()
     who: Any = next(c for c in CONTESTS[asked.contest].contenders if c.ours)
@@ -108,9 +116,8 @@ def main() -> None:
         for k, name in enumerate(("first run", "second run")):
             folder = Path(place) / str(k)
             folder.mkdir()
-            rows.append(
-                {"run": name, **follow(*words(who, who.settings[0], folder, 0, folder, 1.0), env, asked.seconds)}
-            )
+            train, log = words(who, who.settings[0], folder, 0, folder, 1.0)
+            rows.append({"run": name, **follow(train, log, env, asked.seconds, turn_of(who, who.settings[0]))})
             print(rows[-1], flush=True)
     text = [
         "# What compiling costs a run",

@@ -266,10 +266,10 @@ SMALL_ON_POLICY = (
     ("replicas=1", "replicas=1 groups=2", "replicas=2", "replicas=2 groups=2"),
     ("threads=1 vec=dummy", "threads=2 vec=dummy", "threads=1 vec=subproc", "threads=2 vec=subproc"),
     ("threads=1 vec=sync", "threads=2 vec=sync", "threads=1 vec=async", "threads=2 vec=async"),
-    ("threads=1 vec=serial", "threads=1 vec=serial compile=1", "threads=2 vec=serial", "threads=1 vec=parallel"),
+    ("threads=1 vec=serial compile=1", "threads=1 vec=serial", "threads=2 vec=serial", "threads=1 vec=parallel"),
 )
 SMALL_DQN = (
-    ("lanes=8 unroll=8", "lanes=8 unroll=1", "lanes=8 unroll=32", "lanes=1 unroll=8"),
+    ("lanes=8 unroll=1", "lanes=8 unroll=8", "lanes=8 unroll=32", "lanes=1 unroll=8"),
     (
         "n_envs=8 threads=1 vec=dummy",
         "n_envs=8 threads=1 vec=dummy burst=8",
@@ -285,6 +285,7 @@ SMALL_DQN = (
         "n_envs=8 threads=1 vec=async",
     ),
     (
+        "n_envs=8 threads=1 frames=64 compile=1",
         "n_envs=8 threads=1 frames=64",
         "n_envs=1 threads=1 frames=64",
         "n_envs=8 threads=2 frames=64",
@@ -381,7 +382,7 @@ def small(system: str, env: str, ours: str, theirs: str, *settings: tuple[str, .
         Contender(f"{system}, eager", system, f"{work} compile=off", like=system),
         Contender("sb3", "sb3-small", play, sb3),
         Contender("cleanrl-like", "cleanrl-like-small", f"{play} compile=0", cleanrl),
-        Contender("cleanrl-like, compiled", "cleanrl-like-small", f"{play} compile=1", like="cleanrl-like"),
+        Contender("cleanrl-like, compiled", "cleanrl-like-small", f"{play} compile=1", cleanrl),
         Contender("torchrl", "torchrl-small", play, torchrl),
         *alone(system, f"{work} compile=on", mine[0], env),
     )

@@ -171,6 +171,7 @@ def sooner() -> None:
     asked = parser.parse_args()
     what, rows = about(), list[Row]()
     what["command"] = what["command"].replace(str(asked.peers), "PEERS")
+    what["patience"], what["cold"] = asked.patience, asked.cold
     if asked.before:
         what["command"] = what["command"].replace(str(asked.before), "BEFORE")
         what["before"] = subprocess.check_output(["git", "-C", asked.before, "rev-parse", "HEAD"], text=True).strip()
@@ -212,11 +213,14 @@ def sooner_page(what: Row, rows: list[Row]) -> list[str]:
             }
         )
     text += [*table(shown), ""]
-    then = f"commit {what['before']}, in turn" if "before" in what else "as in ENV.md of this folder, on another day"
+    then = f"commit {what['before']}, in turn" if "before" in what else "as in ENV.md of this folder, another machine's"
     text += [
-        "Seconds of training until the mean return of the last 100 games first passed the bound. *> N*: not reached"
+        "Seconds of training until the mean return of the last 100 games first passed the bound.",
+        "Ours with what the cache has." if what["cold"] else "Ours with its updates compiled in an earlier run.",
+        f"*> N*: not reached within N s, which is {what['patience']:g} times our seconds (at least 20 s), or as many",
+        f"steps as ours has. *Before*: {then}.",
+        "",
     ]
-    text += [f"within N s or within as many steps as ours has. *Before*: {then}.", ""]
     for env in dict.fromkeys(row["env"] for row in rows):
         of = [row for row in rows if row["env"] == env]
         shares = [row["ours"].get("reached", 1e9) / row["before"] for row in of if row["before"]]

@@ -62,7 +62,7 @@ class A2C(RunOptions, total=False):
     actions: Literal['scale', 'clip']  # real actions: −1 … 1 is scaled to their bounds, or clip to them
     atari: str  # preprocessing of Atari games: a preset of docs/guides/atari.md
     lanes: int  # parallel environments (num-envs), over all replicas
-    replicas: int  # copies of the loop, each with a share of lanes (0: one; with images one per core or GPU)
+    replicas: int  # copies of the loop that share the lanes (0: one; for images or GPUs one per core or GPU)
     groups: int  # groups of a replica's lanes; with 2, one steps while the policy acts for the other
     env_workers: int  # threads or processes of a replica that step its environments (0: chosen automatically)
     unroll: int  # agent steps per lane between two updates (nsteps)
@@ -123,7 +123,7 @@ class Accel(RunOptions, total=False):
     algo: Literal['a2c', 'ppo']  # the loss; a2c makes one pass over a rollout, ppo several
     sync: Literal['allreduce', 'chunked']  # replicas learn in step, or (chunked) asynchronously
     lanes: int  # parallel environments (num-envs), over all replicas
-    replicas: int  # copies of the loop, each with a share of lanes (0: one; with images one per core or GPU)
+    replicas: int  # copies of the loop that share the lanes (0: one; for images or GPUs one per core or GPU)
     groups: int  # groups of a replica's lanes, stepped in turn
     unroll: int  # agent steps per lane in a rollout (horizon)
     epochs: int  # ppo: passes over a rollout
@@ -514,7 +514,7 @@ class Ppo(RunOptions, total=False):
     actions: Literal['scale', 'clip']  # real actions: −1 … 1 is scaled to their bounds, or clip to them
     atari: str  # preprocessing of Atari games: a preset of docs/guides/atari.md
     lanes: int  # parallel environments (num-envs), over all replicas
-    replicas: int  # copies of the loop, each with a share of lanes (0: one; with images one per core or GPU)
+    replicas: int  # copies of the loop that share the lanes (0: one; for images or GPUs one per core or GPU)
     groups: int  # groups of a replica's lanes; with 2, one steps while the policy acts for the other
     unroll: int  # agent steps per lane in a rollout
     epochs: int  # passes over a rollout

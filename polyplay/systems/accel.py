@@ -3,7 +3,7 @@
 replica:  envs, group 0 ─┐
                          ├─► policy ─► rollout ─► loss (A2C or PPO) ─► update   one group is served, the other steps
           envs, group 1 ─┘
-          … × replicas, one per core or GPU: averaged gradients (allreduce), or a central vector in chunks (chunked)
+          … × replicas: averaged gradients (allreduce), or a central vector in chunks (chunked)
 """
 
 from dataclasses import dataclass
@@ -25,7 +25,7 @@ class Config(PolicyOptions):  # adds env, core, and how inputs and actions are s
     algo: Literal["a2c", "ppo"] = "a2c"  # the loss; a2c makes one pass over a rollout, ppo several
     sync: Literal["allreduce", "chunked"] = "allreduce"  # replicas learn in step, or (chunked) asynchronously
     lanes: Count = 16  # parallel environments (num-envs), over all replicas
-    replicas: Workers = 0  # copies of the loop, each with a share of lanes (0: one; with images one per core or GPU)
+    replicas: Workers = 0  # copies of the loop that share the lanes (0: one; for images or GPUs one per core or GPU)
     groups: Count = 2  # groups of a replica's lanes, stepped in turn
     unroll: Count = 5  # agent steps per lane in a rollout (horizon)
     epochs: Count = 4  # ppo: passes over a rollout

@@ -3,7 +3,7 @@
 replica:  envs, group 0 ─┐
                          ├─► ε-greedy ─► transitions ─► Replay ─► draws: loss (DQN, CatDQN, ε-Rainbow) ─► update
           envs, group 1 ─┘
-          … × replicas, one per core or GPU: averaged gradients (allreduce), or a central vector in chunks (chunked)
+          … × replicas: averaged gradients (allreduce), or a central vector in chunks (chunked)
 """
 
 from dataclasses import dataclass, replace

@@ -21,7 +21,7 @@ class Config(PolicyOptions):  # adds env, core, and how inputs and actions are s
 
     atari: str = "baselines"  # preprocessing of Atari games: a preset of docs/guides/atari.md
     lanes: Count = 8  # parallel environments (num-envs), over all replicas
-    replicas: Workers = 0  # copies of the loop, each with a share of lanes (0: one; with images one per core or GPU)
+    replicas: Workers = 0  # copies of the loop that share the lanes (0: one; for images or GPUs one per core or GPU)
     groups: Count = 1  # groups of a replica's lanes; with 2, one steps while the policy acts for the other
     unroll: Count = 128  # agent steps per lane in a rollout
     epochs: Count = 3  # passes over a rollout
