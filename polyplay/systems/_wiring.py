@@ -137,11 +137,12 @@ def replica_envs(
     """(the environments of each replica, how many replicas there are): c.lanes are divided among them.
 
     Replicas are copies of the loop: c.replicas, or with 0 as many as there is place for, and at most `most`, if the
-    batch divides among them. On a CPU 0 is one where observations are no images: small networks' updates take less time
-    than replicas need to agree on them; not with `several`, where they don't agree. Each has the same number of lanes
-    in every one of its groups, and whole matches in these. minibatches: of a replica's rollouts; with a recurrent core its lanes
-    divide among them. workers: threads or processes that step its environments; 0: its share of the cores, its own
-    thread among them. Raises UserError: lanes do not divide so, or a minibatch could be empty.
+    batch divides among them. On a CPU 0 is one where observations are no images: small networks' updates take less
+    time than replicas need to agree on them; not with `several`, where they don't agree. Each has the same number
+    of lanes in every one of its groups, and whole matches in these. minibatches: of a replica's rollouts; with a
+    recurrent core its lanes divide among them. workers: threads or processes that step its environments; 0: its
+    share of the cores, its own thread among them. Raises UserError: lanes do not divide so, or a minibatch could be
+    empty.
     """
     whole = worker_envs(c, crew, life_loss=life_loss)
     alone = crew.placement.on_cpu and not (several or rules.is_image(whole.spec.obs))
