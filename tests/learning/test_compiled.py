@@ -172,6 +172,7 @@ def compiling(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.long
+@pytest.mark.timeout(900)
 @pytest.mark.usefixtures("compiling")
 @pytest.mark.parametrize(("name", "head", "core"), pure.POLICIES)
 def test_every_loss_of_a_policy_is_compiled_with_every_head_and_core(name, head, core):
@@ -179,6 +180,7 @@ def test_every_loss_of_a_policy_is_compiled_with_every_head_and_core(name, head,
 
 
 @pytest.mark.long
+@pytest.mark.timeout(900)
 @pytest.mark.usefixtures("compiling")
 @pytest.mark.parametrize("core", pure.CORES)
 def test_auxiliary_tasks_are_compiled(core):
