@@ -243,9 +243,9 @@ class Runner:
     def close(self) -> None:
         """End what it began besides."""
 
-    def begin(self, batch: Batch, version: int) -> None:
-        """Begin with the batch that is scored next, while the caller does something else than to change the weights or
-        the hyperparameters.
+    def begin(self, item: Batch, version: int) -> None:
+        """Begin with the batch that is scored next, NumPy arrays, while the caller does something else than to change
+        the weights or the hyperparameters.
         """
 
 
@@ -424,11 +424,12 @@ class Learner:
         ratio. observe: running statistics learn from it first, where they didn't from what was acted.
         """
         self.update.refresh()  # also where it acted with others: a gradient is of the newest weights
-        batch = to_device(item, self.device)
         if observe:
-            self.observe({"obs": batch["obs"]})
-        if not self.run.begun:  # it has what was right then
-            self.adjust()
+            self.observe({"obs": item["obs"]})
+        if self.run.begun:  # it has all that was right then
+            return (yield from self.timed(self._step_on(item, item["version"].ravel(), fresh)))
+        self.adjust()
+        batch = to_device(item, self.device)
         return (yield from self.timed(self._step_on(batch, item["version"].ravel(), fresh)))
 
     def _step_on(self, batch: Batch, versions: np.ndarray, fresh: float) -> Generator[None, None, Tensor | None]:
@@ -441,7 +442,7 @@ class Learner:
     def begin(self, item: Batch) -> None:
         """Have other threads begin with the sample of the next update, while this one acts."""
         self.adjust()
-        self.run.begin(to_device(item, self.device), self.version)
+        self.run.begin(item, self.version)
 
     def rate(self) -> float:
         """The learning rate of the next update."""

@@ -234,7 +234,7 @@ def _flushed(call: Compiled, given: list[Tensor]) -> list[Tensor]:
 
 # what both threads have: two semaphores, two numbers, functions' addresses, the model
 STARTED, DONE, STOP, FAILED, TRY, WAIT, POST, COPY, ALIAS, DATA, FREE, RUN, MODEL = range(13)
-SPINS = 100_000  # looks at a semaphore, in about 0.2 ms, before a thread sleeps: to wake it takes 50 µs
+SPINS = 200_000  # looks at a semaphore, in about 0.3 ms, before a thread sleeps: to wake it takes 50 µs
 
 
 @compiled

@@ -27,7 +27,7 @@ from polyplay.learning.learner import Epochs, Learner, Minibatches, Runner, pick
 from polyplay.learning.losses import ActorCriticLoss, Hyper, Loss, LossOutput
 from polyplay.learning.packages import BackgroundCall, Compiled, CompileJob, Package, why_failed
 from polyplay.learning.unreal import WithAuxiliary
-from polyplay.nets.device import StaticCall, signature_of, synchronize
+from polyplay.nets.device import StaticCall, signature_of, synchronize, to_device
 from polyplay.nets.factory import build_network
 from polyplay.nets.layers import Conv2d, Linear, Tape
 from polyplay.nets.policy import Policy, PolicyFactory
@@ -123,8 +123,9 @@ class ThreadedRunner(Runner):
         if self.halves:
             self.team.each(copy)
 
-    def begin(self, batch: Batch, version: int) -> None:
+    def begin(self, item: Batch, version: int) -> None:
         """See Runner: the others do their parts, and before that the target network's pass of all."""
+        batch = to_device(item, self.learner.device)
         batch, rows = self.with_noise(batch, version), len(batch["action"])
         others = _split(batch, even(rows, self.n - 1))
         self.targets = [self.team.begin(partial(self.loss.ahead, self.target, part)) for part in others]
@@ -139,7 +140,7 @@ class ThreadedRunner(Runner):
         """See Runner. A batch that was begun is the one that `begin` had."""
         whole = len(batch["action"])
         rows = self._rows_beside_acting(whole) if self.begun else even(whole, self.n)
-        parts = _split(self.with_noise(batch, version), rows)
+        parts = _split(self.with_noise(to_device(batch, self.learner.device), version), rows)
         if self.begun:
             scored = [self._one(0, parts[0], whole, self.targets), *(other.result() for other in self.begun)]
             self.begun, self.targets = [], []
@@ -422,7 +423,6 @@ class BatchKind:
     seconds: float = math.inf  # of an eager update
     package: Package | None = None
     call: Compiled | StaticCall | None = None
-    background: BackgroundCall | None = None
 
 
 class CompiledRunner(Runner):
@@ -464,6 +464,7 @@ class CompiledRunner(Runner):
         fits = self.steps and not run.policy.observes and not self.captures
         self.beside = fits and cores() > 1 and learner.ctx.control.compile == "auto"
         self.begun: BackgroundCall | None = None
+        self.calls = dict[Any, BackgroundCall]()  # by shapes
 
     def __call__(self, batch: Batch, state: Batch, version: int, tape: Tape | None = None) -> LossOutput:
         if self.begun is not None:
@@ -471,6 +472,7 @@ class CompiledRunner(Runner):
                 return self._end(self.begun)
             except RuntimeError as e:
                 self._stay_eager(why_failed(e))
+                batch, state = to_device(batch, self.learner.device), to_device(state, self.learner.device)
         if self.over or tape is not None or not self._may(version):
             return super().__call__(batch, state, version, tape)
         batch = self.with_noise(batch, version) if self.draws else batch
@@ -493,33 +495,39 @@ class CompiledRunner(Runner):
             return self._compiled(self.rollout.call, self.leaves)
         return self._eager(lambda: self.score(*parts.take(order, at)), self.rollout, self.leaves)
 
-    def begin(self, batch: Batch, version: int) -> None:
+    def begin(self, item: Batch, version: int) -> None:
         """See Runner: the whole update, on copies of what it changes."""
-        batch = self.with_noise(batch, version) if self.draws else batch
-        kind, leaves = self._kind_of({"batch": batch, "state": batch.get("state", {})})
-        if self.over or kind.call is None:
+        if self.over:
             return
-        call = kind.background or self._background(kind, leaves)
+        batch = self.with_noise(to_device(item, self.learner.device), version) if self.draws else item
+        given = {"batch": batch, "state": batch.get("state", {})}
+        leaves = [x for _, x in tree.leaves(given)]
+        kind = tuple((x.shape, x.dtype) for x in leaves)
+        call = self.calls.get(kind) or self._background(given)
         if call is not None:
+            self.calls[kind] = call
             self._fill()
             for place, x in zip(call.given[len(self.own) :], leaves, strict=True):
-                place.copy_(x)
+                np.copyto(place.numpy(), x)
             call.start()
             self.begun = call
 
-    def _background(self, kind: BatchKind, leaves: list[Tensor]) -> BackgroundCall | None:
+    def _background(self, given: Batch) -> BackgroundCall | None:
         """What makes updates of this kind beside acting; None: they wait for it. Raises nothing."""
+        kind, leaves = self._kind_of(to_device(given, self.learner.device))
         written = [*self.own[:2], *self.own[VECTORS:-1]]
         weights, buffers, *state = mine = [x.clone() for x in written]
-        given = [weights, buffers, *self.own[2:VECTORS], *state, self.own[-1], *map(torch.clone, leaves)]
+        own = [weights, buffers, *self.own[2:VECTORS], *state, self.own[-1], *map(torch.clone, leaves)]
+        if kind.call is None:
+            return None
         try:
-            results = cast("Compiled", kind.call)([torch.clone(x) for x in given])
+            results = cast("Compiled", kind.call)([torch.clone(x) for x in own])
             copies = list(zip(mine, written, strict=True))
-            kind.background = BackgroundCall(cast("Package", kind.package).path, given, results, copies)
+            return BackgroundCall(cast("Package", kind.package).path, own, results, copies)
         except Exception as e:
             self.begins = False
             self._say("note", f"updates are not made beside acting: {why_failed(e)}")
-        return kind.background
+            return None
 
     def _end(self, call: BackgroundCall) -> LossOutput:
         """Take over what was begun. Raises RuntimeError: it failed, and all is as it was before."""
@@ -715,7 +723,6 @@ class CompiledRunner(Runner):
 
     def close(self) -> None:
         """End a compiler that runs, and threads."""
-        for kind in self.kinds.values():
-            for begun in (kind.package, kind.background):
-                if begun is not None:
-                    begun.close()
+        for begun in (*(kind.package for kind in self.kinds.values()), *self.calls.values()):
+            if begun is not None:
+                begun.close()
