@@ -269,7 +269,7 @@ SMALL_ON_POLICY = (
     ("threads=1 vec=serial compile=1", "threads=1 vec=serial", "threads=2 vec=serial", "threads=1 vec=parallel"),
 )
 SMALL_DQN = (
-    ("lanes=8 unroll=1", "lanes=8 unroll=8", "lanes=8 unroll=32", "lanes=1 unroll=8"),
+    ("lanes=8 unroll=8", "lanes=8 unroll=16", "lanes=8 unroll=1", "lanes=8 unroll=32"),
     (
         "n_envs=8 threads=1 vec=dummy",
         "n_envs=8 threads=1 vec=dummy burst=8",

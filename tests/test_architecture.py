@@ -30,7 +30,7 @@ BUDGET = {
     "weights": 1240,
     "acting": 1160,
     "search": 1306,
-    "learning": 3310,
+    "learning": 3337,
     "workers": 3085,
     "population": 1508,
     "systems": 1715,

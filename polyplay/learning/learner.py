@@ -195,7 +195,7 @@ class Runner:
     """One thread, by the module that is bound to the vector."""
 
     hyper: Hyper  # hyperparameters as they are now
-    begins = False  # whether other threads may begin with a batch (`begin`) while this one acts
+    begins = 0  # batches, at most, that other threads may begin with (`begin`) while this one acts
     begun: Any = None  # what they began
     # of several threads: wait for what was begun, as what the networks compute with is about to change; and take over
     # new weights, after an update
@@ -243,9 +243,9 @@ class Runner:
     def close(self) -> None:
         """End what it began besides."""
 
-    def begin(self, item: Batch, version: int) -> None:
-        """Begin with the batch that is scored next, NumPy arrays, while the caller does something else than to change
-        the weights or the hyperparameters.
+    def begin(self, items: list[Batch], version: int) -> None:
+        """Begin with the batches that are scored next, NumPy arrays, while the caller does something else than to
+        change the weights or the hyperparameters. version: of the first one's weights.
         """
 
 
@@ -439,10 +439,18 @@ class Learner:
             self.run.refresh()
         return scored.priority
 
-    def begin(self, item: Batch) -> None:
-        """Have other threads begin with the sample of the next update, while this one acts."""
+    @property
+    def begins(self) -> int:
+        """How many of the next updates may begin before the first of them is counted: by the parts, one where one may
+        change what the second computes with.
+        """
+        changing = (part for part in self.parts if part.adjust or part.rate or part.updated)
+        return min([self.run.begins, *(part.unchanged() if part.unchanged else 1 for part in changing)])
+
+    def begin(self, items: list[Batch]) -> None:
+        """Have other threads begin with the samples of the next updates, while this one acts."""
         self.adjust()
-        self.run.begin(item, self.version)
+        self.run.begin(items, self.version)
 
     def rate(self) -> float:
         """The learning rate of the next update."""

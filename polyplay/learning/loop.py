@@ -551,8 +551,9 @@ class ReplayFeed(Feed):
         super().__init__(ctx, learner)
         self.replay, apart = source.replay, learner.spec.update.asynchronous
         self.buffer = self.replay.open(seed_of(ctx.seed, ctx.incarnation % 1000) + ctx.index)
-        self.updates, self.steps = 0, math.prod(source.source.shape)  # agent steps of a rollout
-        self.ahead: Batch | None = None  # the next update's sample, drawn before the steps that make it due
+        self.updates, self.steps = 0, math.prod(source.source.shape)  # agent steps of a rollout, at most
+        self.least = self.steps - source.source.shape[1]  # where one game ends in every lane
+        self.ahead = list[Batch]()  # the next updates' samples, drawn before the steps that make them due
         divide(learner, self.replay.batch)
         if not apart:
             learner.checkpoints.more = self.write
@@ -561,8 +562,8 @@ class ReplayFeed(Feed):
             found, name = checkpoint.open_checkpoint(ctx.resume), replay_worker.replay_folder(ctx)
             saved = found.json(f"{name}/replay_learner")
             self.updates = int(saved["updates"])
-            if saved.get("ahead"):
-                self.ahead = tree.nest(found.arrays(f"{name}/ahead"))
+            self.ahead = [tree.nest(found.arrays(f"{name}/ahead{k or ''}")) for k in range(int(saved["ahead"]))]
+            if self.ahead:
                 learner.begin(self.ahead)
         self.feed = source.source.open(ctx, learner, params, replayed=True)
         self.alone, self.blocking = self.feed.alone, self.feed.blocking
@@ -570,19 +571,27 @@ class ReplayFeed(Feed):
         self.draws_ahead = not apart and not self.blocking
 
     def items(self) -> Iterator[Rollout | Nothing | None]:
-        """Rollouts, and () while updates are due. Where the next rollout makes one due, and other threads may begin
-        with it while this one acts, its sample is drawn before.
+        """Rollouts, and () while updates are due. Where the next rollout makes some due, and other threads may begin
+        with them while this one acts, their samples are drawn before.
         """
         rollouts, learner = self.feed.items(), self.learner
         while True:
-            if self.buffer.due(int(self.ahead is None)):
+            if self.buffer.due(int(not self.ahead)):
                 yield ()
                 continue
-            if self.draws_ahead and learner.run.begins and self.ahead is None and self.buffer.due(coming=self.steps):
+            if self.draws_ahead and learner.run.begins and not self.ahead and self.buffer.due(coming=self.steps):
                 with self.ctx.counters.timed("replay"):
-                    self.ahead = self.buffer.sample(learner.remaining)
+                    self._draw_ahead(learner.begins if self.replay.sampler is None else 1)
                 learner.begin(self.ahead)
             yield next(rollouts)
+
+    def _draw_ahead(self, most: int) -> None:
+        """Draw the samples of at most so many updates: of those that are due even if a game ends in every lane, but of
+        one at least.
+        """
+        while not self.ahead or (len(self.ahead) < most and self.buffer.due(coming=self.least)):
+            sample = self.buffer.sample(self.learner.remaining)
+            self.ahead.append(tree.map(np.copy, sample) if most > 1 else sample)
 
     def learn(self, item: Rollout | Nothing) -> Iterator[None]:
         """Insert a rollout and count its agent steps: of learners that wait for each other the mean, so that the same
@@ -598,8 +607,7 @@ class ReplayFeed(Feed):
             buffer.steps = before + (yield from learner.count_only(steps))
         else:
             with counters.timed("replay"):
-                sample = buffer.sample(learner.remaining) if self.ahead is None else self.ahead
-            self.ahead = None
+                sample = self.ahead.pop(0) if self.ahead else buffer.sample(learner.remaining)
             priority = yield from learner.step_on_sample(sample)
             if priority is not None and self.replay.sampler is not None:
                 with counters.timed("replay"):
@@ -607,7 +615,7 @@ class ReplayFeed(Feed):
             self.updates += 1
             if self.updates % replay_worker.REPORT == 0:
                 replay_worker.report_replay(self.ctx, buffer)
-        self.between = self.blocking or not buffer.due(int(self.ahead is None))
+        self.between = self.blocking or not buffer.due(int(not self.ahead))
 
     def finish(self, item: Rollout | Nothing) -> None:
         if item:
@@ -628,9 +636,9 @@ class ReplayFeed(Feed):
         """Write the replay into a checkpoint. Raises OSError."""
         name = replay_worker.replay_folder(self.ctx)
         self.buffer.save(part.folder(name))
-        part.json(f"{name}/replay_learner", {"updates": self.updates, "ahead": self.ahead is not None})
-        if self.ahead is not None:
-            part.arrays(f"{name}/ahead", {path: np.ascontiguousarray(x) for path, x in tree.leaves(self.ahead)})
+        part.json(f"{name}/replay_learner", {"updates": self.updates, "ahead": len(self.ahead)})
+        for k, sample in enumerate(self.ahead):
+            part.arrays(f"{name}/ahead{k or ''}", {path: np.ascontiguousarray(x) for path, x in tree.leaves(sample)})
 
 
 # Replays in workers of their own.

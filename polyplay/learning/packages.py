@@ -232,8 +232,8 @@ def _flushed(call: Compiled, given: list[Tensor]) -> list[Tensor]:
 # loop calls the library in the package itself, by AOTInductor's C interface.
 
 
-# what both threads have: two semaphores, two numbers, functions' addresses, the model
-STARTED, DONE, STOP, FAILED, TRY, WAIT, POST, COPY, ALIAS, DATA, FREE, RUN, MODEL = range(13)
+# what both threads have: two semaphores, three numbers, functions' addresses, the model
+STARTED, DONE, STOP, FAILED, CALLS, TRY, WAIT, POST, COPY, ALIAS, DATA, FREE, RUN, MODEL = range(14)
 SPINS = 200_000  # looks at a semaphore, in about 0.3 ms, before a thread sleeps: to wake it takes 50 µs
 
 
@@ -248,10 +248,11 @@ def _spin(words: np.ndarray, semaphore: int) -> bool:
 
 @compiled
 def _serve(words: np.ndarray, given: np.ndarray, copies: np.ndarray, results: np.ndarray) -> None:
-    """Call the function whenever asked to, until words[STOP]. given: handles of its arguments; copies: [n, 3] where to,
-    from and how many bytes, before each call; results: [n, 2] where to, how many bytes.
+    """Call the function words[CALLS] times in a row whenever asked to, until words[STOP]. given [calls, n]: handles of
+    its arguments; copies [n, 3]: where to, from and how many bytes, before the first call; results [calls, n, 2]: where
+    to, how many bytes.
     """
-    handles, made, at = np.empty_like(given), np.zeros(len(results), np.int64), np.zeros(1, np.int64)
+    handles, made, at = np.empty_like(given[0]), np.zeros(results.shape[1], np.int64), np.zeros(1, np.int64)
     while True:
         if not _spin(words, STARTED):
             while call_address(words[WAIT], (words[STARTED],)) != 0:  # a signal came
@@ -260,30 +261,36 @@ def _serve(words: np.ndarray, given: np.ndarray, copies: np.ndarray, results: np
             return
         for i in range(len(copies)):
             call_address(words[COPY], (copies[i, 0], copies[i, 1], copies[i, 2]))
-        failed, inputs = 0, (handles.ctypes.data, len(given))
-        for i in range(len(given)):  # a call uses up its handles
-            failed |= call_address(words[ALIAS], (given[i], handles.ctypes.data + 8 * i))
-        if not failed:
-            failed = call_address(words[RUN], (words[MODEL], *inputs, made.ctypes.data, len(made), 0, 0))
-        for i in range(0 if failed else len(made)):
-            call_address(words[DATA], (made[i], at.ctypes.data))
-            call_address(words[COPY], (results[i, 0], at[0], results[i, 1]))
-            call_address(words[FREE], (made[i],))
-        words[FAILED] = failed
-        call_address(words[POST], (words[DONE],))
+        failed, inputs = 0, (handles.ctypes.data, len(handles))
+        for k in range(words[CALLS]):
+            for i in range(len(handles)):  # a call uses up its handles
+                failed |= call_address(words[ALIAS], (given[k, i], handles.ctypes.data + 8 * i))
+            if not failed:
+                failed = call_address(words[RUN], (words[MODEL], *inputs, made.ctypes.data, len(made), 0, 0))
+            for i in range(0 if failed else len(made)):
+                call_address(words[DATA], (made[i], at.ctypes.data))
+                call_address(words[COPY], (results[k, i, 0], at[0], results[k, i, 1]))
+                call_address(words[FREE], (made[i],))
+            words[FAILED] = failed
+            call_address(words[POST], (words[DONE],))
 
 
 class BackgroundCall:
     """The function of a package, on tensors that stay where they are: `start` has a thread call it, `wait` ends that.
 
-    given: its arguments; results: contiguous tensors for what it gives; copies: pairs of tensors, the first of which
-    gets what is in the second before each call. Raises what is in the way: ValueError, OSError, AttributeError.
+    given, results: of each of several calls in a row its arguments, and contiguous tensors for what it gives; copies:
+    pairs of tensors, the first of which gets what is in the second before the first call. Raises what is in the way:
+    ValueError, OSError, AttributeError.
     """
 
     def __init__(
-        self, package: Path, given: list[Tensor], results: list[Tensor], copies: Iterable[tuple[Tensor, Tensor]] = ()
+        self,
+        package: Path,
+        given: list[list[Tensor]],
+        results: list[list[Tensor]],
+        copies: Iterable[tuple[Tensor, Tensor]] = (),
     ):
-        if not all(x.is_contiguous() for x in results):
+        if not all(x.is_contiguous() for each in results for x in each):
             raise ValueError("results that are views")
         self.given, self.results, self.copies = given, results, list(copies)
         self._library, self._model = library, model = _library_of(package), ctypes.c_void_p()
@@ -299,12 +306,12 @@ class BackgroundCall:
         ]
         addresses = [ctypes.cast(function, ctypes.c_void_p).value for function in functions]
         started, done = (int(cell.ctypes.data) for cell in self._cells)
-        self._words = np.array([started, done, 0, 0, *addresses, model.value], np.int64)
+        self._words = np.array([started, done, 0, 0, 0, *addresses, model.value], np.int64)
         copied = [(x.data_ptr(), y.data_ptr(), x.nbytes) for x, y in self.copies]
         self._tables = (
-            np.array([_handle_of(x) for x in given], np.int64),
+            np.array([[_handle_of(x) for x in each] for each in given], np.int64),
             np.array(copied, np.int64).reshape(-1, 3),
-            np.array([(x.data_ptr(), x.nbytes) for x in results], np.int64),
+            np.array([[(x.data_ptr(), x.nbytes) for x in each] for each in results], np.int64),
         )
         self._thread = threading.Thread(target=self._run, name="update", daemon=True)
         self._begin()
@@ -325,25 +332,25 @@ class BackgroundCall:
         self._done.post()
         _serve(self._words, *self._tables)
 
-    def start(self) -> None:
-        """Call it, while the caller goes on."""
+    def start(self, calls: int = 1) -> None:
+        """Make so many calls, while the caller goes on."""
+        self._words[CALLS] = calls
         self._started.post()
 
-    def wait(self) -> list[Tensor]:
-        """The results, once they are there. Raises RuntimeError: the call failed."""
+    def wait(self) -> None:
+        """Until the results of the next call are there. Raises RuntimeError: it failed."""
         while not (_spin(self._words, DONE) or self._done.wait(1.0)):
             if not self._thread.is_alive():
                 raise RuntimeError("the thread of a compiled update ended")
         if self._words[FAILED]:
             raise RuntimeError("a compiled update failed")
-        return self.results
 
     def close(self) -> None:
         """End the thread, after a call that runs."""
         self._words[STOP] = 1
         self._started.post()
         self._thread.join()
-        for handle in self._tables[0].tolist():
+        for handle in self._tables[0].ravel().tolist():
             self._library.aoti_torch_delete_tensor_object(ctypes.c_void_p(handle))
         self._library.AOTInductorModelContainerDelete(self._model)
 

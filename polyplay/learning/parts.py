@@ -58,6 +58,8 @@ class LearnerPart:
     observed: Callable[[], None] | None = None
     # (loss, norm, lags): an update was made and counted, learner.version. norm: of its gradient; lags: in updates.
     updated: Callable[[float, float, np.ndarray], None] | None = None
+    # Updates from the next one on before which it changes nothing that they compute with; one where it is not defined.
+    unchanged: Callable[[], int] | None = None
 
     def describe(self) -> str:
         """Its line in a learner's box of the diagram; empty: it has none."""
@@ -128,6 +130,10 @@ class TargetNetwork(LearnerPart):
     def updated(self, loss: float, norm: float, lags: np.ndarray) -> None:
         if self.learner.version // self.every > self.copies:
             self._become()
+
+    def unchanged(self) -> int:
+        """Up to the one that it is copied from."""
+        return (self.copies + 1) * self.every - self.learner.version
 
     def save(self, part: CheckpointPart) -> Row:
         state = cast("Policy", self.net).state_dict()

@@ -60,7 +60,7 @@ def divide(learner: Learner, rows: int) -> bool:
         n = split_size(rows, torch.get_num_threads(), learner.update.vector.weights)
         if n > 1:
             learner.run = ThreadedRunner(learner, n)
-    return learner.run.begins
+    return learner.run.begins > 0
 
 
 class ThreadedRunner(Runner):
@@ -72,7 +72,7 @@ class ThreadedRunner(Runner):
     others may begin with the next batch: acting doesn't change the weights.
     """
 
-    begins = True
+    begins = 1
 
     def __init__(self, learner: Learner, n: int):
         super().__init__(learner.policy, learner.run.target, learner.spec.loss, learner.update.vector, learner.run.seed)
@@ -123,9 +123,9 @@ class ThreadedRunner(Runner):
         if self.halves:
             self.team.each(copy)
 
-    def begin(self, item: Batch, version: int) -> None:
+    def begin(self, items: list[Batch], version: int) -> None:
         """See Runner: the others do their parts, and before that the target network's pass of all."""
-        batch = to_device(item, self.learner.device)
+        batch = to_device(items[0], self.learner.device)
         batch, rows = self.with_noise(batch, version), len(batch["action"])
         others = _split(batch, even(rows, self.n - 1))
         self.targets = [self.team.begin(partial(self.loss.ahead, self.target, part)) for part in others]
@@ -330,6 +330,7 @@ NEAR, NEAR_HALF = 1e-3, 1e-2  # of the gradient's size, at most, that its gradie
 ROUNDED = 1e-6  # of the weights' size, that a step may be away besides
 SHARE = 0.25  # of the updates, at least, that have batches of the kind that a package is compiled for
 KINDS = 4  # packages of a run that waits for them, at most
+BEGUN = 16  # updates in a row that are made beside acting, at most
 OFTEN = 3  # updates of one kind, the last of which captures it: some sources give batches of any size
 VECTORS = 4  # the function's first arguments: weights, buffers, target, gradient
 
@@ -464,12 +465,13 @@ class CompiledRunner(Runner):
         fits = self.steps and not run.policy.observes and not self.captures
         self.beside = fits and cores() > 1 and learner.ctx.control.compile == "auto"
         self.begun: BackgroundCall | None = None
+        self.taken = self.asked = 0  # of what was begun, how many updates are taken over
         self.calls = dict[Any, BackgroundCall]()  # by shapes
 
     def __call__(self, batch: Batch, state: Batch, version: int, tape: Tape | None = None) -> LossOutput:
         if self.begun is not None:
             try:
-                return self._end(self.begun)
+                return self._take(self.begun)
             except RuntimeError as e:
                 self._stay_eager(why_failed(e))
                 batch, state = to_device(batch, self.learner.device), to_device(state, self.learner.device)
@@ -495,46 +497,58 @@ class CompiledRunner(Runner):
             return self._compiled(self.rollout.call, self.leaves)
         return self._eager(lambda: self.score(*parts.take(order, at)), self.rollout, self.leaves)
 
-    def begin(self, item: Batch, version: int) -> None:
-        """See Runner: the whole update, on copies of what it changes."""
-        if self.over:
-            return
-        batch = self.with_noise(to_device(item, self.learner.device), version) if self.draws else item
-        given = {"batch": batch, "state": batch.get("state", {})}
-        leaves = [x for _, x in tree.leaves(given)]
-        kind = tuple((x.shape, x.dtype) for x in leaves)
-        call = self.calls.get(kind) or self._background(given)
-        if call is not None:
+    def begin(self, items: list[Batch], version: int) -> None:
+        """See Runner: whole updates, on copies of what they change."""
+        call: BackgroundCall | None = None
+        for k, item in enumerate(items if not self.over else ()):
+            batch = item
+            if self.draws:
+                batch = self.with_noise(to_device(item, self.learner.device), version + k)
+            given = {"batch": batch, "state": batch.get("state", {})}
+            leaves = [x for _, x in tree.leaves(given)]
+            kind = tuple((x.shape, x.dtype) for x in leaves)
+            call = self.calls.get(kind) or self._background(given)
+            if call is None:
+                return
             self.calls[kind] = call
-            self._fill()
-            for place, x in zip(call.given[len(self.own) :], leaves, strict=True):
+            for place, x in zip(call.given[k][len(self.own) :], leaves, strict=True):
                 np.copyto(place.numpy(), x)
-            call.start()
-            self.begun = call
+        if call is not None:
+            self._fill()
+            call.start(len(items))
+            self.begun, self.taken, self.asked = call, 0, len(items)
 
     def _background(self, given: Batch) -> BackgroundCall | None:
         """What makes updates of this kind beside acting; None: they wait for it. Raises nothing."""
         kind, leaves = self._kind_of(to_device(given, self.learner.device))
         written = [*self.own[:2], *self.own[VECTORS:-1]]
         weights, buffers, *state = mine = [x.clone() for x in written]
-        own = [weights, buffers, *self.own[2:VECTORS], *state, self.own[-1], *map(torch.clone, leaves)]
+        own = [weights, buffers, *self.own[2:VECTORS], *state, self.own[-1]]
         if kind.call is None:
             return None
         try:
-            results = cast("Compiled", kind.call)([torch.clone(x) for x in own])
+            made = cast("Compiled", kind.call)([torch.clone(x) for x in (*own, *leaves)])
+            calls = [[*own, *map(torch.clone, leaves)] for _ in range(BEGUN)]
+            results = [[x.clone() for x in made] for _ in range(BEGUN)]
             copies = list(zip(mine, written, strict=True))
-            return BackgroundCall(cast("Package", kind.package).path, own, results, copies)
+            return BackgroundCall(cast("Package", kind.package).path, calls, results, copies)
         except Exception as e:
-            self.begins = False
+            self.begins = 0
             self._say("note", f"updates are not made beside acting: {why_failed(e)}")
             return None
 
-    def _end(self, call: BackgroundCall) -> LossOutput:
-        """Take over what was begun. Raises RuntimeError: it failed, and all is as it was before."""
+    def _take(self, call: BackgroundCall) -> LossOutput:
+        """Take over the next of those that were begun; the weights with the last one. Raises RuntimeError: it failed,
+        and the weights are as before the first.
+        """
         self.begun = None
-        results = call.wait()
-        for made, own in call.copies:
-            own.copy_(made)
+        call.wait()
+        results, self.taken = call.results[self.taken], self.taken + 1
+        if self.taken < self.asked:
+            self.begun = call
+        else:
+            for made, own in call.copies:
+                own.copy_(made)
         return self._scored(*results)
 
     def _may(self, version: int) -> bool:
@@ -633,7 +647,7 @@ class CompiledRunner(Runner):
             if call is None:
                 return self._stay_eager(package.failure)
             self._change_over(kind, lambda: call, leaves)
-            self.begins = self.beside and kind.call is not None
+            self.begins = BEGUN if self.beside and kind.call is not None else 0
 
     def _pays(self, kind: BatchKind) -> bool:
         """Whether a run is to last long enough, and an update is small enough."""
@@ -714,7 +728,7 @@ class CompiledRunner(Runner):
         return bool(size(own[0] - weights.detach()) <= bound)
 
     def _stay_eager(self, why: str) -> None:
-        self.over, self.begins = True, False
+        self.over, self.begins = True, 0
         self._say("caution" if self.waits else "note", f"updates stay eager: {why}")
 
     def _say(self, kind: str, text: str) -> None:

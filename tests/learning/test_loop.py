@@ -46,12 +46,12 @@ class Learner:
         self.mean: float | None = None  # agent steps of all replicas, where there are others
         self.remaining = left
         self.spec = SimpleNamespace(update=SimpleNamespace(asynchronous=False, replicas=1))
-        self.begins, self.begun = False, list[Any]()
+        self.begins, self.begun = 0, list[Any]()
         self.checkpoints = SimpleNamespace(more=None)
         self.run, self.device, self.version = self, torch.device("cpu"), 0
 
-    def begin(self, item) -> None:
-        self.begun.append(item["id"].tolist())
+    def begin(self, items) -> None:
+        self.begun += [item["id"].tolist() for item in items]
 
     def observe(self, rows):
         self.seen.append(rows["obs"])
@@ -142,7 +142,7 @@ def run(steps) -> None:
 def step(made: ReplayFeed, rows: Any) -> None:
     """As a feed does: insert a rollout, and make the updates that are due."""
     run(made.learn((rows, {})))
-    while made.buffer.due(int(made.ahead is None)):
+    while made.buffer.due(int(not made.ahead)):
         run(made.learn(()))
 
 
@@ -170,11 +170,12 @@ def test_replicas_owe_by_the_mean_of_their_steps():
     assert owed == [((54 - 16) * 2 // 8, 54.0)] * 2
 
 
-def test_a_sample_drawn_ahead_is_the_next_update_s_and_changes_no_count():
+@pytest.mark.parametrize("most", [1, 3])
+def test_samples_drawn_ahead_are_the_next_updates_and_change_no_count(most):
     """With episodes that end, so that now and then no update is due where one was expected."""
     one, two = Learner(), Learner()
-    two.begins = True
-    plain, ahead = replay_feed(one), replay_feed(two)
+    two.begins = most
+    plain, ahead = replay_feed(one, ratio=4.0), replay_feed(two, ratio=4.0)
     for turn in range(40):
         rows = rollout(2, 4, ends=(turn % 3,))
         next(ahead.items())
@@ -185,24 +186,26 @@ def test_a_sample_drawn_ahead_is_the_next_update_s_and_changes_no_count():
     assert not one.begun
     assert len(two.begun) > 20
     learnt = [item["id"].tolist() for item in two.items]
-    assert [ids for ids in learnt if ids in two.begun] == two.begun[: len(two.begun) - (ahead.ahead is not None)]
+    assert [ids for ids in learnt if ids in two.begun] == two.begun[: len(two.begun) - len(ahead.ahead)]
+    assert (len(two.begun) > 50) == (most > 1), "with 3 all but those that no game's end can delay"
 
 
 def test_a_sample_drawn_ahead_is_saved(tmp_path):
     one, two = Learner(), Learner()
-    one.begins = two.begins = True
-    made = replay_feed(one)
+    one.begins = two.begins = 3
+    made = replay_feed(one, ratio=4.0)
     for _ in range(3):
         step(made, rollout(2, 4))
     next(made.items())
-    drawn = one.begun[-1]
+    drawn = one.begun[-len(made.ahead) :]
+    assert len(drawn) == 2
     made.write(checkpoint.CheckpointPart(tmp_path, 7))
-    again = replay_feed(two, resume=checkpoint.complete(tmp_path, 7, {}))
-    assert two.begun == [drawn], "the other threads begin with it at once"
+    again = replay_feed(two, ratio=4.0, resume=checkpoint.complete(tmp_path, 7, {}))
+    assert two.begun == drawn, "the other threads begin with them at once"
     assert again.updates == made.updates
     for who in (made, again):
         step(who, rollout(2, 4))
-    assert two.items[0]["id"].tolist() == drawn
+    assert [item["id"].tolist() for item in two.items[:2]] == drawn
     assert [item["id"].tolist() for item in one.items[-len(two.items) :]] == [x["id"].tolist() for x in two.items]
 
 

@@ -17,7 +17,6 @@ from polyplay.learning.parts import TargetNetwork
 from polyplay.learning.runners import LARGE, ThreadedRunner, divide, split_size
 from polyplay.learning.value_losses import CategoricalLoss, QLoss
 from polyplay.nets import factory
-from polyplay.nets.device import to_device
 from polyplay.weights.update import Local, OptimizerSpec
 
 SPEC = EnvSpec(obs=Field((20,), "float32"), action=Discrete(3))
@@ -72,7 +71,7 @@ def end_of(steps: Generator[None, None, Any]) -> Any:
 
 
 def begin(who: Learner, given: Any) -> None:
-    who.run.begin(to_device(given, who.device), who.version)
+    who.run.begin([given], who.version)
 
 
 def learnt(who: Learner, updates: int = 4) -> tuple[torch.Tensor, list[np.ndarray]]:
