@@ -217,7 +217,7 @@ def sooner_page(what: Row, rows: list[Row]) -> list[str]:
     text += [
         "Seconds of training until the mean return of the last 100 games first passed the bound.",
         "Ours with what the cache has." if what["cold"] else "Ours with its updates compiled in an earlier run.",
-        f"*> N*: not reached within N s, which is {what['patience']:g} times our seconds (at least 20 s), or as many",
+        f"*> N*: not reached within N s, which is {what['patience']} times our seconds (at least 20 s), or as many",
         f"steps as ours has. *Before*: {then}.",
         "",
     ]
