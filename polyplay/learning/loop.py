@@ -586,8 +586,8 @@ class ReplayFeed(Feed):
             yield next(rollouts)
 
     def _draw_ahead(self, most: int) -> None:
-        """Draw the samples of at most so many updates: of those that are due even if a game ends in every lane, but of
-        one at least.
+        """Draw samples for one update, and for at most `most`. All but the first are due even if a game ends in every
+        lane.
         """
         while not self.ahead or (len(self.ahead) < most and self.buffer.due(coming=self.least)):
             sample = self.buffer.sample(self.learner.remaining)
