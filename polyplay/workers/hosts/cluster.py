@@ -1,0 +1,307 @@
+"""The machines of a Ray cluster: one that is there, or one of this machine's that `local:N` starts. Alone knows Ray."""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import os
+import platform
+import secrets
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from polyplay.core import processes
+from polyplay.core.errors import UserError
+from polyplay.core.machine import cores
+
+MACHINES = 64  # at most
+OPENING = 60.0  # seconds that a machine has to start its crew: torch may have to be loaded there
+REACH = 5.0  # seconds that a cluster has to answer
+OWN = ("CPU", "GPU", "memory", "object_store_memory")  # resources that every node has
+OLDEST = (2, 40)  # version of Ray with what is used here
+
+
+def needed_versions() -> dict[str, str]:
+    """What must be the same on all machines."""
+    names = ("polyplay", "torch", "numpy")
+    return {"python": platform.python_version(), **{name: metadata.version(name).partition("+")[0] for name in names}}
+
+
+@dataclass(frozen=True)
+class MachineInfo:
+    """A machine of the cluster other than the main process's."""
+
+    name: str
+    address: str
+    cores: int
+    resources: tuple[str, ...] = ()  # custom ones, as `ray start --resources` names them
+    node: str = ""  # its ID, as Ray has it
+
+    def check_versions(self, theirs: dict[str, str]) -> None:
+        """Raises UserError: calls travel pickled, which takes the same versions."""
+        ours = needed_versions()
+        if other := [name for name in ours if ours[name] != theirs.get(name)]:
+            what = ", ".join(f"{name} {theirs.get(name)} there and {ours[name]} here" for name in other)
+            raise UserError(f"--hosts: {self.name} ({self.address}) has {what}; install the same on both")
+
+
+def _ray() -> Any:
+    """Ray itself. Raises UserError: it is not there, or too old."""
+    try:
+        import ray
+    except ImportError:
+        raise UserError("--hosts: given, but Ray is not installed: pip install 'polyplay[ray]'") from None
+    if tuple(map(int, ray.__version__.split(".")[:2])) < OLDEST:
+        needed = ".".join(map(str, OLDEST))
+        raise UserError(f"--hosts: Ray {ray.__version__} is installed, allowed: {needed} or newer: pip install -U ray")
+    return ray
+
+
+class Cluster:
+    """The machines that `--hosts` names. Raises UserError: another word than those it takes."""
+
+    def __init__(self, hosts: str):
+        kind, _, rest = hosts.partition(":")
+        self.local = int(rest) if kind == "local" and rest.isdigit() else 0
+        if kind != "ray" and not 1 <= self.local <= MACHINES:
+            allowed = f"none, ray, ray:HOST:PORT, or local:N with N from 1 to {MACHINES}"
+            raise UserError(f"--hosts: {hosts} given, allowed: {allowed}")
+        self._address = rest if kind == "ray" else ""
+        self._names: dict[str, str] = {}  # of nodes that there are, by their IDs
+        self._head: HeadWatch | None = None
+        self._started: LocalCluster | None = None
+        self._lock = threading.Lock()
+
+    @property
+    def own_cores(self) -> bool:
+        """Whether machines have cores of their own, not this one's."""
+        return not self.local
+
+    def connect(self) -> Any:
+        """Ray, of which this process is a driver. Raises UserError."""
+        ray = _ray()
+        with self._lock:
+            if not ray.is_initialized():
+                if self.local:
+                    self._started = LocalCluster(self.local)
+                self._join(ray, self._started.address if self._started else self._address)
+        return ray
+
+    def _join(self, ray: Any, given: str) -> None:
+        given = given or os.environ.get("RAY_ADDRESS", "") or _of_this_machine()
+        _reach(given)
+        try:
+            ray.init(given, namespace="polyplay", log_to_driver=False, configure_logging=False, include_dashboard=False)
+        except (ConnectionError, RuntimeError, ValueError) as e:
+            why = str(e).strip().splitlines()[0] if str(e).strip() else type(e).__name__
+            raise UserError(f"--hosts: no Ray cluster at {given}: {why}") from None
+        self._head = HeadWatch(ray.get_runtime_context().gcs_address)
+
+    def machines(self) -> list[MachineInfo]:
+        """Those that are there but for the main process's own. Names stay as they are. Raises UserError."""
+        if self.local and self._started is None:  # a plan starts nothing
+            return [MachineInfo(f"local-{i + 1}", "127.0.0.1", cores()) for i in range(self.local)]
+        ray = self.connect()
+        here = ray.get_runtime_context().get_node_id()
+        nodes = {n["NodeID"]: n for n in ray.nodes() if n["Alive"] and n["NodeID"] != here}
+        self._names = node_names({i: n["NodeName"] for i, n in nodes.items()}, self._names)
+        found = []
+        for i, node in nodes.items():
+            names = tuple(r for r in node["Resources"] if r not in OWN and not r.startswith("node:"))
+            n = int(node["Resources"].get("CPU", 0))
+            found.append(MachineInfo(self._names[i], node["NodeManagerAddress"], n, names, i))
+        return sorted(found, key=lambda info: info.name)
+
+    def start_actor(self, info: MachineInfo, cls: type, cpus: int, *given: Any) -> RayActor:
+        """An actor of this class on a machine. Ray never restarts it nor repeats a call: the run does that itself."""
+        ray = self.connect()
+        where = ray.util.scheduling_strategies.NodeAffinitySchedulingStrategy(info.node, soft=False)
+        options = {"num_cpus": max(0, min(info.cores, cpus)), "max_restarts": 0, "max_task_retries": 0}
+        actor = ray.remote(cls).options(scheduling_strategy=where, max_concurrency=4, **options)
+        return RayActor(ray, actor.remote(*given), info)
+
+    def failing(self) -> str:
+        """Why no machine can be held much longer; "": nothing is wrong."""
+        return "" if self._head is None else self._head.failing()
+
+    def close(self) -> None:
+        """Leave the cluster, which is its owner's, and end one of this run's own. A process can't leave a head that is
+        silent: Ray would wait for that one for ever, or crash at the end of the process, which therefore ends at once.
+        """
+        if self._head is not None:
+            self._head.stop()
+            ray = _ray()
+            if self._head.failing():
+                atexit.unregister(ray.shutdown)
+                atexit.register(_end_at_once)
+            else:
+                ray.shutdown()
+            self._head = None
+        if self._started is not None:
+            self._started.close()
+            self._started = None
+
+
+class RayActor:
+    """An actor on another machine."""
+
+    def __init__(self, ray: Any, actor: Any, info: MachineInfo):
+        self._ray, self._actor, self.info = ray, actor, info
+
+    def call(self, name: str, *given: Any, timeout: float = OPENING) -> Any:
+        """What the method answers. Raises UserError: it raised, gave no answer in time, or is gone."""
+        ray, where = self._ray, f"{self.info.name} ({self.info.address})"
+        try:
+            return ray.get(self.send(name, *given), timeout=timeout)
+        except ray.exceptions.GetTimeoutError:
+            raise UserError(f"--hosts: {where} gave no answer for {timeout:.0f} s: are its cores free?") from None
+        except ray.exceptions.ObjectStoreFullError:
+            raise UserError(f"--hosts: the object store of {where} is full; start Ray with a larger one") from None
+        except ray.exceptions.RayError as e:
+            raise UserError(f"--hosts: no crew on {where}: {_cause(e)}") from None
+
+    def send(self, name: str, *given: Any) -> Any:
+        """Call the method without waiting; Ray's reference to its answer."""
+        return getattr(self._actor, name).remote(*given)
+
+    def end(self) -> None:
+        """End it, and what it started."""
+        with contextlib.suppress(Exception):  # it may be lost
+            self._ray.get(self._actor.end.remote(), timeout=3.0)
+        with contextlib.suppress(Exception):
+            self._ray.kill(self._actor)
+
+
+def _cause(e: Exception) -> str:
+    """The last line of what was raised there."""
+    lines = [line for line in str(getattr(e, "cause", None) or e).strip().splitlines() if line.strip()]
+    return lines[-1].strip() if lines else type(e).__name__
+
+
+def _end_at_once() -> None:
+    """As the run that lost the head: status 1."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(1)
+
+
+def node_names(nodes: Mapping[str, str], before: Mapping[str, str]) -> dict[str, str]:
+    """Names of nodes by their IDs: with a part of the ID where several have the same one. A node's name never changes."""
+    count = Counter(nodes.values())
+    return {i: before.get(i) or (name if count[name] == 1 else f"{name}-{i[:6]}") for i, name in nodes.items()}
+
+
+def _of_this_machine() -> str:
+    """Where `ray start` has written which cluster this machine belongs to."""
+    try:
+        return (Path(tempfile.gettempdir()) / "ray/ray_current_cluster").read_text("utf-8").strip()
+    except OSError:
+        how = "start one with `ray start --head`, or name one: ray:HOST:PORT"
+        raise UserError(f"--hosts: ray given, but no Ray cluster was started on this machine; {how}") from None
+
+
+def _reach(address: str) -> None:
+    """Raises UserError: nobody listens there. Ray itself would ask for half a minute."""
+    host, _, port = address.removeprefix("ray://").rpartition(":")
+    try:
+        socket.create_connection((host, int(port)), REACH).close()
+    except (OSError, ValueError, OverflowError) as e:
+        raise UserError(f"--hosts: no Ray cluster at {address}: {e}; allowed: ray:HOST:PORT of its head") from None
+
+
+# A cluster of this machine, for trying and for tests. Its own process ends it when the run does, however that ends.
+CODE = """
+import sys
+from ray.cluster_utils import Cluster
+n, cores, folder = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3]
+few = {"num_cpus": cores, "object_store_memory": 80 * 2**20}
+cluster = Cluster(initialize_head=True, head_node_args={**few, "include_dashboard": False, "temp_dir": folder})
+for i in range(n):
+    cluster.add_node(wait=False, node_name=f"local-{i + 1}", **few)
+cluster.wait_for_nodes()
+print(cluster.address, flush=True)
+sys.stdin.read()
+cluster.shutdown()
+"""
+QUIET = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_worker_niceness": "0", "RAY_AUTH_MODE": "token"}
+
+
+class LocalCluster:
+    """A head and `n` raylets. Raises UserError: they did not start."""
+
+    def __init__(self, n: int):
+        self.folder = tempfile.mkdtemp(prefix="polyplay-", dir="/tmp")  # sockets have short names
+        os.environ.update(QUIET | {"RAY_AUTH_TOKEN": secrets.token_hex(32)})
+        words = [sys.executable, "-c", CODE, str(n), str(cores()), self.folder, processes.ROOM]
+        pipes: Any = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
+        self._runs = subprocess.Popen(words, start_new_session=True, **pipes)
+        assert self._runs.stdout is not None
+        self.address = self._runs.stdout.readline().decode().strip()
+        if not self.address:
+            self.close()
+            raise UserError(f"--hosts: local:{n} given, but Ray could not start {n + 1} raylets here; lower it")
+
+    def close(self) -> None:
+        assert self._runs.stdin is not None
+        self._runs.stdin.close()
+        try:
+            self._runs.wait(10.0)
+        except subprocess.TimeoutExpired:
+            self._runs.kill()
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+
+# Whether the head of a Ray cluster answers. Ray's own client ends this process a minute after it does not.
+EVERY, TRIES = 1.0, 4  # seconds from one try to the next, and that one may take; tries in vain until it is lost
+GREETING = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes((0, 0, 0, 4, 0, 0, 0, 0, 0))  # gRPC's: it has to be answered
+
+
+def answers(address: str, seconds: float = EVERY) -> bool:
+    """Whether somebody at HOST:PORT does anything with a greeting: a process that is stopped would not."""
+    host, _, port = address.rpartition(":")
+    try:
+        with socket.create_connection((host.strip("[]"), int(port)), seconds) as sock:
+            sock.settimeout(seconds)
+            sock.sendall(GREETING)
+            sock.recv(1)
+    except (OSError, ValueError, OverflowError):
+        return False
+    return True
+
+
+class HeadWatch:
+    """A thread that tries again and again. It counts tries, not seconds: this process may have been stopped itself."""
+
+    def __init__(self, address: str, every: float = EVERY, tries: int = TRIES):
+        self.address, self.every, self.tries = address, every, tries
+        self.failed = 0  # tries in vain, since the last answer
+        self._over = threading.Event()
+        threading.Thread(target=self._watch, daemon=True).start()
+
+    def _watch(self) -> None:
+        pause = self.every
+        while not self._over.wait(pause):
+            begun = time.monotonic()
+            self.failed = 0 if answers(self.address, self.every) else self.failed + 1
+            pause = max(0.0, begun + self.every - time.monotonic())
+
+    def failing(self) -> str:
+        """Why the run can't go on; "": it can."""
+        if self.failed < self.tries:
+            return ""
+        silent = self.tries * self.every
+        return f"--hosts: the head of the Ray cluster, {self.address}, has given no answer for {silent:.0f} s"
+
+    def stop(self) -> None:
+        self._over.set()
