@@ -222,7 +222,7 @@ def _reach(address: str) -> None:
 
 # A cluster of this machine, for trying and for tests. Its own process ends it when the run does, however that ends.
 CODE = """
-import sys
+import shutil, sys
 from ray.cluster_utils import Cluster
 n, cores, folder = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3]
 few = {"num_cpus": cores, "object_store_memory": 80 * 2**20}
@@ -233,6 +233,7 @@ cluster.wait_for_nodes()
 print(cluster.address, flush=True)
 sys.stdin.read()
 cluster.shutdown()
+shutil.rmtree(folder, ignore_errors=True)
 """
 QUIET = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_worker_niceness": "0", "RAY_AUTH_MODE": "token"}
 
@@ -259,7 +260,7 @@ class LocalCluster:
             self._runs.wait(10.0)
         except subprocess.TimeoutExpired:
             self._runs.kill()
-        shutil.rmtree(self.folder, ignore_errors=True)
+            shutil.rmtree(self.folder, ignore_errors=True)
 
 
 # Whether the head of a Ray cluster answers. Ray's own client ends this process a minute after it does not.
