@@ -25,7 +25,7 @@ from polyplay.runs.plan import Plan, minutes_over
 from polyplay.systems import System
 from polyplay.workers import process
 from polyplay.workers.crew import Crew
-from polyplay.workers.hosts import engines
+from polyplay.workers.hosts import cluster
 from polyplay.workers.role import Placement
 
 # What a program gave to a run as an object, as in env=Env: the run's files have only its name. A resumed run is given
@@ -178,7 +178,7 @@ def crew_of(options: RunOptions) -> Crew:
     given: Any = {name: vars(options)[name] for name in CREW}
     given["env_defaults"] = {name: vars(options)[name] for name in FAULTS} | run_options.how_made(options)
     schedules = run_options.parse_changes(options.change)
-    return Crew(**given, precision=precision, placement=where, schedules=schedules, fleet=engines.fleet_of(options))
+    return Crew(**given, precision=precision, placement=where, schedules=schedules, fleet=cluster.fleet_of(options))
 
 
 def wire_system(page: Page, settings: Settings, crew: Crew) -> System:

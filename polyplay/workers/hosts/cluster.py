@@ -8,6 +8,7 @@ import os
 import platform
 import secrets
 import shutil
+import signal
 import socket
 import subprocess
 import sys
@@ -19,11 +20,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from polyplay.core import processes
 from polyplay.core.errors import UserError
 from polyplay.core.machine import cores
+
+if TYPE_CHECKING:
+    from polyplay.workers.hosts.fleet import Fleet
 
 MACHINES = 64  # at most
 OPENING = 60.0  # seconds that a machine has to start its crew: torch may have to be loaded there
@@ -90,6 +94,9 @@ class Cluster:
 
     def connect(self) -> Any:
         """Ray, of which this process is a driver. Raises UserError."""
+        if self.local and "ray" not in sys.modules:  # it reads these when it is imported
+            os.environ.update(QUIET)
+            os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))
         ray = _ray()
         with self._lock:
             if not ray.is_initialized():
@@ -106,7 +113,16 @@ class Cluster:
         except (ConnectionError, RuntimeError, ValueError) as e:
             why = str(e).strip().splitlines()[0] if str(e).strip() else type(e).__name__
             raise UserError(f"--hosts: no Ray cluster at {given}: {why}") from None
+        if threading.current_thread() is threading.main_thread():
+            for number in (signal.SIGTERM, signal.SIGINT):  # Ray prints its own stack for these
+                signal.signal(number, signal.getsignal(number))
         self._head = HeadWatch(ray.get_runtime_context().gcs_address)
+
+    def address(self) -> str:
+        """This machine's, as others reach it."""
+        ray = self.connect()
+        here = ray.get_runtime_context().get_node_id()
+        return str(next(node["NodeManagerAddress"] for node in ray.nodes() if node["NodeID"] == here))
 
     def machines(self) -> list[MachineInfo]:
         """Those that are there but for the main process's own. Names stay as they are. Raises UserError."""
@@ -197,7 +213,7 @@ def _end_at_once() -> None:
 
 
 def node_names(nodes: Mapping[str, str], before: Mapping[str, str]) -> dict[str, str]:
-    """Names of nodes by their IDs: with a part of the ID where several have the same one. A node's name never changes."""
+    """Names of nodes by their IDs: with a part of the ID where several have the same one. A name never changes."""
     count = Counter(nodes.values())
     return {i: before.get(i) or (name if count[name] == 1 else f"{name}-{i[:6]}") for i, name in nodes.items()}
 
@@ -243,7 +259,6 @@ class LocalCluster:
 
     def __init__(self, n: int):
         self.folder = tempfile.mkdtemp(prefix="polyplay-", dir="/tmp")  # sockets have short names
-        os.environ.update(QUIET | {"RAY_AUTH_TOKEN": secrets.token_hex(32)})
         words = [sys.executable, "-c", CODE, str(n), str(cores()), self.folder, processes.ROOM]
         pipes: Any = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
         self._runs = subprocess.Popen(words, start_new_session=True, **pipes)
@@ -306,3 +321,26 @@ class HeadWatch:
 
     def stop(self) -> None:
         self._over.set()
+
+
+# What `--hosts` names.
+
+
+def fleet_of(options: Any) -> Fleet | None:
+    """The machines that `--hosts` names; None: no others. Raises UserError."""
+    hosts = options.hosts
+    if hosts is None or hosts == "none":
+        for name in ("place", "ship"):
+            if (given := vars(options)[name]) is not None:
+                raise UserError(f"--{name}: {given} given, but it takes other machines: give --hosts too")
+        return None
+    if options.serial or options.on == "thread":
+        how = "--serial" if options.serial else "--on thread"
+        raise UserError(f"--hosts: {hosts} given, but it takes workers that are processes: leave out {how}")
+    from polyplay.workers.hosts.fleet import Fleet
+    from polyplay.workers.hosts.places import parse_places
+    from polyplay.workers.hosts.remote import pack_modules
+
+    rules = () if options.place is None else parse_places(options.place)
+    shipped = b"" if options.ship is None else pack_modules(Path(options.ship))
+    return Fleet(Cluster(hosts), options.host_timeout, rules, shipped)
