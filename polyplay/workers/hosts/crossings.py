@@ -411,7 +411,7 @@ class Part(Flow):
         self.statistics = server.statistics[:, part.start : min(part.stop, server.weights)]
 
     def token(self, gives: bool) -> int:
-        return int(self.cells[servers.VERSION])
+        return int(self.cells[servers.VERSION]) if self.server.counts.ready else -1
 
     def pieces(self, old: Any, new: int, gives: bool) -> Iterator[Piece]:
         if self.server.counts.ready:

@@ -81,8 +81,8 @@ def needed_files(saved: Path | None, directory: Path, role: Role, seat: RemoteSe
         found += [(str(x.relative_to(directory)), x) for root in newest for x in sorted(root.rglob("*.*"))]
     if saved is not None:
         patterns = [f"workers/{seat.name}.*", "workers/stream-*", f"replay/{seat.name}/*", "manifest.json"]
-        if role.learner:  # the indices of other replays say that these were saved
-            patterns += ["agents/*/*", "replay/*/replay.json"]
+        # the indices of other replays say that these were saved
+        patterns += ["replay/*/replay.json", *(["agents/*/*"] if role.learner else [])]
         paths = sorted({path for pattern in patterns for path in saved.glob(pattern)})
         found += [(f"resume/{path.relative_to(saved)}", path) for path in paths]
     return found
