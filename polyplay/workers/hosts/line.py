@@ -88,7 +88,7 @@ class Line:
             raise LineLost(f"nothing came for {self.timeout:g} s")
         try:
             data = self._connection.recv_bytes()
-            about, _, small = data.partition(b"\n")
+            about, _, small = bytearray(data).partition(b"\n")  # arrays may be written to
             head, shapes = json.loads(about)
             kinds = [(np.dtype(kind), tuple(shape)) for kind, shape in shapes]
             sizes = [kind.itemsize * math.prod(shape) for kind, shape in kinds]
