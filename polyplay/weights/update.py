@@ -3,25 +3,28 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import math
 import multiprocessing
+import socket
 import tempfile
 import threading
 import time
 import uuid
 from abc import ABC, abstractmethod
-from collections.abc import Generator, Mapping
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import timedelta
 from functools import cached_property
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, NoReturn, Self
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from polyplay.core.errors import Leaving
+from polyplay.core.errors import Leaving, UserError, WorkerLost
 from polyplay.core.shared_memory import RobustLocks, SharedBlock, memory_barrier, shared_array
 from polyplay.core.worker import Arrow, Edge, WorkerContext
 from polyplay.nets.device import HostCopy, to_device
@@ -260,7 +263,8 @@ NUMBERS, GRADIENT, WEIGHTS = 0, 1, 2  # what a replica has written before it arr
 
 class AllReduce(SharedArrays, Update):
     """Replicas of one machine stay equal: gradients and floating buffers are averaged in shared memory, in fixed order;
-    by NCCL, in its own, where each replica is a process with a GPU of its own (NcclGroup).
+    by NCCL, in its own, where each replica is a process with a GPU of its own (NcclGroup). On several machines their
+    order is the same, and gloo takes the place of shared memory (`spread`).
 
     On CPUs each replica averages its own part of the gradient and takes the optimizer's step there: statistics, as
     large as the weights each, are read and written once, not by everyone. Networks without buffers all lie in one
@@ -268,6 +272,9 @@ class AllReduce(SharedArrays, Update):
     `size`: of the whole vector, of which `weights` come first (param_sizes); 0: a LearnerSpec's network tells them.
     """
 
+    LOCAL = ("_store",)
+    _store: Any = None  # of the main process, where replicas on several machines find each other
+    meets_at: tuple[str, int] | None = None  # its address and port; None: all replicas are on one machine
     gradients = shared_array(np.float32, lambda r: (r.replicas, r.size))  # each replica's vector has its own here
     state = shared_array(np.float32, lambda r: (1 + len(r.optim.statistics), r.size))  # new weights, statistics
     sums = shared_array(np.float64, lambda r: (2, r.replicas, 8))  # of two turns
@@ -287,6 +294,16 @@ class AllReduce(SharedArrays, Update):
             super().fit(network)
             super().__init__(bells=self.replicas)
 
+    def spread(self, address: str) -> None:
+        """Have replicas meet over the network, by a store at this address of the main process, which keeps it."""
+        from torch.distributed import TCPStore
+
+        listener = socket.create_server((address, 0), family=socket.AF_INET6 if ":" in address else socket.AF_INET)
+        self.meets_at = (address, port := listener.getsockname()[1])
+        self._store = TCPStore(
+            address, port, is_master=True, wait_for_workers=False, master_listen_fd=listener.detach()
+        )
+
     def label(self) -> str:
         return f"gradients: their mean over {self.replicas}"
 
@@ -296,13 +313,22 @@ class AllReduce(SharedArrays, Update):
         return slice(edges[0], edges[1] if rank + 1 < self.replicas else self.weights)
 
     def worker_nbytes(self, module: nn.Module) -> float:
-        """Gradients and statistics are shared, and weights too where there are no buffers."""
+        """Gradients and statistics are shared, and weights too where there are no buffers. On several machines nothing
+        is, and what is sent and what comes are as large as the gradient.
+        """
         weights, size = param_sizes(module)
+        if self.meets_at is not None:
+            return (4.0 + len(self.optim.statistics)) * module_nbytes(module)
         return ((weights < size) + 1.0 / self.replicas) * module_nbytes(module)
 
     def open(self, ctx: WorkerContext, module: nn.Module) -> OpenUpdate:
+        device = next(module.parameters()).device
+        if self.meets_at is not None:
+            if device.type != "cpu":
+                raise UserError("--hosts: replicas on several machines compute on CPUs; take --device cpu")
+            return _Apart(self, ctx, FlatParams(module), self.meets_at)
         grad, (weights, size) = self.gradients[ctx.index], param_sizes(module)
-        if next(module.parameters()).device.type != "cpu":
+        if device.type != "cpu":
             return _Whole(self, ctx, FlatParams(module, grad=grad))
         if weights < size:
             return _Parts(self, ctx, FlatParams(module, grad=grad))
@@ -351,11 +377,37 @@ class _Meeting(OpenUpdate):
 
     def _buffers(self) -> None:
         """The buffers' mean, after everyone's were written."""
-        at, doubles = self.vector.weights, self.vector.doubles
-        _mean(self.gradients[:, at:doubles], self.buffers.array[: doubles - at])
-        if doubles < self.vector.size:
-            _mean(as_doubles(self.gradients[:, doubles:]), as_doubles(self.buffers.array[doubles - at :]))
+        at = self.vector.weights
+        _mean_buffers(self.gradients[:, at:], self.buffers.array, self.vector.doubles - at)
         self.buffers.put()
+
+
+class _Part:
+    """The part of the weights that is one replica's to change: its mean gradient, and the optimizer's step there.
+
+    statistics: memory for those of all weights [n, weights].
+    """
+
+    def __init__(self, reduce: AllReduce, vector: FlatParams, rank: int, statistics: Tensor):
+        self.at, make, self.clip = reduce.part(rank), reduce.optim.make, reduce.optim.clip
+        self.whole = make(vector.parameter)  # of all weights, for checkpoints; it makes no step
+        optimizers.share_statistics(self.whole, statistics, fill=True)  # nobody reads them before the first meeting
+        self.optimizer = optimizers.slice_statistics(self.whole, make, self.at)
+        self.gradient = torch.zeros(self.at.stop - self.at.start)
+        self.mean = self.gradient.numpy()
+        self.optimizer.param_groups[0]["params"][0].grad = self.gradient
+
+    def average(self, parts: np.ndarray) -> np.ndarray:
+        """Take the mean of everyone's gradient here; the square of its norm [1], which replicas add up."""
+        _mean(parts, self.mean)
+        return np.array([float(torch.dot(self.gradient, self.gradient))])
+
+    def step(self, norm: float, rate: float) -> None:
+        """Change the weights. norm: of all parts together."""
+        if self.clip and norm > self.clip:
+            self.mean *= np.float32(self.clip / (norm + 1e-6))
+        self.optimizer.param_groups[0]["lr"] = rate
+        self.optimizer.step()
 
 
 class _Parts(_Meeting):
@@ -363,36 +415,25 @@ class _Parts(_Meeting):
 
     def __init__(self, reduce: AllReduce, ctx: WorkerContext, vector: FlatParams):
         super().__init__(reduce, ctx, vector)
-        rank, make = self.rank, reduce.optim.make
-        self.own = own = reduce.part(rank)
+        self.part = _Part(reduce, vector, self.rank, torch.from_numpy(reduce.state[1:, : vector.weights]))
+        self.optimizer, own = self.part.whole, self.part.at
         self.others = [slice(own.start), slice(own.stop, None)]
         self.weights = torch.from_numpy(reduce.state[0, : vector.weights])
         if vector.flat.data_ptr() == self.weights.data_ptr():  # everyone's weights are there
             self.others = []
-        self.optimizer = make(vector.parameter)  # of all weights, for checkpoints; it makes no step
-        statistics = torch.from_numpy(reduce.state[1:, : vector.weights])
-        optimizers.share_statistics(self.optimizer, statistics, fill=True)  # nobody reads them before the first meeting
-        self.part = optimizers.slice_statistics(self.optimizer, make, self.own)
-        self.mean = np.zeros(self.own.stop - self.own.start, np.float32)
-        self.gradient = torch.from_numpy(self.mean)
-        self.part.param_groups[0]["params"][0].grad = self.gradient
 
     def apply(self, rate: float, sums: Sums) -> Apply:
-        flat, weights = self.vector.flat[: self.vector.weights], self.vector.weights
+        flat, weights, own = self.vector.flat[: self.vector.weights], self.vector.weights, self.part.at
         self.gradients[self.rank, weights:] = self.buffers.array
         total = yield from self.agree(sums, GRADIENT)
-        _mean(self.gradients[:, self.own], self.mean)
+        square = self.part.average(self.gradients[:, own])
         self._buffers()
-        square = yield from self.agree(np.array([float(torch.dot(self.gradient, self.gradient))]))
-        norm = math.sqrt(square[0]) if math.isfinite(square[0]) else float(square[0])
+        norm = _root(*(yield from self.agree(square)))
         if math.isfinite(norm):
-            if self.clip and norm > self.clip:
-                self.mean *= np.float32(self.clip / (norm + 1e-6))
             self.whole = False
-            self.part.param_groups[0]["lr"] = rate
-            self.part.step()
+            self.part.step(norm, rate)
         if self.others:
-            self.weights[self.own] = flat[self.own]
+            self.weights[own] = flat[own]
         yield from self.agree(np.zeros(0), WEIGHTS)
         for part in self.others:
             flat[part] = self.weights[part]
@@ -424,6 +465,139 @@ class _Whole(_Meeting):
         norm, _ = yield from super().apply(rate, total)
         yield from self.agree(np.zeros(0))  # nobody writes gradients that another still reads
         return norm, total
+
+
+# Replicas on several machines: the same parts, which gloo sends from process to process.
+
+
+_SUMS = 16  # float32 that 8 sums of float64 take
+PARTING = 5.0  # seconds after the loss of a replica in which the run may be halted, and that is why
+
+
+def _gloo(place: tuple[str, int], name: str, rank: int, replicas: int) -> Any:
+    """This process's end of a group that meets at a store. Others may come later, and compute for as long as they do.
+
+    Its address is the one by which it reaches the store: that of its host name may be one that nobody else reaches.
+    """
+    import torch.distributed as dist
+
+    with socket.create_connection(place, timeout=60.0) as connection:
+        here = connection.getsockname()[0]
+    kind: Any = dist.ProcessGroupGloo
+    options, forever = kind._Options(), timedelta(days=100)
+    options._devices, options._timeout = [kind.create_device(hostname=here, lazy_init=True)], forever
+    store = dist.TCPStore(*place, is_master=False, timeout=forever)
+    return kind(dist.PrefixStore(name, store), rank, replicas, options)
+
+
+class _Apart(OpenUpdate):
+    """A replica's end where they are on several machines. An update is three rounds, each a message to every other:
+    sums, buffers and the gradient of the part that is the other's; the square of its own part's norm; the part's new
+    weights. The optimizer's statistics of the other parts come only when all save: a run that fails has none to save.
+    """
+
+    def __init__(self, reduce: AllReduce, ctx: WorkerContext, vector: FlatParams, place: tuple[str, int]):
+        super().__init__(reduce, ctx, vector)
+        self.rank, self.n, self.patience = ctx.index, reduce.replicas, timedelta(seconds=reduce.patience)
+        self.statistics = torch.zeros(len(reduce.optim.statistics), vector.weights)
+        self.part = _Part(reduce, vector, self.rank, self.statistics)
+        self.optimizer, self.slices = self.part.whole, [reduce.part(i) for i in range(self.n)]
+        self.head = _SUMS + vector.size - vector.weights  # float32 before the gradient
+        self.sizes = [-(-(self.head + at.stop - at.start) // _LINE) * _LINE for at in self.slices]
+        self.message, self.got = torch.zeros(sum(self.sizes)), torch.zeros(self.n, self.sizes[self.rank])
+        self.sent = self.message.split(self.sizes)
+        self.sums = [as_doubles(x.numpy()[:_SUMS]) for x in self.sent]
+        self.group = _gloo(place, str(ctx.incarnation // 1000), self.rank, self.n)
+
+    def agree(self, sums: Sums) -> Agree:
+        """See OpenUpdate. Others may be in `apply`, and hear there that this one leaves: what is sent may be shorter
+        than what is expected, but for a replica's message to itself.
+        """
+        sent = (x if i == self.rank else x[:_SUMS] for i, x in enumerate(self.sent))
+        return self._meet(sums, tuple(sent))
+
+    def _meet(self, sums: Sums, sent: tuple[Tensor, ...]) -> Agree:
+        """Send each replica its message; the sums of all."""
+        for own in self.sums:
+            own[: len(sums)] = sums
+        message = self.message if sent is self.sent else torch.cat(sent)
+        got = self.got.numpy()
+        yield from self._exchange(self.got.view(-1), message, [got.shape[1]] * self.n, [len(x) for x in sent])
+        total: np.ndarray = as_doubles(got[:, :_SUMS])[:, : len(sums)].sum(0)
+        if len(sums) > LEAVING and total[LEAVING]:
+            raise Leaving
+        return total
+
+    def apply(self, rate: float, sums: Sums) -> Apply:
+        vector, weights, head, own = self.vector, self.vector.weights, self.head, self.part.at
+        for message, at in zip(self.sent, self.slices, strict=True):
+            message[_SUMS:head] = vector.flat[weights:]
+            message[head:][: at.stop - at.start] = vector.grad[at]
+        total = yield from self._meet(sums, self.sent)
+        got, squares = self.got.numpy(), torch.zeros(self.n, 1, dtype=torch.float64)
+        square = self.part.average(got[:, head : head + own.stop - own.start])
+        _mean_buffers(got[:, _SUMS:head], vector.flat[weights:].numpy(), vector.doubles - weights)
+        yield from self._exchange(squares, torch.from_numpy(square).expand(self.n, 1).contiguous())
+        norm = _root(squares.numpy().sum(0)[0])
+        if math.isfinite(norm):
+            self.whole = False
+            self.part.step(norm, rate)
+            yield from self._gather(vector.flat[:weights])
+        return norm, total
+
+    def _gather(self, vector: Tensor) -> Generator[None, None, None]:
+        """Have in a vector [weights] each replica's part of its own."""
+        lengths, own = [at.stop - at.start for at in self.slices], vector[self.part.at]
+        yield from self._exchange(vector, own.repeat(self.n), lengths, [len(own)] * self.n)
+
+    @contextlib.contextmanager
+    def writers_paused(self) -> Iterator[None]:
+        """See OpenUpdate. All replicas save after the same updates: this one then has the statistics of all weights."""
+        if not self.whole:
+            for row in self.statistics:
+                for _ in self._gather(row):
+                    pass
+            self.whole = True
+        yield
+
+    def _exchange(
+        self, into: Tensor, sent: Tensor, lengths: Sequence[int] = (), sizes: Sequence[int] = ()
+    ) -> Generator[None, None, None]:
+        """Send every replica its piece and get one from each, in their order: of equal size, or of these sizes."""
+        before, work = time.perf_counter(), self.group.alltoall_base(into, sent, lengths, sizes)
+        try:
+            while not work.is_completed():
+                self.ctx.control.check()
+                with contextlib.suppress(RuntimeError):  # it takes longer, or has failed
+                    work.wait(self.patience)
+                if not work.is_completed():
+                    yield
+            work.wait()
+        except RuntimeError:
+            self._tell_lost()
+        except BaseException:
+            ctypes.pythonapi.Py_IncRef(ctypes.py_object(self.group))  # its destructor would wait for the others
+            raise
+        self.waited += time.perf_counter() - before
+
+    def _tell_lost(self) -> NoReturn:
+        """Another replica is gone: either the run was halted, or that is news."""
+        until = time.monotonic() + PARTING
+        while time.monotonic() < until:
+            self.ctx.control.check()
+            time.sleep(0.05)
+        raise WorkerLost(f"worker {self.ctx.role} {self.rank}: a replica on another machine is gone") from None
+
+
+def _root(square: float) -> float:
+    return math.sqrt(square) if math.isfinite(square) else float(square)
+
+
+def _mean_buffers(parts: np.ndarray, out: np.ndarray, singles: int) -> None:
+    """Mean of buffers [replicas, size], of which the first `singles` are float32, and the others float64."""
+    _mean(parts[:, :singles], out[:singles])
+    if singles < len(out):
+        _mean(as_doubles(parts[:, singles:]), as_doubles(out[singles:]))
 
 
 def _mean(parts: np.ndarray, out: np.ndarray) -> None:
