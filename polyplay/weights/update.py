@@ -397,7 +397,7 @@ class _Part:
         self.mean = self.gradient.numpy()
         self.optimizer.param_groups[0]["params"][0].grad = self.gradient
 
-    def average(self, parts: np.ndarray) -> np.ndarray:
+    def average(self, parts: Sequence[np.ndarray] | np.ndarray) -> np.ndarray:
         """Take the mean of everyone's gradient here; the square of its norm [1], which replicas add up."""
         _mean(parts, self.mean)
         return np.array([float(torch.dot(self.gradient, self.gradient))])
@@ -471,6 +471,7 @@ class _Whole(_Meeting):
 
 
 _SUMS = 16  # float32 that 8 sums of float64 take
+_MANY = 100_000  # numbers, of which a copy takes longer than a few more messages
 PARTING = 5.0  # seconds after the loss of a replica in which the run may be halted, and that is why
 
 
@@ -502,43 +503,51 @@ class _Apart(OpenUpdate):
         self.statistics = torch.zeros(len(reduce.optim.statistics), vector.weights)
         self.part = _Part(reduce, vector, self.rank, self.statistics)
         self.optimizer, self.slices = self.part.whole, [reduce.part(i) for i in range(self.n)]
-        self.head = _SUMS + vector.size - vector.weights  # float32 before the gradient
-        self.sizes = [-(-(self.head + at.stop - at.start) // _LINE) * _LINE for at in self.slices]
-        self.message, self.got = torch.zeros(sum(self.sizes)), torch.zeros(self.n, self.sizes[self.rank])
-        self.sent = self.message.split(self.sizes)
-        self.sums = [as_doubles(x.numpy()[:_SUMS]) for x in self.sent]
+        self.head = _SUMS + vector.size - vector.weights  # float32 of a message before the gradient
+        sizes = [-(-(self.head + at.stop - at.start) // _LINE) * _LINE for at in self.slices]
+        self.received = [sizes[self.rank] * (i != self.rank) for i in range(self.n)]  # float32 from each
+        self.got = torch.zeros(self.n - 1, sizes[self.rank])
+        sizes[self.rank] = 0
+        self.message = torch.zeros(sum(sizes))
+        self.sent = self.message.split(sizes)
         self.group = _gloo(place, str(ctx.incarnation // 1000), self.rank, self.n)
 
     def agree(self, sums: Sums) -> Agree:
-        """See OpenUpdate. Others may be in `apply`, and hear there that this one leaves: what is sent may be shorter
-        than what is expected, but for a replica's message to itself.
-        """
-        sent = (x if i == self.rank else x[:_SUMS] for i, x in enumerate(self.sent))
-        return self._meet(sums, tuple(sent))
+        """See OpenUpdate. Who is in `apply` meanwhile hears there that this one leaves, from a shorter message."""
+        return self._meet(sums, [x[:_SUMS].clone() for x in self.sent])
 
-    def _meet(self, sums: Sums, sent: tuple[Tensor, ...]) -> Agree:
-        """Send each replica its message; the sums of all."""
-        for own in self.sums:
-            own[: len(sums)] = sums
-        message = self.message if sent is self.sent else torch.cat(sent)
-        got = self.got.numpy()
-        yield from self._exchange(self.got.view(-1), message, [got.shape[1]] * self.n, [len(x) for x in sent])
-        total: np.ndarray = as_doubles(got[:, :_SUMS])[:, : len(sums)].sum(0)
+    def _meet(self, sums: Sums, messages: Sequence[Tensor]) -> Agree:
+        """Send each replica its message, of which these sums come first; the sums of all."""
+        own = np.zeros(_SUMS, np.float32)
+        as_doubles(own)[: len(sums)] = sums
+        for message in messages:
+            message[:_SUMS] = torch.from_numpy(own)[: len(message)]
+        whole = self.message if messages is self.sent else torch.cat(list(messages))
+        sizes = [len(message) for message in messages]
+        yield from self._wait([self.group.alltoall_base(self.got.view(-1), whole, self.received, sizes)])
+        rows = np.stack(self._of_all(own, slice(_SUMS)))
+        total: np.ndarray = as_doubles(rows)[:, : len(sums)].sum(0)
         if len(sums) > LEAVING and total[LEAVING]:
             raise Leaving
         return total
 
+    def _of_all(self, own: np.ndarray, at: slice) -> list[np.ndarray]:
+        """What all have brought, in their order. at: where it is in messages."""
+        got = self.got.numpy()[:, at]
+        return [*got[: self.rank], own, *got[self.rank :]]
+
     def apply(self, rate: float, sums: Sums) -> Apply:
-        vector, weights, head, own = self.vector, self.vector.weights, self.head, self.part.at
+        vector, weights, own = self.vector, self.vector.weights, self.part.at
+        buffers, head = vector.flat[weights:], self.head
         for message, at in zip(self.sent, self.slices, strict=True):
-            message[_SUMS:head] = vector.flat[weights:]
-            message[head:][: at.stop - at.start] = vector.grad[at]
+            if len(message):  # none to itself
+                message[_SUMS:head] = buffers
+                message[head:][: at.stop - at.start] = vector.grad[at]
         total = yield from self._meet(sums, self.sent)
-        got, squares = self.got.numpy(), torch.zeros(self.n, 1, dtype=torch.float64)
-        square = self.part.average(got[:, head : head + own.stop - own.start])
-        _mean_buffers(got[:, _SUMS:head], vector.flat[weights:].numpy(), vector.doubles - weights)
-        yield from self._exchange(squares, torch.from_numpy(square).expand(self.n, 1).contiguous())
-        norm = _root(squares.numpy().sum(0)[0])
+        square = self.part.average(self._of_all(vector.grad[own].numpy(), slice(head, head + own.stop - own.start)))
+        brought = self._of_all(buffers.numpy().copy(), slice(_SUMS, head))
+        _mean_buffers(brought, buffers.numpy(), vector.doubles - weights)
+        norm = _root(*(yield from self.agree(square)))
         if math.isfinite(norm):
             self.whole = False
             self.part.step(norm, rate)
@@ -547,8 +556,13 @@ class _Apart(OpenUpdate):
 
     def _gather(self, vector: Tensor) -> Generator[None, None, None]:
         """Have in a vector [weights] each replica's part of its own."""
-        lengths, own = [at.stop - at.start for at in self.slices], vector[self.part.at]
-        yield from self._exchange(vector, own.repeat(self.n), lengths, [len(own)] * self.n)
+        parts = [vector[at] for at in self.slices]
+        if len(vector) < _MANY:
+            own, lengths = parts[self.rank], [len(part) for part in parts]
+            works = [self.group.alltoall_base(vector, own.repeat(self.n), lengths, [len(own)] * self.n)]
+        else:  # slower for few numbers, but copies none
+            works = [self.group.broadcast(part, root) for root, part in enumerate(parts)]
+        yield from self._wait(works)
 
     @contextlib.contextmanager
     def writers_paused(self) -> Iterator[None]:
@@ -560,23 +574,22 @@ class _Apart(OpenUpdate):
             self.whole = True
         yield
 
-    def _exchange(
-        self, into: Tensor, sent: Tensor, lengths: Sequence[int] = (), sizes: Sequence[int] = ()
-    ) -> Generator[None, None, None]:
-        """Send every replica its piece and get one from each, in their order: of equal size, or of these sizes."""
-        before, work = time.perf_counter(), self.group.alltoall_base(into, sent, lengths, sizes)
+    def _wait(self, works: Sequence[Any]) -> Generator[None, None, None]:
+        """Wait for what gloo does in threads of its own."""
+        before = time.perf_counter()
         try:
-            while not work.is_completed():
-                self.ctx.control.check()
-                with contextlib.suppress(RuntimeError):  # it takes longer, or has failed
-                    work.wait(self.patience)
-                if not work.is_completed():
-                    yield
-            work.wait()
-        except RuntimeError:
-            self._tell_lost()
-        except BaseException:
+            for work in works:
+                while not work.is_completed():
+                    self.ctx.control.check()
+                    with contextlib.suppress(RuntimeError):  # it takes longer, or has failed
+                        work.wait(self.patience)
+                    if not work.is_completed():
+                        yield
+                work.wait()
+        except BaseException as e:
             ctypes.pythonapi.Py_IncRef(ctypes.py_object(self.group))  # its destructor would wait for the others
+            if isinstance(e, RuntimeError):
+                self._tell_lost()
             raise
         self.waited += time.perf_counter() - before
 
@@ -593,14 +606,14 @@ def _root(square: float) -> float:
     return math.sqrt(square) if math.isfinite(square) else float(square)
 
 
-def _mean_buffers(parts: np.ndarray, out: np.ndarray, singles: int) -> None:
+def _mean_buffers(parts: Sequence[np.ndarray] | np.ndarray, out: np.ndarray, singles: int) -> None:
     """Mean of buffers [replicas, size], of which the first `singles` are float32, and the others float64."""
-    _mean(parts[:, :singles], out[:singles])
+    _mean([x[:singles] for x in parts], out[:singles])
     if singles < len(out):
-        _mean(as_doubles(parts[:, singles:]), as_doubles(out[singles:]))
+        _mean([as_doubles(x[singles:]) for x in parts], as_doubles(out[singles:]))
 
 
-def _mean(parts: np.ndarray, out: np.ndarray) -> None:
+def _mean(parts: Sequence[np.ndarray] | np.ndarray, out: np.ndarray) -> None:
     """Mean of [replicas, size] over the replicas, added in their order."""
     np.add(parts[0], parts[min(1, len(parts) - 1)], out=out)
     for part in parts[2:]:

@@ -93,13 +93,16 @@ class Replicas:
 
 
 @pytest.mark.parametrize("n", [2, 3])
-@pytest.mark.parametrize(("name", "clip", "weights", "buffers"), [
-    ("adam", 0.5, 13_001, True),
-    ("adam", 0.0, 41, True),  # the first of three has no part
-    ("rmsprop_dqn", 0.5, 13_001, False),
-    ("rmsprop_tf", 0.0, 5001, True),
+@pytest.mark.parametrize(("name", "clip", "weights", "buffers", "many"), [
+    ("adam", 0.5, 13_001, True, 1),
+    ("adam", 0.0, 41, True, 100),  # the first of three has no part
+    ("rmsprop_dqn", 0.5, 13_001, False, 1),
+    ("rmsprop_tf", 0.5, 5001, True, 6000),
 ])  # fmt: skip
-def test_updates_over_the_network_are_those_in_shared_memory_to_the_bit(n, name, clip, weights, buffers, tmp_path):
+def test_updates_over_the_network_are_those_in_shared_memory_to_the_bit(
+    n, name, clip, weights, buffers, many, tmp_path, monkeypatch
+):
+    monkeypatch.setattr(update, "_MANY", many)
     optim = OptimizerSpec(name, eps=1e-3, clip=clip)
 
     def work(reduce: AllReduce, rank: int) -> Any:
