@@ -62,7 +62,7 @@ class GlooReplica(OpenUpdate):
         self.group = join_group(place, str(ctx.incarnation // 1000), self.rank, self.n)
 
     def agree(self, sums: Sums) -> Agree:
-        """See OpenUpdate. Who is in `apply` meanwhile hears there that this one leaves, from a shorter message."""
+        """See OpenUpdate. Others may be in `apply`: they take this shorter message too, and hear that one leaves."""
         return self._meet(sums, [x[:_SUMS].clone() for x in self.sent])
 
     def _meet(self, sums: Sums, messages: Sequence[Tensor]) -> Agree:
@@ -110,7 +110,7 @@ class GlooReplica(OpenUpdate):
             own, lengths = parts[self.rank], [len(part) for part in parts]
             works = [self.group.alltoall_base(vector, own.repeat(self.n), lengths, [len(own)] * self.n)]
         else:  # slower for few numbers, but copies none
-            works = [self.group.broadcast(part, root) for root, part in enumerate(parts)]
+            works = [self.group.broadcast(part, rank) for rank, part in enumerate(parts)]
         yield from self._wait(works)
 
     @contextlib.contextmanager
