@@ -94,9 +94,11 @@ class Cluster:
 
     def connect(self) -> Any:
         """Ray, of which this process is a driver. Raises UserError."""
-        if self.local and "ray" not in sys.modules:  # it reads these when it is imported
-            os.environ.update(QUIET)
-            os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))
+        if "ray" not in sys.modules:  # it reads these when it is imported
+            os.environ["RAY_DEDUP_LOGS_SKIP_REGEX"] = "."  # what raylets say of workers that were lost
+            if self.local:
+                os.environ.update(QUIET)
+                os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))
         ray = _ray()
         with self._lock:
             if not ray.is_initialized():
