@@ -163,10 +163,10 @@ FIRST, HOUR = 2.0, 3600.0  # seconds to the first try after a failure, each next
 
 
 class Fleet:
-    """timeout: seconds after which a silent machine is lost. rules: of who is where. ship: modules for the others."""
+    """timeout: seconds after which a silent machine is lost. rules: of who is where."""
 
-    def __init__(self, cluster: Cluster, timeout: float = 5.0, rules: Sequence[PlaceRule] = (), ship: bytes = b""):
-        self.cluster, self.timeout, self.places, self.ship = cluster, timeout, Places(rules), ship
+    def __init__(self, cluster: Cluster, timeout: float = 5.0, rules: Sequence[PlaceRule] = ()):
+        self.cluster, self.timeout, self.places = cluster, timeout, Places(rules)
         self.opened: list[Machine] = []
         self.key = secrets.token_bytes(32)
         self._numbers, self._next, self._lines = TwinNumbers(), 0, set(range(MACHINES))  # lines: free numbers
@@ -278,8 +278,7 @@ class Fleet:
 
     def _open(self, info: MachineInfo) -> bool:
         """Start a crew on a machine. Whether it takes the place of one that was lost there. Raises UserError."""
-        given = self.key, info.address, self.timeout, self.ship
-        actor = self.cluster.start_actor(info, RemoteCrew, self._computing, *given)
+        actor = self.cluster.start_actor(info, RemoteCrew, self._computing, self.key, info.address, self.timeout)
         try:
             machine = self._line_to(info, actor)
         except Exception:
