@@ -158,7 +158,7 @@ def _in_words(seats: list[tuple[str, int]]) -> str:
 
 
 FILE = "hosts.jsonl"
-LOOK, PARTING = 2.0, 5.0  # seconds between two looks for machines that have joined; that crews have to end
+LOOK, PARTING = 1.0, 5.0  # seconds between two looks for machines that have joined; that crews have to end
 FIRST, HOUR = 2.0, 3600.0  # seconds to the first try after a failure, each next one waits twice as long; at most
 
 
@@ -340,16 +340,12 @@ class Fleet:
     def _look_for_more(self) -> None:
         """The thread that opens machines that have joined, and those whose crews were lost."""
         while not self._over.wait(LOOK):
-            with contextlib.suppress(Exception):  # they could not be listed now
-                self._look()
-
-    def _look(self) -> None:
-        there = {m.info.name for m in self.opened if m.lost is None} | self._opening
-        for info in self.cluster.machines():
-            _, until = self._failures.get(info.name, (0, 0.0))
-            if info.name not in there and time.monotonic() >= until and not self._ending:
-                self._opening.add(info.name)
-                self._start_thread(self._open_another, info)
+            there = {m.info.name for m in self.opened if m.lost is None} | self._opening
+            for info in self.cluster.machines():
+                _, until = self._failures.get(info.name, (0, 0.0))
+                if info.name not in there and time.monotonic() >= until and not self._ending:
+                    self._opening.add(info.name)
+                    self._start_thread(self._open_another, info)
 
     def _put_off(self, info: MachineInfo) -> float:
         """For how many seconds a machine is not tried again."""
@@ -395,7 +391,7 @@ class Fleet:
         seat = RemoteSeat(role.name, ctx.index, ctx.row, self._held[role.name], kinds)
         files = [] if self.directory is None else needed_files(ctx.resume, self.directory, role, seat)
         try:
-            wrong = machine.actor.call("give", number, dump(call, self._numbers)[0])
+            wrong = machine.actor.call("give", number, dump(call, self._numbers)[0], timeout=self.timeout)
         except UserError:  # it is lost: its line will say so
             wrong = ""
         if wrong:
