@@ -144,6 +144,7 @@ class PopulationPlan:
     seed: int = 0
     grid: bool = False  # founders are all combinations of lists
     anew: frozenset[str] = frozenset()  # of what is varied: that with which lanes begin anew
+    machines: str = ""  # others, on which members run
 
     def describe(self) -> list[str]:
         """A line each for the diagram."""
@@ -153,6 +154,7 @@ class PopulationPlan:
             *(f"vary    {name} {prior.label()}" for name, prior in evolution.priors.items()),
             f"ready   every {evolution.every:,} agent steps of its own",
             f"decides for its member: exploit {evolution.exploit}, explore {evolution.explore}",
+            *(f"runs    members on {machines}" for machines in [self.machines] if machines),
         ]
 
     def founders(self) -> list[Values]:
