@@ -292,7 +292,15 @@ class PopulationSession(Supervisor):
 
 # of every run, what a population has once
 HOSTS = "hosts", "place", "ship", "host_timeout", "host_wait"
-OWN: dict[str, Any] = {"hosts": None, "place": None, "ship": None, "run": None, "resume": "never", "dry_run": False, "quiet": True, "verbose": False, "cores": None}
+OWN: dict[str, Any] = {
+    **dict.fromkeys(HOSTS[:3]),
+    "run": None,
+    "resume": "never",
+    "dry_run": False,
+    "quiet": True,
+    "verbose": False,
+    "cores": None,
+}
 
 
 def train(page: Any, settings: Any, options: RunOptions, sources: Sources) -> RunResult:

@@ -56,12 +56,10 @@ class Changes:
     def pieces(self) -> Iterator[Piece]:
         """Of checkpoints those that were there before lines were read: no line of theirs is missing."""
         saved = sorted(p for p in (self.directory / SAVED).glob("[!.]*") if not p.name.startswith(checkpoint.UNUSED))
-        for path in sorted(p for p in self.directory.rglob("*") if p.is_file()):
-            name = path.relative_to(self.directory)
-            hidden = name.parts[0] == SAVED or any(part.startswith(".") for part in name.parts)
-            if not hidden and (self.saved or path.suffix != ".jsonl"):
+        for path in _plain_files(self.directory):
+            if self.saved or path.suffix != ".jsonl":
                 with contextlib.suppress(FileNotFoundError), path.open("rb") as file:
-                    yield from self._file(file, str(name))
+                    yield from self._file(file, str(path.relative_to(self.directory)))
         for found in saved:
             with contextlib.suppress(FileNotFoundError, ValueError):  # removed meanwhile, for there are newer ones
                 if self.known.get(found.name) != (mark := found.stat().st_ino):
@@ -80,6 +78,15 @@ class Changes:
             begin = 0
         self.known[name] = mark, size, os.pread(fd, min(TAIL, size), max(0, size - TAIL))
         yield from _read(fd, begin, size, *((name, "") if begin else (f".coming-{name.replace('/', '-')}", name)))
+
+
+def _plain_files(directory: Path) -> list[Path]:
+    """All but checkpoints and what is hidden. Some may be removed meanwhile."""
+    found = list[Path]()
+    for root, folders, names in os.walk(directory):
+        folders[:] = [name for name in folders if name != SAVED and not name.startswith(".")]
+        found += [Path(root, name) for name in names if not name.startswith(".")]
+    return sorted(found)
 
 
 def _checkpoint(found: Path) -> Iterator[Piece]:
@@ -118,7 +125,7 @@ def put(directory: Path, piece: Piece) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     with open(path, "r+b" if offset else "wb") as file:
         file.seek(offset)
-        file.write(data)
+        file.write(data.data)
         file.truncate()
     if final:
         (directory / final).parent.mkdir(parents=True, exist_ok=True)
