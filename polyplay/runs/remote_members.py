@@ -217,7 +217,7 @@ class MemberActor:
 # ------------------------------------------------------------------------------------------------------- at home
 
 LOOK = 0.5  # seconds between two questions
-SHUNNED = 30.0  # seconds in which a machine on which a session was lost is taken last
+SHUNNED = 30.0  # seconds in which a machine on which a session was lost is taken after others that are free
 
 
 @dataclass(eq=False)
@@ -227,6 +227,7 @@ class Seat:
     machine: str
     group: str
     number: int
+    free: int  # cores that nobody had
     actor: RayActor | None = None
 
 
@@ -327,18 +328,22 @@ class RemoteMembers:
         used, now = Counter(seat.machine for seat in self.seats), time.monotonic()
         infos = self.cluster.machines()
         free = {info.name: info.cores - self.cores * used[info.name] for info in infos}
-        best = max(infos, key=lambda info: (self.shunned.get(info.name, 0.0) < now, free[info.name]), default=None)
+
+        def rank(info: MachineInfo) -> tuple[bool, bool, int]:
+            return free[info.name] >= self.cores, self.shunned.get(info.name, 0.0) < now, free[info.name]
+
+        best = max(infos, key=rank, default=None)
         if best is None:
             return None
         group = best.name if self.cluster.own_cores else ""
         taken = {seat.number for seat in self.seats if seat.group == group}
-        seat = Seat(best.name, group, next(i for i in count() if i not in taken))
+        seat = Seat(best.name, group, next(i for i in count() if i not in taken), max(0, free[best.name]))
         self.seats.append(seat)
         return seat, best
 
     def _open(self, seat: Seat, info: MachineInfo) -> Seat:
         try:
-            seat.actor = self.cluster.start_actor(info, MemberActor, self.cores, self.ship)
+            seat.actor = self.cluster.start_actor(info, MemberActor, min(self.cores, seat.free), self.ship)
             info.check_versions(_ask(seat, "versions"))
         except BaseException:
             self._drop(seat)
@@ -359,7 +364,7 @@ def _ask(seat: Seat, name: str, *given: Any, **how: float) -> Any:
     try:
         return seat.actor.call(name, *given, **how)
     except UserError as e:
-        raise WorkerLost(f"{seat.machine} is lost: {str(e).removeprefix('--hosts: ')}") from None
+        raise WorkerLost(str(e).removeprefix("--hosts: ").partition(". ")[0]) from None  # Ray says more
 
 
 def _needed(home: Path, warn: Callable[[str], None]) -> Changes:
