@@ -315,7 +315,7 @@ def _train(ctx: WorkerContext, store: Store, plan: PopulationPlan, i: int, run: 
         time.sleep(REST)
         return
     stopping = "stopped with its population"
-    session = run(m, plan.until(m), lambda: stopping * ctx.control.finishing, ctx.log)
+    session = run(m, plan.until(m), lambda: stopping * (ctx.control.finishing or ctx.control.halted), ctx.log)
     if session.ended == "ready" and plan.until(m) >= plan.total:
         session = replace(session, ended="done", why=DONE)
     with store.locked() as population:

@@ -143,11 +143,12 @@ def _put_checkpoint(root: Path, final: Path, about: Row) -> None:
 # ------------------------------------------------------------------------------------------ on the other machine
 
 SILENT = 60.0  # seconds without a question after which a session ends: nobody waits for it
-SWEEP = 'trap "" HUP INT TERM; read x; rm -rf "$0"'  # once the process that holds the pipe has ended, however
+# once the process that holds the pipe has ended, however; its crew, which ends with it, may write a last file
+SWEEP = 'trap "" HUP INT TERM; read x; for i in 1 2 3; do sleep 0.5; rm -rf "$0"; done'
 
 
 class MemberActor:
-    """Runs sessions of members, one after the other, in a folder of its own. Ray's threads call its methods."""
+    """Runs sessions of members, one after the other, in a folder of its own. Threads of Ray's call its methods."""
 
     def __init__(self, ship: bytes):
         import torch  # noqa: F401 - takes seconds, in which nothing could be answered
@@ -209,9 +210,6 @@ class MemberActor:
             return batch, said, ("", "")
         shutil.rmtree(self.directory, ignore_errors=True)
         return [], said, self.ended
-
-    def end(self) -> None:
-        """It is ended next, and all it started with it."""
 
 
 # ------------------------------------------------------------------------------------------------------- at home
@@ -277,6 +275,8 @@ class RemoteMembers:
         pieces = _needed(home, lambda text: say("caution", f"member {m['member']:02d}: {text}")).pieces()
         while batch := take(pieces):
             _ask(seat, "give", name, batch)
+        if why := part.stopping():
+            return "stopped", why
         there = replace(runner, elsewhere=None)
         _ask(seat, "begin", name, there, m, part.until, (seat.number, self.cores))
         while True:

@@ -20,6 +20,7 @@ from polyplay.cli import main
 from polyplay.core import checkpoint
 from polyplay.core.files import JsonLines, read_object, write_json
 from polyplay.population.store import DONE, Store, read_lineage
+from polyplay.runs.directory import is_ours, read_config
 from polyplay.runs.remote_members import PIECE, SWEEP, Changes, put, take
 from tests.population.fake_members import save
 from tests.population.test_killed import is_whole, known
@@ -258,9 +259,11 @@ def test_a_checkpoint_that_came_damaged_is_none(tmp_path):
     here, there = tmp_path / "here", tmp_path / "there"
     save(here, 1, [1.0], 10)
     pieces = [*Changes(here).pieces()]
+    *parts, last = [(name, at, data[:-1] if "policy" in name else data, final) for name, at, data, final in pieces]
+    for piece in parts:
+        put(there, piece)
     with pytest.raises(OSError, match="came damaged"):
-        for name, offset, data, final in pieces:
-            put(there, (name, offset, data[:-1] if "policy" in name else data, final))
+        put(there, last)
     assert checkpoint.everything(there) == []
 
 
@@ -269,7 +272,25 @@ def test_the_folder_of_a_process_is_removed_after_it_however_it_ends(tmp_path):
     folder.mkdir()
     sweeper = subprocess.Popen(["sh", "-c", SWEEP, str(folder)], stdin=subprocess.PIPE)
     assert sweeper.stdin is not None
+    time.sleep(0.5)
     sweeper.send_signal(signal.SIGTERM)
     sweeper.stdin.close()
     sweeper.wait(5.0)
     assert not folder.exists()
+
+
+@pytest.mark.long
+def test_modules_are_taken_along(hosts, tmp_path, monkeypatch):
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine/mygame.py").write_text(
+        "import gymnasium\n\n\ndef make():\n    return gymnasium.make('CartPole-v1')\n"
+    )
+    monkeypatch.setenv("PYTHONPATH", f"{tmp_path / 'mine'}{os.pathsep}{Path(main.__file__).parents[2]}")
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))  # with another key than the machines have
+    run = tmp_path / "run"
+    words = f"{SHORT.replace('toy:catch', 'mygame:make')} --run {run} --hosts {hosts} --at-once 2"
+    finished(run, f"train pbt {words} --ship {tmp_path / 'mine'}")
+    is_whole(run)
+    config = read_config(run / "members/00")
+    assert is_ours(config)
+    assert config["options"]["ship"] is None
