@@ -396,25 +396,28 @@ def _wire(page: Page, settings: Any, options: RunOptions) -> tuple[Crew, trainer
     for name in sorted(run_options.scheduled_names(options.change) & {*evolution.priors}):
         raise UserError(f"--change: {name} given, and --vary {name} too: leave one of them out")
     types = flags.option_types(page.Config)
-    there = _presets.member_cores(crew)
-    each = max(1, there // role.n)
+    each, there = _member_cores(crew)
     with machine.share(max(1, machine.cores() // each)):
         plan = replace(plan, anew=anew_of(settings, crew, dict(evolution.priors), types))
         crew.roles[0] = role.holding(plan=plan)
         other, wired = _presets.wire_member(settings, crew)
         own = _presets.member_settings(settings)
         member = run.complete_plan(systems.load(settings.over), other, wired, own, options)
-    between = f"{each} of {there} cores each"
+    trainers = f"{role.n} at once, {each} of {there} cores each; a member's own plan follows"
+    return crew, plan, [*_lines(plan, trainers), *member.lines]
+
+
+def _lines(plan: trainer.PopulationPlan, trainers: str) -> list[tuple[str, str]]:
+    """What the plan says of a population."""
+    evolution = plan.evolution
     steps = f"{plan.total:,} agent steps each, {plan.size * plan.total:,} together"
-    lines = [
+    return [
         ("members", f"{plan.size} run{'s' * (plan.size > 1)} of {plan.over}, {steps}"),
         *(("vary", f"{name} from {prior.label()}") for name, prior in evolution.priors.items()),
         ("decisions", f"every {evolution.every:,} agent steps of a member: {evolution.exploit}, {evolution.explore}"),
-        ("trainers", f"{role.n} at once, {between}; a member's own plan follows"),
+        ("trainers", trainers),
         *(("machines", f"members run on {machines}") for machines in [plan.machines] if machines),
-        *member.lines,
     ]
-    return crew, plan, lines
 
 
 def _go(
@@ -433,20 +436,36 @@ def _go(
         shown = [("run", f"{directory} (dry run: nothing is written)"), *lines]
         terminal.print_all(console, terminal.fact_lines(shown, console))
         return RunResult(directory, 0, "dry run", {}, settings)
-    own: Settings = _presets.member_settings(settings)
-    types = flags.option_types(type(own), RunOptions).keys() - {*HOSTS}
-    kept = {name: source for name, source in sources.items() if name in types}
-    about = own, replace(options, **OWN), kept, settings.score, {k: v for k, v in (changes or {}).items() if k in types}
     with closing(run_files.DirectoryLock(directory)):
         config, given = run_options.to_json(settings), run_options.to_json(options)
         begin({"config": config, "options": given, "sources": sources})
-        runner = MemberRunner(directory, settings.over, *about)
-        if crew.cluster is not None:
-            from polyplay.runs.remote_members import RemoteMembers
-
-            each = max(1, _presets.member_cores(crew) // crew.roles[0].n)
-            runner = replace(runner, elsewhere=RemoteMembers(crew.cluster, each, options))
-        crew.roles[0] = crew.roles[0].holding(run=runner)
+        runner = _runner(directory, settings, options, sources, changes or {})
+        crew.roles[0] = crew.roles[0].holding(run=replace(runner, elsewhere=_elsewhere(crew, options)))
         lines = lines if options.verbose else terminal.short_facts(lines)
         summary = PopulationSession(crew, directory, lines, options.quiet).go()
     return RunResult(directory, summary["exit_code"], summary["reason"], summary, settings)
+
+
+def _runner(
+    directory: Path, settings: Any, options: RunOptions, sources: Sources, changes: Mapping[str, Any]
+) -> MemberRunner:
+    """What runs a session of a member, with the options that members have of their own."""
+    own: Settings = _presets.member_settings(settings)
+    types = flags.option_types(type(own), RunOptions).keys() - {*HOSTS}
+    kept, changed = ({k: v for k, v in given.items() if k in types} for given in (sources, changes))
+    return MemberRunner(directory, settings.over, own, replace(options, **OWN), kept, settings.score, changed)
+
+
+def _elsewhere(crew: Crew, options: RunOptions) -> Callable[..., tuple[str, str]] | None:
+    """What runs sessions on other machines; None: there are none."""
+    if crew.cluster is None:
+        return None
+    from polyplay.runs.remote_members import RemoteMembers
+
+    return RemoteMembers(crew.cluster, _member_cores(crew)[0], options)
+
+
+def _member_cores(crew: Crew) -> tuple[int, int]:
+    """The cores of each trainer's members, and all that are shared."""
+    there = _presets.member_cores(crew)
+    return max(1, there // crew.roles[0].n), there

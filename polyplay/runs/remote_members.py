@@ -55,7 +55,9 @@ class Changes:
 
     def pieces(self) -> Iterator[Piece]:
         """Of checkpoints those that were there before lines were read: no line of theirs is missing."""
-        saved = sorted(p for p in (self.directory / SAVED).glob("[!.]*") if not p.name.startswith(checkpoint.UNUSED))
+        saved = sorted(
+            p for p in (self.directory / SAVED).glob("[!.]*") if p.is_dir() and not p.match(f"{checkpoint.UNUSED}*")
+        )
         for path in _plain_files(self.directory):
             if self.saved or path.suffix != ".jsonl":
                 with contextlib.suppress(FileNotFoundError), path.open("rb") as file:
@@ -127,6 +129,8 @@ def put(directory: Path, piece: Piece) -> None:
         file.seek(offset)
         file.write(data.data)
         file.truncate()
+        if name.startswith(SAVED):
+            os.fsync(file.fileno())
     if final:
         (directory / final).parent.mkdir(parents=True, exist_ok=True)
         os.replace(path, directory / final)
@@ -222,11 +226,15 @@ SHUNNED = 30.0  # seconds in which a machine on which a session was lost is take
 class Seat:
     """An actor's place: the cores number, number + n, … of a machine. group: machines that share their cores."""
 
-    machine: str
+    info: MachineInfo
     group: str
     number: int
     free: int  # cores that nobody had
     actor: RayActor | None = None
+
+    @property
+    def machine(self) -> str:
+        return self.info.name
 
 
 class RemoteMembers:
@@ -249,20 +257,14 @@ class RemoteMembers:
         """How a session ended, and why. Raises UserError and OSError, and WorkerLost: it can be tried again."""
         assert part.stopping is not None
         directory.mkdir(parents=True, exist_ok=True)
-        with closing(run_files.DirectoryLock(directory)):
-            seat = self._take(part.stopping)
-            if seat is None:
-                return "stopped", part.stopping()
-            try:
-                found = self._session(seat, runner, directory, m, part, say)
-            except BaseException as e:
-                self._drop(seat)
-                if isinstance(e, WorkerLost) and (why := part.stopping()):
-                    return "stopped", why
-                raise
-            with self.lock:
-                self.idle.append(seat)
-        ended, why = found[0], found[1].removeprefix(f"member {m['member']:02d}: ")
+        try:
+            with closing(run_files.DirectoryLock(directory)), self._seat(part.stopping) as seat:
+                ended, why = self._session(seat, runner, directory, m, part, say)
+        except WorkerLost:
+            if why := part.stopping():
+                return "stopped", why
+            raise
+        why = why.removeprefix(f"member {m['member']:02d}: ")
         if ended == "user":
             raise UserError(f"on {seat.machine}: {why}")
         return ended, why
@@ -307,23 +309,38 @@ class RemoteMembers:
 
     # ------------------------------------------------------------------------------------------ seats
 
-    def _take(self, stopping: Callable[[], str]) -> Seat | None:
-        """An actor that is free, or a new one; None: the session is to end. Raises UserError and WorkerLost."""
+    @contextlib.contextmanager
+    def _seat(self, stopping: Callable[[], str]) -> Iterator[Seat]:
+        """An actor for a session. Raises UserError and WorkerLost; after what is raised within it is ended."""
+        seat = self._take(stopping)
+        try:
+            if seat.actor is None:
+                seat.actor = self.cluster.start_actor(seat.info, MemberActor, min(self.cores, seat.free), self.ship)
+                seat.info.check_versions(_ask(seat, "versions"))
+            yield seat
+        except BaseException:
+            with self.lock:
+                self.seats.remove(seat)
+                self.shunned[seat.machine] = time.monotonic() + SHUNNED
+            if seat.actor is not None:
+                seat.actor.end()
+            raise
+        with self.lock:
+            self.idle.append(seat)
+
+    def _take(self, stopping: Callable[[], str]) -> Seat:
         until = time.monotonic() + self.options.host_wait
         while not stopping():
             with self.lock:
-                if self.idle:
-                    return self.idle.pop()
-                found = self._choose()
-            if found is not None:
-                return self._open(*found)
+                if found := self.idle.pop() if self.idle else self._choose():
+                    return found
             if time.monotonic() > until:
                 many = f"no machine has joined for {self.options.host_wait:g} s"
                 raise UserError(f"--hosts: {many}; `polyplay resume` goes on with those that there are")
             time.sleep(LOOK)
-        return None
+        raise WorkerLost("it is to end")
 
-    def _choose(self) -> tuple[Seat, MachineInfo] | None:
+    def _choose(self) -> Seat | None:
         """A seat on the machine with the most free cores; None: there is none."""
         used, now = Counter(seat.machine for seat in self.seats), time.monotonic()
         infos = self.cluster.machines()
@@ -337,25 +354,9 @@ class RemoteMembers:
             return None
         group = best.name if self.cluster.own_cores else ""
         taken = {seat.number for seat in self.seats if seat.group == group}
-        seat = Seat(best.name, group, next(i for i in count() if i not in taken), max(0, free[best.name]))
+        seat = Seat(best, group, next(i for i in count() if i not in taken), max(0, free[best.name]))
         self.seats.append(seat)
-        return seat, best
-
-    def _open(self, seat: Seat, info: MachineInfo) -> Seat:
-        try:
-            seat.actor = self.cluster.start_actor(info, MemberActor, min(self.cores, seat.free), self.ship)
-            info.check_versions(_ask(seat, "versions"))
-        except BaseException:
-            self._drop(seat)
-            raise
         return seat
-
-    def _drop(self, seat: Seat) -> None:
-        with self.lock:
-            self.seats.remove(seat)
-            self.shunned[seat.machine] = time.monotonic() + SHUNNED
-        if seat.actor is not None:
-            seat.actor.end()
 
 
 def _ask(seat: Seat, name: str, *given: Any, **how: float) -> Any:
@@ -374,4 +375,5 @@ def _needed(home: Path, warn: Callable[[str], None]) -> Changes:
     found, _ = load.find_checkpoint(home, warn)
     checkpoint.remove_partial(home)
     checkpoint.set_aside(home, found)
-    return Changes(home, [path for path in checkpoint.everything(home) if path != found])
+    others = (path for path in (home / SAVED).glob("[!.]*") if path != found)
+    return Changes(home, [path for path in others if checkpoint.update_of(path) >= 0 or checkpoint.flaw(path)])
