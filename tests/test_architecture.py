@@ -32,9 +32,9 @@ BUDGET = {
     "search": 1306,
     "learning": 3337,
     "workers": 3085,
-    "population": 1508,
-    "systems": 1715,
-    "runs": 3765,
+    "population": 1510,
+    "systems": 1729,
+    "runs": 4096,
     "evaluation": 1465,
     "cli": 2409,
 }

@@ -45,7 +45,7 @@ TAIL = 64  # bytes by which a file that was appended to is told from one that wa
 SAVED = "checkpoints"
 
 
-class Changes:
+class DirectoryChanges:
     """What is new in a run's directory since the last look. known: checkpoints and files that are not sent again."""
 
     def __init__(self, directory: Path, known: Iterable[Path] = ()):
@@ -107,7 +107,7 @@ def _read(fd: int, begin: int, end: int, name: str, final: str) -> Iterator[Piec
         yield name, at, data, final if at + PIECE >= end else ""
 
 
-def take(pieces: Iterator[Piece]) -> list[Piece]:
+def take_pieces(pieces: Iterator[Piece]) -> list[Piece]:
     """The next ones, for one call."""
     found, size = list[Piece](), 0
     for piece in pieces:
@@ -118,7 +118,7 @@ def take(pieces: Iterator[Piece]) -> list[Piece]:
     return found
 
 
-def put(directory: Path, piece: Piece) -> None:
+def put_piece(directory: Path, piece: Piece) -> None:
     """Write a piece into another machine's copy of the directory. Raises OSError."""
     name, offset, data, final = piece
     path = directory / name
@@ -171,13 +171,13 @@ class MemberActor:
     def give(self, name: str, pieces: list[Piece]) -> None:
         """Pieces of a member's directory. name: its own, below that of the population."""
         for piece in pieces:
-            put(self.root / name, piece)
+            put_piece(self.root / name, piece)
 
     def begin(self, name: str, runner: MemberRunner, m: Row, until: int, share: tuple[int, int]) -> None:
         """Start a session, once all pieces have come. share: which of the machine's, and the cores of each."""
         self.directory = self.root / name
         (saved := self.directory / SAVED).mkdir(parents=True, exist_ok=True)
-        self.changes = Changes(self.directory, saved.iterdir())
+        self.changes = DirectoryChanges(self.directory, saved.iterdir())
         deque(self.changes.pieces(), maxlen=0)  # they are known at home
         self.coming: Iterator[Piece] = iter(())
         self.said, self.ended = list[tuple[str, str]](), ("", "")
@@ -205,10 +205,10 @@ class MemberActor:
         """What is new, what was said, and how it ended and why, once nothing is left to send. why: it is to end."""
         self.why, self.heard = why, time.monotonic()
         over = not self.thread.is_alive()
-        batch = take(self.coming)
+        batch = take_pieces(self.coming)
         if not batch:
             self.coming = self.changes.pieces()
-            batch = take(self.coming)
+            batch = take_pieces(self.coming)
         said = [self.said.pop(0) for _ in range(len(self.said))]
         if batch or not over:
             return batch, said, ("", "")
@@ -223,7 +223,7 @@ SHUNNED = 30.0  # seconds in which a machine on which a session was lost is take
 
 
 @dataclass(eq=False)
-class Seat:
+class MemberSeat:
     """An actor's place: the cores number, number + n, … of a machine. group: machines that share their cores."""
 
     info: MachineInfo
@@ -231,10 +231,6 @@ class Seat:
     number: int
     free: int  # cores that nobody had
     actor: RayActor | None = None
-
-    @property
-    def machine(self) -> str:
-        return self.info.name
 
 
 class RemoteMembers:
@@ -247,7 +243,7 @@ class RemoteMembers:
 
         self.cluster, self.cores, self.options = cluster, cores, options
         self.ship = b"" if options.ship is None else pack_modules(Path(options.ship))
-        self.seats, self.idle = list[Seat](), list[Seat]()
+        self.seats, self.idle = list[MemberSeat](), list[MemberSeat]()
         self.shunned: dict[str, float] = {}  # machines, until when
         self.lock = threading.Lock()
 
@@ -266,16 +262,22 @@ class RemoteMembers:
             raise
         why = why.removeprefix(f"member {m['member']:02d}: ")
         if ended == "user":
-            raise UserError(f"on {seat.machine}: {why}")
+            raise UserError(f"on {seat.info.name}: {why}")
         return ended, why
 
     def _session(
-        self, seat: Seat, runner: MemberRunner, home: Path, m: Row, part: RunSegment, say: Callable[[str, str], None]
+        self,
+        seat: MemberSeat,
+        runner: MemberRunner,
+        home: Path,
+        m: Row,
+        part: RunSegment,
+        say: Callable[[str, str], None],
     ) -> tuple[str, str]:
         assert part.stopping is not None
         name = str(home.relative_to(runner.directory))
         pieces = _needed(home, lambda text: say("caution", f"member {m['member']:02d}: {text}")).pieces()
-        while batch := take(pieces):
+        while batch := take_pieces(pieces):
             _ask(seat, "give", name, batch)
         if why := part.stopping():
             return "stopped", why
@@ -284,7 +286,7 @@ class RemoteMembers:
         while True:
             batch, said, ended = _ask(seat, "poll", part.stopping(), timeout=self.options.host_timeout)
             for piece in batch:
-                put(home, piece)
+                put_piece(home, piece)
                 self._arrived(runner, home, piece[3])
             for words in said:
                 say(*words)
@@ -310,7 +312,7 @@ class RemoteMembers:
     # ------------------------------------------------------------------------------------------ seats
 
     @contextlib.contextmanager
-    def _seat(self, stopping: Callable[[], str]) -> Iterator[Seat]:
+    def _seat(self, stopping: Callable[[], str]) -> Iterator[MemberSeat]:
         """An actor for a session. Raises UserError and WorkerLost; after what is raised within it is ended."""
         seat = self._take(stopping)
         try:
@@ -321,14 +323,14 @@ class RemoteMembers:
         except BaseException:
             with self.lock:
                 self.seats.remove(seat)
-                self.shunned[seat.machine] = time.monotonic() + SHUNNED
+                self.shunned[seat.info.name] = time.monotonic() + SHUNNED
             if seat.actor is not None:
                 seat.actor.end()
             raise
         with self.lock:
             self.idle.append(seat)
 
-    def _take(self, stopping: Callable[[], str]) -> Seat:
+    def _take(self, stopping: Callable[[], str]) -> MemberSeat:
         until = time.monotonic() + self.options.host_wait
         while not stopping():
             with self.lock:
@@ -340,9 +342,9 @@ class RemoteMembers:
             time.sleep(LOOK)
         raise WorkerLost("it is to end")
 
-    def _choose(self) -> Seat | None:
+    def _choose(self) -> MemberSeat | None:
         """A seat on the machine with the most free cores; None: there is none."""
-        used, now = Counter(seat.machine for seat in self.seats), time.monotonic()
+        used, now = Counter(seat.info.name for seat in self.seats), time.monotonic()
         infos = self.cluster.machines()
         free = {info.name: info.cores - self.cores * used[info.name] for info in infos}
 
@@ -354,12 +356,12 @@ class RemoteMembers:
             return None
         group = best.name if self.cluster.own_cores else ""
         taken = {seat.number for seat in self.seats if seat.group == group}
-        seat = Seat(best, group, next(i for i in count() if i not in taken), max(0, free[best.name]))
+        seat = MemberSeat(best, group, next(i for i in count() if i not in taken), max(0, free[best.name]))
         self.seats.append(seat)
         return seat
 
 
-def _ask(seat: Seat, name: str, *given: Any, **how: float) -> Any:
+def _ask(seat: MemberSeat, name: str, *given: Any, **how: float) -> Any:
     """What the actor answers. Raises WorkerLost: it gives no answer."""
     assert seat.actor is not None
     try:
@@ -368,12 +370,12 @@ def _ask(seat: Seat, name: str, *given: Any, **how: float) -> Any:
         raise WorkerLost(str(e).removeprefix("--hosts: ").partition(". ")[0]) from None  # Ray says more
 
 
-def _needed(home: Path, warn: Callable[[str], None]) -> Changes:
+def _needed(home: Path, warn: Callable[[str], None]) -> DirectoryChanges:
     """Of a member's directory, what a session begins with: all but older checkpoints. Raises UserError."""
     if not (home / "config.json").exists():
-        return Changes(home)
+        return DirectoryChanges(home)
     found, _ = load.find_checkpoint(home, warn)
     checkpoint.remove_partial(home)
     checkpoint.set_aside(home, found)
     others = (path for path in (home / SAVED).glob("[!.]*") if path != found)
-    return Changes(home, [path for path in others if checkpoint.update_of(path) >= 0 or checkpoint.flaw(path)])
+    return DirectoryChanges(home, [path for path in others if checkpoint.update_of(path) >= 0 or checkpoint.flaw(path)])

@@ -21,7 +21,7 @@ from polyplay.core import checkpoint
 from polyplay.core.files import JsonLines, read_object, write_json
 from polyplay.population.store import DONE, Store, read_lineage
 from polyplay.runs.directory import is_ours, read_config
-from polyplay.runs.remote_members import PIECE, SWEEP, Changes, put, take
+from polyplay.runs.remote_members import PIECE, SWEEP, DirectoryChanges, put_piece, take_pieces
 from tests.population.fake_members import save
 from tests.population.test_killed import is_whole, known
 from tests.verbs import refused
@@ -213,11 +213,11 @@ def test_the_figure_says_where_members_run(capsys):
 # ---------------------------------------------------------------------------------------------------- pieces
 
 
-def carry(changes: Changes, there: Path) -> int:
+def carry(changes: DirectoryChanges, there: Path) -> int:
     n, pieces = 0, changes.pieces()
-    while batch := take(pieces):
+    while batch := take_pieces(pieces):
         for piece in batch:
-            put(there, piece)
+            put_piece(there, piece)
         n += len(batch)
     return n
 
@@ -230,7 +230,7 @@ def test_what_changes_in_a_directory_is_the_same_elsewhere(tmp_path):
     here, there = tmp_path / "here", tmp_path / "there"
     here.mkdir()
     there.mkdir()
-    changes = Changes(here)
+    changes = DirectoryChanges(here)
     write_json(here / "config.json", {"a": 1})
     lines = JsonLines(here / "metrics.jsonl")
     lines.write({"updates": 1})
@@ -258,12 +258,12 @@ def test_what_changes_in_a_directory_is_the_same_elsewhere(tmp_path):
 def test_a_checkpoint_that_came_damaged_is_none(tmp_path):
     here, there = tmp_path / "here", tmp_path / "there"
     save(here, 1, [1.0], 10)
-    pieces = [*Changes(here).pieces()]
+    pieces = [*DirectoryChanges(here).pieces()]
     *parts, last = [(name, at, data[:-1] if "policy" in name else data, final) for name, at, data, final in pieces]
     for piece in parts:
-        put(there, piece)
+        put_piece(there, piece)
     with pytest.raises(OSError, match="came damaged"):
-        put(there, last)
+        put_piece(there, last)
     assert checkpoint.everything(there) == []
 
 
