@@ -27,7 +27,7 @@ BUDGET = {
     "buffers": 1890,
     "games": 3578,
     "nets": 3240,
-    "weights": 1240,
+    "weights": 1386,
     "acting": 1160,
     "search": 1306,
     "learning": 3337,
@@ -60,7 +60,7 @@ ALONE = {
         population/referee runs/population runs/remote_members runs/reproduce runs/surgery nets/surgery""",
     "a part of a longer file, with a noun of its own": """
         buffers/delivery_log evaluation/verify learning/checkpoints learning/runners learning/value_losses nets/torsos
-        nets/numpy_player workers/hosts/queue_mirrors workers/hosts/weight_mirrors""",
+        nets/numpy_player weights/gloo workers/hosts/queue_mirrors workers/hosts/weight_mirrors""",
 }
 TORCH_FREE = ("core", "envs", "games", "buffers", "runs", "evaluation", "cli")
 # Of these rooms the files that load torch when they are imported, today.

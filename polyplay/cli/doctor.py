@@ -11,7 +11,6 @@ import os
 import platform
 import resource
 import secrets
-import socket
 import statistics
 import subprocess
 import sys
@@ -28,10 +27,10 @@ from polyplay import __version__
 from polyplay.cli.arguments import print_findings
 from polyplay.core import machine as this_machine
 from polyplay.core.errors import Finding, UserError, as_json, status
-from polyplay.core.shared_memory import Semaphores
 from polyplay.envs.pool import Envs
 from polyplay.runs.plan import memory_limit
-from polyplay.workers.hosts import agent, engines, link
+from polyplay.workers.hosts import line
+from polyplay.workers.hosts.cluster import Cluster, MachineInfo
 
 NEEDED = ("torch", "numpy", "numba", "gymnasium", "rich", "safetensors", "tensorboard", "cloudpickle", "psutil")
 EXTRAS = ("ale-py", "av", "pygame-ce", "matplotlib")
@@ -127,58 +126,59 @@ def training() -> Iterator[Finding]:
 CHECKS = (versions, machine, limits, torch_build, atari, training)
 
 
-# Another machine: an agent is opened there, and its link measured.
+# Another machine: a crew is started there, and its line measured.
 
 
 TRIPS = 20  # round trips
-SILENT = 10.0  # seconds after which a link is lost
+SILENT = 10.0  # seconds after which a line is lost
 
 
-def measure_machine(engine: engines.Engine, info: engines.MachineInfo) -> dict[str, Any]:
-    """What its agent says, and the `round_trip` of its link in seconds. Raises UserError."""
-    secret = secrets.token_bytes(32)
-    config = {"secret": secret.hex(), "address": info.address, "timeout": SILENT, "threads": 0}
-    handle = engine.open(info, config)
-    where = handle.about["address"], handle.about["port"]
+def measure_machine(cluster: Cluster, info: MachineInfo) -> dict[str, Any]:
+    """What its crew says, and the `round_trip` of its line in seconds. Raises UserError."""
+    from polyplay.workers.hosts.remote import RemoteCrew
+
+    key = secrets.token_bytes(32)
+    actor = cluster.start_actor(info, RemoteCrew, 0, key, info.address, SILENT)
     try:
-        handle.give(0, agent.dump([], agent.TwinNumbers())[0])
-        with socket.create_connection(where, engines.OPENING) as sock:
-            link.prove(sock, secret, away=False)
-            there = link.Link(sock, [], Semaphores(1)[0], SILENT, None)
+        about = actor.call("about")
+        actor.send("serve")
+        there = line.connect(tuple(about["address"]), key, SILENT)
 
-            def seconds() -> float:
-                """Until the other side answers a beat."""
-                began = time.perf_counter()
-                there.send(link.BEAT)
-                while (head := link.HEAD.unpack(link.read_exactly(sock, link.HEAD.size)))[1] != link.ECHO:
-                    link.read_exactly(sock, head[-1])
-                return time.perf_counter() - began
+        def seconds() -> float:
+            """Until the other side answers a beat."""
+            began = time.perf_counter()
+            there.send([line.BEAT, None])
+            while there.receive()[0][0] != line.ECHO:
+                pass
+            return time.perf_counter() - began
 
-            trips = [seconds() for _ in range(TRIPS)]
-            there.send(link.CLOSE)
-        return {**handle.about, "round_trip": statistics.median(trips)}
-    except (OSError, link.LinkLost) as e:
-        raise UserError(f"no link to {where[0]}:{where[1]}: {e}; is a firewall between them?") from None
+        trips = [seconds() for _ in range(TRIPS)]
+        there.send([line.CLOSE, None])
+        there.free()
+        return {**about, "round_trip": statistics.median(trips)}
+    except (OSError, line.LineLost) as e:
+        raise UserError(f"no line to {info.name}: {e}; is a firewall between them?") from None
     finally:
-        handle.end()
+        actor.end()
 
 
 def other_machines(hosts: str) -> Iterator[Finding]:
-    """Each, by an agent that is started there and a link to it. Raises UserError: wrong hosts."""
-    engine = engines.engine_of(hosts)
-    machines = engine.machines()
+    """Each, by a crew that is started there and a line to it. Raises UserError: wrong hosts."""
+    cluster = Cluster(hosts)
+    cluster.connect()
+    machines = cluster.machines()
     if not machines:
         yield Finding("hosts", "warning", f"{hosts}: there is no machine but this one", "add one to the cluster")
     for info in machines:
         try:
-            there = measure_machine(engine, info)
+            there = measure_machine(cluster, info)
             text = f"{info.address}: {there['cores']} cores, {there['memory'] / GB:.1f} GB, {there['gpus']} GPUs"
             text += f"; round trip {1e3 * there['round_trip']:.2g} ms"
-            engines.check_versions(info, there["versions"])
+            info.check_versions(there["versions"])
             yield Finding(info.name, "ok", text)
         except UserError as e:
             yield Finding(info.name, "failed", str(e), "see docs/guides/many_machines.md")
-    engine.close()
+    cluster.close()
 
 
 @dataclass(frozen=True)

@@ -25,8 +25,7 @@ from polyplay.runs.plan import Plan, minutes_over
 from polyplay.systems import System
 from polyplay.workers import process
 from polyplay.workers.crew import Crew
-from polyplay.workers.hosts import engines
-from polyplay.workers.hosts.cluster import Cluster
+from polyplay.workers.hosts import cluster
 from polyplay.workers.role import Placement
 
 # What a program gave to a run as an object, as in env=Env: the run's files have only its name. A resumed run is given
@@ -181,13 +180,12 @@ def crew_of(options: RunOptions, population: bool = False) -> Crew:
     given: Any = {name: vars(options)[name] for name in CREW}
     given["env_defaults"] = {name: vars(options)[name] for name in FAULTS} | run_options.how_made(options)
     schedules = run_options.parse_changes(options.change)
-    fleet = engines.fleet_of(options)
-    away: dict[str, Any] = {"fleet": fleet}
-    if population and fleet is not None:
+    away: dict[str, Any] = {"fleet": cluster.fleet_of(options)}
+    if population and away["fleet"] is not None:
         if options.place is not None:
             text = "given, but members of a population go where cores are free: leave it out"
             raise UserError(f"--place: {options.place} {text}")
-        away = {"cluster": Cluster(str(options.hosts))}
+        away = {"cluster": cluster.Cluster(str(options.hosts), options.ship)}
     return Crew(**given, precision=precision, placement=where, schedules=schedules, **away)
 
 

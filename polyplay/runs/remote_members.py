@@ -154,16 +154,12 @@ SWEEP = 'trap "" HUP INT TERM; read x; for i in 1 2 3; do sleep 0.5; rm -rf "$0"
 class MemberActor:
     """Runs sessions of members, one after the other, in a folder of its own. Threads of Ray's call its methods."""
 
-    def __init__(self, ship: bytes):
+    def __init__(self) -> None:
         import torch  # noqa: F401 - takes seconds, in which nothing could be answered
 
         self.root = Path(tempfile.mkdtemp(prefix="polyplay-"))
         words = ["setsid", "--fork", "sh", "-c", SWEEP, str(self.root)]  # a child would be ended with this process
         self.sweeper = subprocess.Popen(words, stdin=subprocess.PIPE)
-        if ship:
-            from polyplay.workers.hosts.agent import unpack_modules
-
-            unpack_modules(ship, self.root / "shipped")
 
     def versions(self) -> dict[str, str]:
         return needed_versions()
@@ -239,10 +235,7 @@ class RemoteMembers:
     """
 
     def __init__(self, cluster: Cluster, cores: int, options: RunOptions):
-        from polyplay.workers.hosts.agent import pack_modules
-
         self.cluster, self.cores, self.options = cluster, cores, options
-        self.ship = b"" if options.ship is None else pack_modules(Path(options.ship))
         self.seats, self.idle = list[MemberSeat](), list[MemberSeat]()
         self.shunned: dict[str, float] = {}  # machines, until when
         self.lock = threading.Lock()
@@ -317,7 +310,7 @@ class RemoteMembers:
         seat = self._take(stopping)
         try:
             if seat.actor is None:
-                seat.actor = self.cluster.start_actor(seat.info, MemberActor, min(self.cores, seat.free), self.ship)
+                seat.actor = self.cluster.start_actor(seat.info, MemberActor, min(self.cores, seat.free))
                 seat.info.check_versions(_ask(seat, "versions"))
             yield seat
         except BaseException:

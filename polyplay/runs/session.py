@@ -570,7 +570,7 @@ class Session(Supervisor):
             return
         for line in fleet.news():
             self._warn(line)
-        if not self.finishing_since and (why := fleet.engine.failing()):
+        if not self.finishing_since and (why := fleet.cluster.failing()):
             self._warn(f"{why}: saving a checkpoint")
             self._finish(why, 1)
 

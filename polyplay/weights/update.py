@@ -5,12 +5,13 @@ from __future__ import annotations
 import contextlib
 import math
 import multiprocessing
+import socket
 import tempfile
 import threading
 import time
 import uuid
 from abc import ABC, abstractmethod
-from collections.abc import Generator, Mapping
+from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
@@ -21,7 +22,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from polyplay.core.errors import Leaving
+from polyplay.core.errors import Leaving, UserError
 from polyplay.core.shared_memory import RobustLocks, SharedBlock, memory_barrier, shared_array
 from polyplay.core.worker import Arrow, Edge, WorkerContext
 from polyplay.nets.device import HostCopy, to_device
@@ -260,7 +261,8 @@ NUMBERS, GRADIENT, WEIGHTS = 0, 1, 2  # what a replica has written before it arr
 
 class AllReduce(SharedArrays, Update):
     """Replicas of one machine stay equal: gradients and floating buffers are averaged in shared memory, in fixed order;
-    by NCCL, in its own, where each replica is a process with a GPU of its own (NcclGroup).
+    by NCCL, in its own, where each replica is a process with a GPU of its own (NcclGroup). On several machines their
+    order is the same, and gloo takes the place of shared memory (`spread`).
 
     On CPUs each replica averages its own part of the gradient and takes the optimizer's step there: statistics, as
     large as the weights each, are read and written once, not by everyone. Networks without buffers all lie in one
@@ -268,6 +270,9 @@ class AllReduce(SharedArrays, Update):
     `size`: of the whole vector, of which `weights` come first (param_sizes); 0: a LearnerSpec's network tells them.
     """
 
+    LOCAL = ("_store",)
+    _store: Any = None  # of the main process, where replicas on several machines find each other
+    meets_at: tuple[str, int] | None = None  # its address and port; None: all replicas are on one machine
     gradients = shared_array(np.float32, lambda r: (r.replicas, r.size))  # each replica's vector has its own here
     state = shared_array(np.float32, lambda r: (1 + len(r.optim.statistics), r.size))  # new weights, statistics
     sums = shared_array(np.float64, lambda r: (2, r.replicas, 8))  # of two turns
@@ -287,6 +292,16 @@ class AllReduce(SharedArrays, Update):
             super().fit(network)
             super().__init__(bells=self.replicas)
 
+    def spread(self, address: str) -> None:
+        """Have replicas meet over the network, by a store at this address of the main process, which keeps it."""
+        from torch.distributed import TCPStore
+
+        listener = socket.create_server((address, 0), family=socket.AF_INET6 if ":" in address else socket.AF_INET)
+        self.meets_at = (address, port := listener.getsockname()[1])
+        self._store = TCPStore(
+            address, port, is_master=True, wait_for_workers=False, master_listen_fd=listener.detach()
+        )
+
     def label(self) -> str:
         return f"gradients: their mean over {self.replicas}"
 
@@ -296,13 +311,24 @@ class AllReduce(SharedArrays, Update):
         return slice(edges[0], edges[1] if rank + 1 < self.replicas else self.weights)
 
     def worker_nbytes(self, module: nn.Module) -> float:
-        """Gradients and statistics are shared, and weights too where there are no buffers."""
+        """Gradients and statistics are shared, and weights too where there are no buffers. On several machines nothing
+        is, and what is sent and what comes are as large as the gradient.
+        """
         weights, size = param_sizes(module)
+        if self.meets_at is not None:
+            return (4.0 + len(self.optim.statistics)) * module_nbytes(module)
         return ((weights < size) + 1.0 / self.replicas) * module_nbytes(module)
 
     def open(self, ctx: WorkerContext, module: nn.Module) -> OpenUpdate:
+        device = next(module.parameters()).device
+        if self.meets_at is not None:
+            if device.type != "cpu":
+                raise UserError("--hosts: replicas on several machines compute on CPUs; take --device cpu")
+            from polyplay.weights.gloo import GlooReplica
+
+            return GlooReplica(self, ctx, FlatParams(module), self.meets_at)
         grad, (weights, size) = self.gradients[ctx.index], param_sizes(module)
-        if next(module.parameters()).device.type != "cpu":
+        if device.type != "cpu":
             return _Whole(self, ctx, FlatParams(module, grad=grad))
         if weights < size:
             return _Parts(self, ctx, FlatParams(module, grad=grad))
@@ -351,11 +377,37 @@ class _Meeting(OpenUpdate):
 
     def _buffers(self) -> None:
         """The buffers' mean, after everyone's were written."""
-        at, doubles = self.vector.weights, self.vector.doubles
-        _mean(self.gradients[:, at:doubles], self.buffers.array[: doubles - at])
-        if doubles < self.vector.size:
-            _mean(as_doubles(self.gradients[:, doubles:]), as_doubles(self.buffers.array[doubles - at :]))
+        at = self.vector.weights
+        mean_buffers(self.gradients[:, at:], self.buffers.array, self.vector.doubles - at)
         self.buffers.put()
+
+
+class Part:
+    """The part of the weights that is one replica's to change: its mean gradient, and the optimizer's step there.
+
+    statistics: memory for those of all weights [n, weights].
+    """
+
+    def __init__(self, reduce: AllReduce, vector: FlatParams, rank: int, statistics: Tensor):
+        self.at, make, self.clip = reduce.part(rank), reduce.optim.make, reduce.optim.clip
+        self.whole = make(vector.parameter)  # of all weights, for checkpoints; it makes no step
+        optimizers.share_statistics(self.whole, statistics, fill=True)  # nobody reads them before the first meeting
+        self.optimizer = optimizers.slice_statistics(self.whole, make, self.at)
+        self.gradient = torch.zeros(self.at.stop - self.at.start)
+        self.mean = self.gradient.numpy()
+        self.optimizer.param_groups[0]["params"][0].grad = self.gradient
+
+    def average(self, parts: Sequence[np.ndarray] | np.ndarray) -> np.ndarray:
+        """Take the mean of everyone's gradient here; the square of its norm [1], which replicas add up."""
+        _mean(parts, self.mean)
+        return np.array([float(torch.dot(self.gradient, self.gradient))])
+
+    def step(self, norm: float, rate: float) -> None:
+        """Change the weights. norm: of all parts together."""
+        if self.clip and norm > self.clip:
+            self.mean *= np.float32(self.clip / (norm + 1e-6))
+        self.optimizer.param_groups[0]["lr"] = rate
+        self.optimizer.step()
 
 
 class _Parts(_Meeting):
@@ -363,36 +415,25 @@ class _Parts(_Meeting):
 
     def __init__(self, reduce: AllReduce, ctx: WorkerContext, vector: FlatParams):
         super().__init__(reduce, ctx, vector)
-        rank, make = self.rank, reduce.optim.make
-        self.own = own = reduce.part(rank)
+        self.part = Part(reduce, vector, self.rank, torch.from_numpy(reduce.state[1:, : vector.weights]))
+        self.optimizer, own = self.part.whole, self.part.at
         self.others = [slice(own.start), slice(own.stop, None)]
         self.weights = torch.from_numpy(reduce.state[0, : vector.weights])
         if vector.flat.data_ptr() == self.weights.data_ptr():  # everyone's weights are there
             self.others = []
-        self.optimizer = make(vector.parameter)  # of all weights, for checkpoints; it makes no step
-        statistics = torch.from_numpy(reduce.state[1:, : vector.weights])
-        optimizers.share_statistics(self.optimizer, statistics, fill=True)  # nobody reads them before the first meeting
-        self.part = optimizers.slice_statistics(self.optimizer, make, self.own)
-        self.mean = np.zeros(self.own.stop - self.own.start, np.float32)
-        self.gradient = torch.from_numpy(self.mean)
-        self.part.param_groups[0]["params"][0].grad = self.gradient
 
     def apply(self, rate: float, sums: Sums) -> Apply:
-        flat, weights = self.vector.flat[: self.vector.weights], self.vector.weights
+        flat, weights, own = self.vector.flat[: self.vector.weights], self.vector.weights, self.part.at
         self.gradients[self.rank, weights:] = self.buffers.array
         total = yield from self.agree(sums, GRADIENT)
-        _mean(self.gradients[:, self.own], self.mean)
+        square = self.part.average(self.gradients[:, own])
         self._buffers()
-        square = yield from self.agree(np.array([float(torch.dot(self.gradient, self.gradient))]))
-        norm = math.sqrt(square[0]) if math.isfinite(square[0]) else float(square[0])
+        norm = root(*(yield from self.agree(square)))
         if math.isfinite(norm):
-            if self.clip and norm > self.clip:
-                self.mean *= np.float32(self.clip / (norm + 1e-6))
             self.whole = False
-            self.part.param_groups[0]["lr"] = rate
-            self.part.step()
+            self.part.step(norm, rate)
         if self.others:
-            self.weights[self.own] = flat[self.own]
+            self.weights[own] = flat[own]
         yield from self.agree(np.zeros(0), WEIGHTS)
         for part in self.others:
             flat[part] = self.weights[part]
@@ -426,7 +467,19 @@ class _Whole(_Meeting):
         return norm, total
 
 
-def _mean(parts: np.ndarray, out: np.ndarray) -> None:
+def root(square: float) -> float:
+    """Of a sum of squares, which may not be finite."""
+    return math.sqrt(square) if math.isfinite(square) else float(square)
+
+
+def mean_buffers(parts: Sequence[np.ndarray] | np.ndarray, out: np.ndarray, singles: int) -> None:
+    """Mean of buffers [replicas, size], of which the first `singles` are float32, and the others float64."""
+    _mean([x[:singles] for x in parts], out[:singles])
+    if singles < len(out):
+        _mean([as_doubles(x[singles:]) for x in parts], as_doubles(out[singles:]))
+
+
+def _mean(parts: Sequence[np.ndarray] | np.ndarray, out: np.ndarray) -> None:
     """Mean of [replicas, size] over the replicas, added in their order."""
     np.add(parts[0], parts[min(1, len(parts) - 1)], out=out)
     for part in parts[2:]:

@@ -37,9 +37,10 @@ pytestmark = pytest.mark.xdist_group("ray")
 def hosts() -> Iterator[str]:
     """What --hosts takes."""
     pytest.importorskip("ray")
-    from polyplay.workers.hosts.cluster import LocalCluster
+    from polyplay.workers.hosts.cluster import QUIET, LocalCluster
 
     before = dict(os.environ)
+    os.environ.update(QUIET | {"RAY_AUTH_TOKEN": os.urandom(32).hex()})
     cluster = LocalCluster(2)
     try:
         yield f"ray:{cluster.address}"

@@ -8,7 +8,6 @@ import os
 import queue
 import secrets
 import signal
-import socket
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -23,12 +22,15 @@ from polyplay.core import processes
 from polyplay.core.errors import UserError
 from polyplay.core.files import JsonLines, LogWrites
 from polyplay.core.shared_memory import Semaphores, SharedObject
-from polyplay.workers.hosts import agent
-from polyplay.workers.hosts.agent import needed_files
-from polyplay.workers.hosts.engines import LINKS, OPENING, AgentHandle, Engine, MachineInfo, check_versions
-from polyplay.workers.hosts.link import ENDED, LOAD, SIGNAL, WORD, Link, LinkLost, prove
-from polyplay.workers.hosts.mirrors import RemoteSeat, mirror_of
+from polyplay.weights.params import AgentParams, Params
+from polyplay.weights.update import AllReduce
+from polyplay.workers.hosts import line
+from polyplay.workers.hosts.cluster import MACHINES, Cluster, MachineInfo, RayActor
+from polyplay.workers.hosts.crossings import crossing_of
+from polyplay.workers.hosts.flows import RemoteSeat, Traffic, file_pieces
+from polyplay.workers.hosts.line import ENDED, LOAD, SIGNAL, START, WORD, LineEnd, LineLost
 from polyplay.workers.hosts.places import PlaceRule, Places, Spot
+from polyplay.workers.hosts.remote import RemoteCrew, TwinNumbers, dump, needed_files
 from polyplay.workers.process import Call
 from polyplay.workers.role import Role
 from polyplay.workers.sizing import threads_of
@@ -85,24 +87,36 @@ class RemoteWorker(processes.Handle):
 
 @dataclass(eq=False, kw_only=True)
 class Machine(Spot):
-    """One that has an open agent, as the main process sees it."""
+    """One that has a crew, as the main process sees it."""
 
-    handle: AgentHandle
-    link: Link
-    number: int  # of its link
-    thread: threading.Thread | None = None  # that serves its link
+    actor: RayActor
+    about: dict[str, Any]  # RemoteCrew.about
+    end: LineEnd
+    number: int  # of its line
+    thread: threading.Thread | None = None  # that serves its line
     workers: dict[int, RemoteWorker] = field(default_factory=dict)  # by number
     seats: set[tuple[str, int]] = field(default_factory=set)  # that began there
     load: dict[str, Any] = field(default_factory=dict)  # of its processor and memory, the newest
     reported: tuple[float, int, int] = field(default_factory=lambda: (time.monotonic(), 0, 0))  # when; bytes in, out
 
     def report(self) -> dict[str, float]:
-        """How it and its link do, since the last report."""
-        (then, *old), now = self.reported, (time.monotonic(), self.link.received, self.link.sent)
+        """How it and its line do, since the last report."""
+        there = self.end.line
+        (then, *old), now = self.reported, (time.monotonic(), there.received, there.sent)
         self.reported = now
         mb_in, mb_out = (round((x - y) / (now[0] - then) / 1e6, 4) for x, y in zip(now[1:], old, strict=True))
-        trip, load = round(self.link.round_trip * 1e3, 3), {key: round(x, 3) for key, x in self.load.items()}
+        trip, load = round(self.end.round_trip * 1e3, 3), {key: round(x, 3) for key, x in self.load.items()}
         return {"workers": len(self.workers), "mb_in": mb_in, "mb_out": mb_out, "round_trip_ms": trip, **load}
+
+    def seat(self, seat: RemoteSeat, number: int, files: Sequence[tuple[str, Path]]) -> None:
+        """In the sending thread: have the crew start a worker. files: that it begins with, by their names there."""
+        for name, path in files:
+            self.end.send((0, *piece) for piece in file_pieces(path, name))
+        if (seat.role, seat.index) not in self.seats:
+            self.end.send(self.end.traffic.begin(seat))
+            self.seats.add((seat.role, seat.index))
+        self.end.traffic.sit(seat)
+        self.end.tell(START, {"number": number, **vars(seat)})
 
 
 def roles_elsewhere(places: Places, crew: Crew) -> list[Role]:
@@ -128,7 +142,7 @@ def check_memory(places: Places, crew: Crew, machines: Sequence[Machine]) -> Non
     sizes = {r.name: r.held_replay.bytes(batches="out" not in r.holds) for r in crew.roles if r.held_replay is not None}
     for machine in machines:
         held = [sizes[name] for name, _ in plan[machine.info.name] if name in sizes]
-        if sum(held) > (has := machine.handle.about["memory"]):
+        if sum(held) > (has := machine.about["memory"]):
             what = f"{machine.info.name} has {has / 1e9:.1f} GB of memory, {len(held)} replays there take"
             raise UserError(f"--hosts: {what} {sum(held) / 1e9:.1f} GB; lower --capacity, or take more machines")
 
@@ -144,24 +158,24 @@ def _in_words(seats: list[tuple[str, int]]) -> str:
 
 
 FILE = "hosts.jsonl"
-LOOK, PARTING = 2.0, 5.0  # seconds between two looks for machines that have joined; that agents have to end
+LOOK, PARTING = 2.0, 5.0  # seconds between two looks for machines that have joined; that crews have to end
 FIRST, HOUR = 2.0, 3600.0  # seconds to the first try after a failure, each next one waits twice as long; at most
 
 
 class Fleet:
-    """timeout: seconds after which a silent machine is lost. rules: of who is where. ship: modules for the others."""
+    """timeout: seconds after which a silent machine is lost. rules: of who is where."""
 
-    def __init__(self, engine: Engine, timeout: float = 5.0, rules: Sequence[PlaceRule] = (), ship: bytes = b""):
-        self.engine, self.timeout, self.places, self.ship = engine, timeout, Places(rules), ship
+    def __init__(self, cluster: Cluster, timeout: float = 5.0, rules: Sequence[PlaceRule] = ()):
+        self.cluster, self.timeout, self.places = cluster, timeout, Places(rules)
         self.opened: list[Machine] = []
-        self.secret = secrets.token_bytes(32)
-        self._numbers, self._next, self._links = agent.TwinNumbers(), 0, set(range(LINKS))  # links: free numbers
-        self._things: list[SharedObject] = []  # that cross machines, in the order in which links look at them
-        self._of_roles: dict[str, list[tuple[int, str]]] = {}  # by role its things, and what it is to them
+        self.key = secrets.token_bytes(32)
+        self._numbers, self._next, self._lines = TwinNumbers(), 0, set(range(MACHINES))  # lines: free numbers
+        self._things: list[SharedObject] = []  # that cross machines, in the order in which lines look at them
+        self._held: dict[str, tuple[tuple[int, str], ...]] = {}  # by role its things, and what it is to them
         self._threads = list[threading.Thread]()  # that open machines, and end what is left on them
         self._failures: dict[str, tuple[int, float]] = {}  # by machine: how many, until when it is not tried again
         self._opening, self._seated = set[str](), set[tuple[str, int]]()  # machines; who had one
-        self._lines = queue.SimpleQueue[str]()
+        self._messages = queue.SimpleQueue[str]()
         self._lock, self._closing, self._over = threading.Lock(), False, threading.Event()
 
     # ------------------------------------------------------------------------------------------ wiring
@@ -171,16 +185,16 @@ class Fleet:
         return self.places.is_away(role, index, len(self.opened))
 
     def _there(self) -> list[MachineInfo]:
-        return [m.info for m in self.opened if m.lost is None] or self.engine.machines()
+        return [m.info for m in self.opened if m.lost is None] or self.cluster.machines()
 
     def cores(self) -> int:
         """Of all other machines together; 0: they are this one's."""
-        return sum(info.cores for info in self._there()) if self.engine.own_cores else 0
+        return sum(info.cores for info in self._there()) if self.cluster.own_cores else 0
 
     def cores_for(self, name: str) -> int:
         """Likewise, of those that actors of this name are on."""
         infos = self.places.machines_for(name, self._there())
-        return sum(info.cores for info in infos) if self.engine.own_cores else 0
+        return sum(info.cores for info in infos) if self.cluster.own_cores else 0
 
     def elsewhere(self, roles: Sequence[Role]) -> dict[str, int]:
         """How many of each role's workers are on other machines."""
@@ -189,13 +203,13 @@ class Fleet:
 
     def check(self, crew: Crew) -> str:
         """Who goes where, in words. Raises UserError: that cannot work. Nothing is started."""
-        infos, self.places.roles = self.engine.machines(), crew.roles
+        infos, self.places.roles = self.cluster.machines(), crew.roles
         planned = plan_in_words(self.places, crew, infos)
         for role in roles_elsewhere(self.places, crew):
             if role.learns_own and crew.placement.device_for(role, 0) != "cpu":
                 raise UserError("--hosts: replicas on several machines compute on CPUs; take --device cpu")
             for thing in self._shared(role.holds, crew.control)[0]:
-                mirror_of(thing, role.name)
+                crossing_of(thing, role.name)
         if crew.trace and self.learner_away(crew):
             raise UserError("--place: learn is elsewhere, but --trace writes its file here; leave one of them out")
         if not infos:
@@ -209,20 +223,21 @@ class Fleet:
     def plan(self, crew: Crew) -> dict[str, str]:
         """Who would be on each machine, this one first. Raises UserError: a rule of `--place` means nothing here."""
         self.places.roles = crew.roles
-        return plan_in_words(self.places, crew, self.engine.machines())
+        return plan_in_words(self.places, crew, self.cluster.machines())
 
     def _shared(self, *values: object) -> tuple[list[SharedObject], list[Semaphores]]:
         """The shared objects in these, and the bells."""
-        _, found = agent.dump(values, self._numbers)
+        _, found = dump(values, self._numbers)
         bells = [x for x in found if isinstance(x, Semaphores)]
         return [x for x in found if not isinstance(x, Semaphores)], bells
 
     def prepare(self, crew: Crew) -> None:
-        """Find what crosses machines, and open an agent on each. Raises UserError."""
+        """Find what crosses machines, and start a crew on each. Raises UserError."""
+        self.cluster.connect()
         self.directory, self._control = crew.directory, crew.control
         self._log = None if crew.directory is None else JsonLines(crew.directory / FILE)
-        self._writes = LogWrites(self._lines.put)
-        self.bells = Semaphores(LINKS)
+        self._writes = LogWrites(self._messages.put)
+        self.bells = Semaphores(MACHINES)
         things: list[SharedObject] = []
         crossing: dict[str, list[SharedObject]] = {}
         roles = roles_elsewhere(self.places, crew)
@@ -233,14 +248,16 @@ class Fleet:
                 bell.relay_by(self.bells)
         for thing in things:
             thing._attach()
-        self._things = sorted(things, key=lambda thing: mirror_of(thing).last)
+        # who sees news of weights relies on what was written to others before
+        self._things = sorted(things, key=lambda thing: isinstance(thing, (Params, AgentParams)))
         for role in roles:
             ends = {id(edge): end for end, edge in role.edges().items()}
-            own = {id(thing) for thing in crossing[role.name]}
-            held = [(i, thing) for i, thing in enumerate(self._things) if id(thing) in own]
-            self._of_roles[role.name] = [(i, ends.get(id(thing), "")) for i, thing in held]
+            held = [(i, ends[id(thing)]) for i, thing in enumerate(self._things) if id(thing) in ends]
+            self._held[role.name] = tuple(held)
+            if role.spec is not None and isinstance(role.spec.update, AllReduce) and role.learns_own:
+                role.spec.update.spread(self.cluster.address())
         threads = sum(role.n * threads_of(role, crew) for role in roles)
-        self._computing = -(-threads // max(1, len(self.engine.machines())))
+        self._computing = -(-threads // max(1, len(self.cluster.machines())))
         self._open_all()
         try:
             check_memory(self.places, crew, self.opened)
@@ -250,23 +267,22 @@ class Fleet:
         threading.Thread(target=self._look_for_more, daemon=True).start()
 
     def _open_all(self) -> None:
-        """All agents at the same time."""
+        """All crews at the same time."""
         try:
-            with ThreadPoolExecutor(LINKS) as pool:
-                list(pool.map(self._open, self.engine.machines()))
+            with ThreadPoolExecutor(MACHINES) as pool:
+                list(pool.map(self._open, self.cluster.machines()))
         except Exception:
             self.close()
             raise
         self.opened.sort(key=lambda machine: machine.info.name)
 
     def _open(self, info: MachineInfo) -> bool:
-        """Start an agent on a machine. Whether it takes the place of one that was lost there. Raises UserError."""
-        config: dict[str, Any] = {"secret": self.secret.hex(), "address": info.address, "timeout": self.timeout}
-        handle = self.engine.open(info, config | {"threads": self._computing, "ship": self.ship})
+        """Start a crew on a machine. Whether it takes the place of one that was lost there. Raises UserError."""
+        actor = self.cluster.start_actor(info, RemoteCrew, self._computing, self.key, info.address, self.timeout)
         try:
-            machine = self._link_to(info, handle)
+            machine = self._line_to(info, actor)
         except Exception:
-            handle.end()
+            actor.end()
             raise
         machine.thread = threading.Thread(target=self._serve, args=(machine,), daemon=True)
         with self._lock:
@@ -282,35 +298,33 @@ class Fleet:
         self._note("opened", info, address=info.address, cores=info.cores, **({"again": True} if old else {}))
         return old is not None
 
-    def _link_to(self, info: MachineInfo, handle: AgentHandle) -> Machine:
-        """Open a link to an agent. Raises UserError."""
-        check_versions(info, handle.about["versions"])
-        here, there = ([mirror_of(thing) for thing in self._things] for _ in range(2))
+    def _line_to(self, info: MachineInfo, actor: RayActor) -> Machine:
+        """Open a line to a crew. Raises UserError."""
+        about = actor.call("about")
+        info.check_versions(about["versions"])
         with self._lock:
-            handle.give(0, agent.dump(there, self._numbers)[0])
-            if not self._links:
-                raise UserError(f"--hosts: there are more than {LINKS} machines; allowed: {LINKS}")
-            number = self._links.pop()
-        where = handle.about["address"], handle.about["port"]
+            data = dump(self._things, self._numbers)[0]
+            if not self._lines:
+                raise UserError(f"--hosts: there are more than {MACHINES} machines; allowed: {MACHINES}")
+            number = self._lines.pop()
+        actor.call("open", data)
+        actor.send("serve")
         try:
-            sock = socket.create_connection(where, OPENING)
-            prove(sock, self.secret, away=False)
-        except (OSError, LinkLost) as e:
-            self._links.add(number)
-            way = f"from {socket.gethostname()} to {info.name} at {where[0]}:{where[1]}"
-            raise UserError(f"--hosts: no link {way}: {e}; is a firewall between them?") from None
-        for mirror in here:
-            mirror.relay = number
-            mirror.prepare()
-        link = Link(sock, here, self.bells[number], self.timeout, self.directory)
-        machine = Machine(info, handle=handle, link=link, number=number)
-        link.on |= {WORD: partial(self._hear, machine), ENDED: partial(self._ended, machine), LOAD: machine.load.update}
-        link.dropped = lambda text: self._lines.put(f"machine {info.name}: {text}")
+            there = line.connect(tuple(about["address"]), self.key, self.timeout)
+        except (OSError, LineLost) as e:
+            self._lines.add(number)
+            way = f"to {info.name} at {about['address'][0]}:{about['address'][1]}"
+            raise UserError(f"--hosts: no line {way}: {e}; is a firewall between them?") from None
+        traffic = Traffic([crossing_of(thing) for thing in self._things], False, number, self.directory)
+        traffic.warn = lambda text: self._messages.put(f"machine {info.name}: {text}")
+        end = LineEnd(there, traffic, self.bells[number], {})
+        machine = Machine(info, actor=actor, about=about, end=end, number=number)
+        end.on |= {WORD: partial(self._hear, machine), ENDED: partial(self._ended, machine), LOAD: machine.load.update}
         return machine
 
     def _serve(self, machine: Machine) -> None:
-        """The thread of a link."""
-        self._lose(machine, machine.link.run())
+        """The thread of a line."""
+        self._lose(machine, machine.end.run())
 
     # ----------------------------------------------------------------------------------------- workers
 
@@ -324,14 +338,14 @@ class Fleet:
         return best
 
     def _look_for_more(self) -> None:
-        """The thread that opens machines that have joined, and those whose agents were lost."""
+        """The thread that opens machines that have joined, and those whose crews were lost."""
         while not self._over.wait(LOOK):
             with contextlib.suppress(Exception):  # they could not be listed now
                 self._look()
 
     def _look(self) -> None:
         there = {m.info.name for m in self.opened if m.lost is None} | self._opening
-        for info in self.engine.machines():
+        for info in self.cluster.machines():
             _, until = self._failures.get(info.name, (0, 0.0))
             if info.name not in there and time.monotonic() >= until and not self._ending:
                 self._opening.add(info.name)
@@ -349,12 +363,12 @@ class Fleet:
         """While the run goes on."""
         try:
             again = self._open(info)
-            self._lines.put(f"machine {info.name} has {'a new agent' if again else 'joined'}")
+            self._messages.put(f"machine {info.name} has {'a new crew' if again else 'joined'}")
         except Exception as e:  # it went again, or has no room
             pause = self._put_off(info)
             self._note("not opened", info, why=str(e), retry=pause)
             if not self._ending:
-                self._lines.put(f"machine {info.name} gets no agent; the next try is in {pause:g} s: {e}")
+                self._messages.put(f"machine {info.name} gets no crew; the next try is in {pause:g} s: {e}")
         finally:
             self._opening.discard(info.name)
 
@@ -370,35 +384,41 @@ class Fleet:
         number = self._next
 
         def send_signal(n: int) -> None:
-            machine.link.request(partial(machine.link.send_json, SIGNAL, {"number": number, "signal": n}))
+            machine.end.request(partial(machine.end.tell, SIGNAL, {"number": number, "signal": n}))
 
         worker = RemoteWorker(machine.info.name, send_signal)
         with self._lock:
             machine.workers[number] = worker
             machine.threads[number] = call.threads
-        machine.handle.give(number, agent.dump(call, self._numbers)[0])
-        seat = RemoteSeat(ctx.index, ctx.row, self.places.group(role, ctx.index, self.opened), role.name)
-        files = [] if ctx.resume is None else needed_files(Path(ctx.resume), role, ctx.index)
-        fresh = (role.name, ctx.index) not in machine.seats
-        machine.seats.add((role.name, ctx.index))
-        machine.link.request(partial(machine.link.seat, seat, number, self._of_roles[role.name], files, fresh))
+        judges = "publish" in role.edges() and not role.learner
+        kinds = ("learner",) * role.learner + ("judge",) * judges
+        seat = RemoteSeat(role.name, ctx.index, ctx.row, self._held[role.name], kinds)
+        files = [] if self.directory is None else needed_files(ctx.resume, self.directory, role, seat)
+        try:
+            wrong = machine.actor.call("give", number, dump(call, self._numbers)[0])
+        except UserError:  # it is lost: its line will say so
+            wrong = ""
+        if wrong:
+            self._hear(machine, {"number": number, "kind": "user", "text": wrong})
+        else:
+            machine.end.request(partial(machine.seat, seat, number, files))
         if machine.lost is not None:
             worker.ended(machine.lost, None)
         return worker
 
     def report(self) -> dict[str, dict[str, float]]:
-        """By machine: how it and its link do, since the last report."""
+        """By machine: how it and its line do, since the last report."""
         return {m.info.name: m.report() for m in self.opened if m.lost is None}
 
     # ------------------------------------------------------------------------------------- what happens
 
     def news(self) -> list[str]:
         """What there is to warn of since the last time."""
-        return [self._lines.get() for _ in range(self._lines.qsize())]
+        return [self._messages.get() for _ in range(self._messages.qsize())]
 
     def _hear(self, machine: Machine, value: dict[str, Any]) -> None:
         """A worker's word, with paths as they are here; of a user's mistake, where that is."""
-        text: str = value["text"].replace(machine.handle.about["folder"], str(self.directory))
+        text: str = value["text"].replace(machine.about["folder"], str(self.directory))
         where = f"; that is on {machine.info.name}, to which --ship DIR takes a folder's modules along"
         if (worker := machine.workers.get(value["number"])) is not None:
             worker.log(value["kind"], text + where if value["kind"] == "user" else text)
@@ -410,23 +430,23 @@ class Fleet:
         worker.ended(value["how"], value.get("code"))
 
     def _lose(self, machine: Machine, why: str) -> None:
-        """A machine is gone, and all that worked there. Its link has ended: nothing of it is written here any more."""
+        """A machine is gone, and all that worked there. Its line has ended: nothing of it is written here any more."""
         with self._lock:
             if self._closing:
                 return
             machine.lost = f"is lost with machine {machine.info.name}: {why}"
             workers = list(machine.workers.values())
-            self._links.add(machine.number)
+            self._lines.add(machine.number)
         retry = self._put_off(machine.info)  # where the machine itself lives
         self._note("lost", machine.info, why=why, workers=len(workers), retry=retry)
         for i, worker in enumerate(workers):
             worker.lost_first = i == 0
             worker.ended(machine.lost, None)
-        self._start_thread(machine.handle.end)  # what is left there: it may be silent
+        self._start_thread(machine.actor.end)  # what is left there: it may be silent
 
     @property
     def _ending(self) -> bool:
-        """Whether the run ends, and links with it."""
+        """Whether the run ends, and lines with it."""
         return self._closing or self._control.halted
 
     def _note(self, event: str, info: MachineInfo, **more: Any) -> None:
@@ -436,7 +456,7 @@ class Fleet:
         self._writes.attempt(FILE, lambda: log.write(row))
 
     def close(self) -> None:
-        """End all agents, and everything on their machines."""
+        """End all crews, and everything on their machines."""
         with self._lock:
             if self._closing:
                 return
@@ -446,14 +466,14 @@ class Fleet:
         until = time.monotonic() + PARTING
         for thread in self._threads:
             thread.join(max(0.0, until - time.monotonic()))
-        self.engine.close()
+        self.cluster.close()
 
     def _shut(self, machines: Sequence[Machine]) -> None:
         for machine in machines:
-            machine.link.request(machine.link.close)
+            machine.end.request(machine.end.close)
         for machine in machines:
             assert machine.thread is not None
             machine.thread.join(1.0)
-            machine.link.end("")
+            machine.end.end("")
             machine.thread.join(1.0)
-            self._start_thread(machine.handle.end)
+            self._start_thread(machine.actor.end)

@@ -9,7 +9,7 @@ from functools import partial
 from typing import TypeVar
 
 from polyplay.core.errors import UserError
-from polyplay.workers.hosts.engines import MachineInfo
+from polyplay.workers.hosts.cluster import MachineInfo
 from polyplay.workers.role import Role
 
 RULE = re.compile(r"(\w+)(?:\[(\d+)(?:-(\d+))?\])?=(\S+)", re.ASCII)
@@ -157,14 +157,6 @@ class Places:
         """How much of it a machine has: free cores; for a memory, whose actors follow it, cores by memories there."""
         n = sum(name == role.name and other is spot for (name, _), other in self._seats.items())
         return (spot.info.cores / (1 + n), -n) if _remembers(role) else (float(spot.free), 0)
-
-    def group(self, role: Role, index: int, spots: Sequence[Spot]) -> tuple[int, ...]:
-        """Who learns on this one's machine, and waits for it or is it."""
-        if not role.learns_own or role.asynchronous:
-            return (index,) if role.learns_own or role.learner else ()
-        away = [i for i in range(role.n) if self.is_away(role, i, len(spots))]
-        mine = self.choose(role, index, spots)
-        return tuple(i for i in away if self.choose(role, i, spots) is mine)
 
     def check(self, infos: Sequence[MachineInfo], threads: Mapping[str, int]) -> None:
         """threads: of a worker, by role. Raises UserError: a rule means nothing here, or asks for cores that a machine

@@ -1,0 +1,151 @@
+"""Replicas on several machines: each averages and changes its part of the weights, and gloo carries the numbers."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import math
+import socket
+import time
+from collections.abc import Generator, Iterator, Sequence
+from datetime import timedelta
+from typing import Any, NoReturn
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from polyplay.core.errors import Leaving, WorkerLost
+from polyplay.core.worker import WorkerContext
+from polyplay.weights.params import FlatParams, as_doubles
+from polyplay.weights.update import LEAVING, Agree, AllReduce, Apply, OpenUpdate, Part, Sums, mean_buffers, root
+
+_SUMS = 16  # float32 that 8 sums of float64 take
+_MANY = 100_000  # numbers, of which a copy takes longer than a few more messages
+PARTING = 5.0  # seconds after the loss of a replica in which the run may be halted, and that is why
+
+
+def join_group(place: tuple[str, int], name: str, rank: int, replicas: int) -> Any:
+    """This process's end of a group that meets at a store. Others may come later, and compute for as long as they do.
+
+    Its address is the one by which it reaches the store: that of its host name may be one that nobody else reaches.
+    """
+    with socket.create_connection(place, timeout=60.0) as connection:
+        here = connection.getsockname()[0]
+    kind: Any = dist.ProcessGroupGloo
+    options, forever = kind._Options(), timedelta(days=100)
+    options._devices, options._timeout = [kind.create_device(hostname=here, lazy_init=True)], forever
+    store = dist.TCPStore(*place, is_master=False, timeout=forever)
+    return kind(dist.PrefixStore(name, store), rank, replicas, options)
+
+
+class GlooReplica(OpenUpdate):
+    """A replica's end where they are on several machines. An update is three rounds, each a message to every other:
+    sums, buffers and the gradient of the part that is the other's; the square of its own part's norm; the part's new
+    weights. The optimizer's statistics of the other parts come only when all save: a run that fails has none to save.
+    """
+
+    def __init__(self, reduce: AllReduce, ctx: WorkerContext, vector: FlatParams, place: tuple[str, int]):
+        super().__init__(reduce, ctx, vector)
+        self.rank, self.n, self.patience = ctx.index, reduce.replicas, timedelta(seconds=reduce.patience)
+        self.statistics = torch.zeros(len(reduce.optim.statistics), vector.weights)
+        self.part = Part(reduce, vector, self.rank, self.statistics)
+        self.optimizer, self.slices = self.part.whole, [reduce.part(i) for i in range(self.n)]
+        self.head = _SUMS + vector.size - vector.weights  # float32 of a message before the gradient
+        sizes = [self.head + at.stop - at.start for at in self.slices]
+        self.received = [sizes[self.rank] * (i != self.rank) for i in range(self.n)]  # float32 from each
+        self.got = torch.zeros(self.n - 1, sizes[self.rank])
+        sizes[self.rank] = 0
+        self.message = torch.zeros(sum(sizes))
+        self.sent = self.message.split(sizes)
+        self.group = join_group(place, str(ctx.incarnation // 1000), self.rank, self.n)
+
+    def agree(self, sums: Sums) -> Agree:
+        """See OpenUpdate. Others may be in `apply`: they take this shorter message too, and hear that one leaves."""
+        return self._meet(sums, [x[:_SUMS].clone() for x in self.sent])
+
+    def _meet(self, sums: Sums, messages: Sequence[Tensor]) -> Agree:
+        """Send each replica its message, of which these sums come first; the sums of all."""
+        own = np.zeros(_SUMS, np.float32)
+        as_doubles(own)[: len(sums)] = sums
+        for message in messages:
+            message[:_SUMS] = torch.from_numpy(own)[: len(message)]
+        whole = self.message if messages is self.sent else torch.cat(list(messages))
+        sizes = [len(message) for message in messages]
+        yield from self._wait([self.group.alltoall_base(self.got.view(-1), whole, self.received, sizes)])
+        rows = np.stack(self._of_all(own, slice(_SUMS)))
+        total: np.ndarray = as_doubles(rows)[:, : len(sums)].sum(0)
+        if len(sums) > LEAVING and total[LEAVING]:
+            raise Leaving
+        return total
+
+    def _of_all(self, own: np.ndarray, at: slice) -> list[np.ndarray]:
+        """What all have brought, in their order. at: where it is in messages."""
+        got = self.got.numpy()[:, at]
+        return [*got[: self.rank], own, *got[self.rank :]]
+
+    def apply(self, rate: float, sums: Sums) -> Apply:
+        vector, weights, own = self.vector, self.vector.weights, self.part.at
+        buffers, head = vector.flat[weights:], self.head
+        for message, at in zip(self.sent, self.slices, strict=True):
+            if len(message):  # none to itself
+                message[_SUMS:head] = buffers
+                message[head:][: at.stop - at.start] = vector.grad[at]
+        total = yield from self._meet(sums, self.sent)
+        square = self.part.average(self._of_all(vector.grad[own].numpy(), slice(head, head + own.stop - own.start)))
+        brought = self._of_all(buffers.numpy().copy(), slice(_SUMS, head))
+        mean_buffers(brought, buffers.numpy(), vector.doubles - weights)
+        norm = root(*(yield from self.agree(square)))
+        if math.isfinite(norm):
+            self.whole = False
+            self.part.step(norm, rate)
+            yield from self._gather(vector.flat[:weights])
+        return norm, total
+
+    def _gather(self, vector: Tensor) -> Generator[None, None, None]:
+        """Have in a vector [weights] each replica's part of its own."""
+        parts = [vector[at] for at in self.slices]
+        if len(vector) < _MANY:
+            own, lengths = parts[self.rank], [len(part) for part in parts]
+            works = [self.group.alltoall_base(vector, own.repeat(self.n), lengths, [len(own)] * self.n)]
+        else:  # slower for few numbers, but copies none
+            works = [self.group.broadcast(part, rank) for rank, part in enumerate(parts)]
+        yield from self._wait(works)
+
+    @contextlib.contextmanager
+    def writers_paused(self) -> Iterator[None]:
+        """See OpenUpdate. All replicas save after the same updates: this one then has the statistics of all weights."""
+        if not self.whole:
+            for row in self.statistics:
+                for _ in self._gather(row):
+                    pass
+            self.whole = True
+        yield
+
+    def _wait(self, works: Sequence[Any]) -> Generator[None, None, None]:
+        """Wait for what gloo does in threads of its own."""
+        before = time.perf_counter()
+        try:
+            for work in works:
+                while not work.is_completed():
+                    self.ctx.control.check()
+                    with contextlib.suppress(RuntimeError):  # it takes longer, or has failed
+                        work.wait(self.patience)
+                    if not work.is_completed():
+                        yield
+                work.wait()
+        except BaseException as e:
+            ctypes.pythonapi.Py_IncRef(ctypes.py_object(self.group))  # its destructor would wait for the others
+            if isinstance(e, RuntimeError):
+                self._tell_lost()
+            raise
+        self.waited += time.perf_counter() - before
+
+    def _tell_lost(self) -> NoReturn:
+        """Another replica is gone: either the run was halted, or that is news."""
+        until = time.monotonic() + PARTING
+        while time.monotonic() < until:
+            self.ctx.control.check()
+            time.sleep(0.05)
+        raise WorkerLost(f"worker {self.ctx.role} {self.rank}: a replica on another machine is gone") from None

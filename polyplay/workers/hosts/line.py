@@ -1,0 +1,262 @@
+"""A line: the connection between two machines by which rows, weights and counts go, and the two threads of an end.
+
+It is the standard library's: who connects and who listens prove that they know the run's key, which went through Ray.
+A message is a head in JSON and arrays; nothing is unpickled. An end that hears nothing for a while takes the other for
+lost: each says at least something every second.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import math
+import queue
+import select
+import socket
+import struct
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping
+from multiprocessing import AuthenticationError
+from multiprocessing.connection import Connection, answer_challenge, deliver_challenge
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from polyplay.core.errors import Closed
+from polyplay.core.shared_memory import Semaphore
+
+if TYPE_CHECKING:
+    from polyplay.workers.hosts.flows import Frame, Traffic
+
+BEAT_EVERY, TICK = 1.0, 0.1  # seconds; between two looks at what rings no bell
+TRIES = 5  # waits for a message: of a process that was stopped itself only one of them is over
+LARGE = 1 << 15  # bytes of an array that travels by itself
+BEAT, ECHO, CLOSE, LOAD = "beat", "echo", "close", "load"  # kinds of messages
+START, SIGNAL, WORD, ENDED = "start", "signal", "word", "ended"  # those about workers
+Message = tuple[Any, list[np.ndarray]]
+
+
+class LineLost(Exception):
+    """The other end is gone, silent, or none of ours."""
+
+
+class Line:
+    """One end. Raises LineLost where it sends or receives, once the other end is gone or silent for `timeout` s."""
+
+    def __init__(self, sock: socket.socket, timeout: float):
+        sock.settimeout(None)
+        span = struct.pack("ll", int(timeout), int(timeout % 1 * 1e6))
+        for option in (socket.SO_RCVTIMEO, socket.SO_SNDTIMEO):
+            sock.setsockopt(socket.SOL_SOCKET, option, span)
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self.timeout, self._sock = timeout, sock
+        self._connection = Connection(sock.dup().detach())
+        self._lock, self._arena, self._poll = threading.Lock(), bytearray(), select.poll()
+        self._poll.register(self._connection.fileno(), select.POLLIN)
+        self.sent = self.received = 0  # bytes
+
+    def prove(self, key: bytes, listens: bool) -> None:
+        """Both ends show that they know the key. Raises LineLost."""
+        first, second = (deliver_challenge, answer_challenge) if listens else (answer_challenge, deliver_challenge)
+        try:
+            first(self._connection, key)
+            second(self._connection, key)
+        except (AuthenticationError, OSError, EOFError, ValueError, AssertionError) as e:
+            self.close()
+            raise LineLost(f"the other end does not know this run's key ({e or type(e).__name__})") from None
+
+    def send(self, head: Any, arrays: Iterable[np.ndarray] = ()) -> None:
+        """Small arrays go with the head."""
+        flat = [np.ascontiguousarray(x) for x in arrays]
+        about = json.dumps([head, [(x.dtype.str, x.shape) for x in flat]]).encode() + b"\n"
+        small = b"".join([about, *(x.tobytes() for x in flat if x.nbytes < LARGE)])
+        large: list[Any] = [x.reshape(-1).view(np.uint8).data for x in flat if x.nbytes >= LARGE]
+        try:
+            with self._lock:
+                for data in (small, *large):
+                    self._connection.send_bytes(data)
+                    self.sent += len(data)
+        except BlockingIOError:
+            raise LineLost(f"nothing could be sent for {self.timeout:g} s") from None
+        except OSError as e:
+            raise LineLost(e.strerror or str(e)) from None
+
+    def receive(self) -> Message:
+        """The next message. Its large arrays are there until the next call."""
+        if not any(self._poll.poll(1e3 * self.timeout / TRIES) for _ in range(TRIES)):
+            raise LineLost(f"nothing came for {self.timeout:g} s")
+        try:
+            data = self._connection.recv_bytes()
+            about, _, small = bytearray(data).partition(b"\n")  # arrays may be written to
+            head, shapes = json.loads(about)
+            kinds = [(np.dtype(kind), tuple(shape)) for kind, shape in shapes]
+            sizes = [kind.itemsize * math.prod(shape) for kind, shape in kinds]
+            if (needed := sum(size for size in sizes if size >= LARGE)) > len(self._arena):
+                self._arena = bytearray(needed)
+            arrays, at, used = [], 0, 0
+            for (kind, shape), size in zip(kinds, sizes, strict=True):
+                if size < LARGE:
+                    place, at = memoryview(small)[at : at + size], at + size
+                else:
+                    place, used = memoryview(self._arena)[used : used + size], used + size
+                    self._connection.recv_bytes_into(place)
+                arrays.append(np.frombuffer(place, kind).reshape(shape))
+            self.received += len(data) + used
+        except BlockingIOError:
+            raise LineLost(f"nothing came for {self.timeout:g} s") from None
+        except EOFError:
+            raise LineLost("the connection was closed") from None
+        except OSError as e:
+            raise LineLost(e.strerror or str(e)) from None
+        return head, arrays
+
+    def close(self) -> None:
+        """Whoever waits at either end stops."""
+        with contextlib.suppress(OSError):
+            self._sock.shutdown(socket.SHUT_RDWR)
+
+    def free(self) -> None:
+        """Nobody uses it any more."""
+        self._connection.close()
+        self._sock.close()
+
+
+def connect(address: tuple[str, int], key: bytes, timeout: float) -> Line:
+    """The line to a machine that listens. Raises LineLost, OSError."""
+    line = Line(socket.create_connection(address, timeout), timeout)
+    line.prove(key, listens=False)
+    return line
+
+
+class Listener:
+    """Of a machine, for the main process alone. Each that connects has a thread, so a stranger delays nobody."""
+
+    def __init__(self, address: str, key: bytes, timeout: float):
+        self.key, self.timeout, self._proven = key, timeout, queue.SimpleQueue[Line]()
+        self._socket = socket.create_server((address, 0))
+        self.address = self._socket.getsockname()[:2]
+        threading.Thread(target=self._listen, daemon=True).start()
+
+    def _listen(self) -> None:
+        with contextlib.suppress(OSError):  # it was closed
+            while True:
+                sock, _ = self._socket.accept()
+                threading.Thread(target=self._let_in, args=(sock,), daemon=True).start()
+
+    def _let_in(self, sock: socket.socket) -> None:
+        with contextlib.suppress(LineLost, OSError):
+            line = Line(sock, self.timeout)
+            line.prove(self.key, listens=True)
+            self._proven.put(line)
+
+    def accept(self, seconds: float) -> Line:
+        """The main process's line. Raises LineLost: it did not come."""
+        try:
+            return self._proven.get(timeout=seconds)
+        except queue.Empty:
+            raise LineLost("the main process did not connect") from None
+        finally:
+            with contextlib.suppress(OSError):
+                self._socket.shutdown(socket.SHUT_RDWR)
+            self._socket.close()
+
+
+class LineEnd:
+    """The threads of an end: one sends what the traffic finds changed whenever the bell rings, the other takes what
+    comes. on: what messages of a kind do.
+    """
+
+    def __init__(self, line: Line, traffic: Traffic, bell: Semaphore, on: Mapping[str, Callable[[Any], None]]):
+        self.line, self.traffic, self.bell = line, traffic, bell
+        self.on: dict[str, Callable[[Any], None]] = {
+            BEAT: lambda _: None,
+            ECHO: self._echoed,
+            CLOSE: lambda _: self.end(""),
+            **on,
+        }
+        if traffic.away:  # one side alone answers, so that never both wait for the other to read
+            self.on[BEAT] = lambda _: self.tell(ECHO)
+        self.why, self.closed = "", threading.Event()
+        self.beaten = self.round_trip = 0.0  # when the last beat went; seconds to the echo of one
+        self.each_beat: Callable[[], None] = lambda: None  # what the sending thread does besides
+        self.requests = queue.SimpleQueue[Callable[[], None]]()  # for the sending thread
+
+    def tell(self, kind: str, value: Any = None) -> None:
+        """Raises LineLost."""
+        self.line.send([kind, value])
+
+    def send(self, frames: Iterable[Frame]) -> None:
+        """In the sending thread. Raises LineLost."""
+        for flow, part, i, arrays in frames:
+            self.line.send([flow, part, i], arrays)
+
+    def flush(self) -> None:
+        """In the sending thread: also what is not due yet."""
+        self.send(self.traffic.news(math.inf))
+
+    def request(self, what: Callable[[], None]) -> None:
+        self.requests.put(what)
+        self.bell.post()
+
+    def close(self) -> None:
+        """In the sending thread: both ends stop, as is wished."""
+        self.tell(CLOSE)
+        self.end("")
+
+    def _serve(self) -> None:
+        beat = 0.0
+        while not self.closed.is_set():
+            now = time.monotonic()
+            if now >= beat:
+                beat, self.beaten = now + BEAT_EVERY, time.perf_counter()
+                self.tell(BEAT)
+                self.each_beat()
+            while not self.requests.empty():
+                self.requests.get()()
+            self.send(self.traffic.news(now))
+            self.bell.wait(TICK)
+
+    def _receive(self) -> None:
+        while not self.closed.is_set():
+            head, arrays = self.line.receive()
+            if len(head) == 3:
+                self.traffic.land((*head, arrays))
+            else:
+                self.on[head[0]](head[1])
+
+    def _echoed(self, _: Any) -> None:
+        self.round_trip = time.perf_counter() - self.beaten
+
+    def _guard(self, loop: Callable[[], None]) -> None:
+        try:
+            loop()
+        except Closed:
+            self.end("")
+        except LineLost as e:
+            self.end(str(e))
+        except Exception as e:  # nobody else would notice
+            self.fail(f"a thread of its line failed: {e!r}")
+
+    def fail(self, why: str) -> None:
+        """This end is closed, and says why."""
+        with contextlib.suppress(LineLost):
+            self.tell(CLOSE, why)
+        self.end(why)
+
+    def end(self, why: str) -> None:
+        """This end is closed; why: where that was nobody's wish."""
+        if not self.closed.is_set():
+            self.why = why
+            self.closed.set()
+            self.line.close()
+            self.bell.post()
+
+    def run(self) -> str:
+        """Serve until it ends; why."""
+        receiving = threading.Thread(target=self._guard, args=(self._receive,), daemon=True)
+        receiving.start()
+        self._guard(self._serve)
+        receiving.join()
+        self.line.free()
+        return self.why

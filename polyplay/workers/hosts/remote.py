@@ -1,0 +1,250 @@
+"""The crew of another machine, a Ray actor: it starts workers there and passes on what they say, by its end of a line.
+
+It ends, and with it all that it started, when the line ends: when the main process closes it, dies, or is silent.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+import shutil
+import tempfile
+import threading
+import time
+from functools import partial
+from multiprocessing import connection
+from pathlib import Path
+from typing import Any
+
+import cloudpickle
+import psutil
+
+from polyplay.core import checkpoint, processes
+from polyplay.core.machine import cores
+from polyplay.core.processes import ForkedProcess
+from polyplay.core.shared_memory import Semaphores, SharedBlock, SharedObject
+from polyplay.core.worker import RunControl
+from polyplay.workers.hosts.cluster import OPENING, needed_versions
+from polyplay.workers.hosts.crossings import crossing_of
+from polyplay.workers.hosts.flows import RemoteSeat, Traffic
+from polyplay.workers.hosts.line import ENDED, LOAD, SIGNAL, START, WORD, LineEnd, LineLost, Listener
+from polyplay.workers.process import SERVER, Call, CloudPickled, as_process, prepare
+from polyplay.workers.role import Role
+
+
+def needed_files(saved: Path | None, directory: Path, role: Role, seat: RemoteSeat) -> list[tuple[str, Path]]:
+    """Files that a worker begins with, by their names over there: of the checkpoint that the run goes on from, and a
+    judge's champion.
+    """
+    found: list[tuple[str, Path]] = []
+    if "judge" in seat.kinds:
+        newest = checkpoint.champions(directory)[-1:]
+        found += [(str(x.relative_to(directory)), x) for root in newest for x in sorted(root.rglob("*.*"))]
+    if saved is not None:
+        patterns = [f"workers/{seat.name}.*", "workers/stream-*", f"replay/{seat.name}/*", "manifest.json"]
+        # the indices of other replays say that these were saved
+        patterns += ["replay/*/replay.json", *(["agents/*/*"] if role.learner else [])]
+        paths = sorted({path for pattern in patterns for path in saved.glob(pattern)})
+        found += [(f"resume/{path.relative_to(saved)}", path) for path in paths]
+    return found
+
+
+# What is pickled here for another machine has there twins of its blocks, of zeros; flows write what is written here.
+# Calls travel by Ray.
+
+
+TwinNumbers = dict[int, tuple[int, SharedBlock]]  # of this process's blocks that have twins, by identity
+
+
+class _TwinPickler(cloudpickle.Pickler):
+    def __init__(self, file: io.BytesIO, numbers: TwinNumbers):
+        super().__init__(file)
+        self.numbers, self.found = numbers, list[SharedObject]()
+
+    def _number(self, block: SharedBlock) -> int:
+        return self.numbers.setdefault(id(block), (len(self.numbers), block))[0]  # it is kept, and so is its identity
+
+    def reducer_override(self, obj: Any) -> Any:
+        if isinstance(obj, Semaphores):
+            self.found.append(obj)
+            return _semaphores, (self._number(obj.block), obj.n)
+        if isinstance(obj, SharedBlock):
+            return _block, (self._number(obj), obj.nbytes)
+        if isinstance(obj, SharedObject):
+            self.found.append(obj)
+        if isinstance(obj, RunControl):  # learner 0 and the evaluator are here, and alone use these weights
+            return RunControl.__new__, (RunControl,), obj.__getstate__() | {"show": None}
+        return super().reducer_override(obj)
+
+
+def dump(value: object, numbers: TwinNumbers) -> tuple[bytes, list[SharedObject]]:
+    """For another machine; and the shared objects in it."""
+    file = io.BytesIO()
+    pickler = _TwinPickler(file, numbers)
+    pickler.dump(value)
+    return file.getvalue(), pickler.found
+
+
+_blocks: dict[int, SharedBlock] = {}
+_made: dict[int, Semaphores] = {}
+_relays: list[Semaphores] = []  # one: of this machine's end of its line
+
+
+def relay_by(lines: Semaphores) -> None:
+    """This machine's end of its line, which gets the tokens of whoever waits elsewhere."""
+    _relays[:] = [lines]
+
+
+def _block(number: int, nbytes: int) -> SharedBlock:
+    block = _blocks.get(number)
+    if block is None:
+        block = _blocks[number] = SharedBlock(nbytes)
+    return block
+
+
+def _semaphores(number: int, n: int) -> Semaphores:
+    if number not in _made:
+        _made[number] = made = Semaphores(n)
+        made.relays = _relays[0]
+        made._attach()
+    return _made[number]
+
+
+FOLDER = "polyplay-crew-"  # and the number of the process whose it is
+PACE = 0.5  # seconds between two looks at the raylet
+MOST_TEXT = 60_000  # letters of one message
+
+
+class RemoteCrew:
+    """key: of the run, for the line. address: that it listens at. timeout: seconds after which the main process counts
+    as lost.
+    """
+
+    def __init__(self, key: bytes, address: str, timeout: float):
+        os.environ.pop("OMP_NUM_THREADS", None)  # Ray's, for what computes in its own workers
+        with contextlib.suppress(PermissionError):
+            os.setpriority(os.PRIO_PROCESS, 0, 0)  # Ray's workers are 15 nicer
+        sweep()
+        self.root, self.bells = Path(tempfile.mkdtemp(prefix=f"{FOLDER}{os.getpid()}-")), Semaphores(1)
+        relay_by(self.bells)
+        self.traffic = Traffic([], away=True, relay=0, root=self.root)
+        self.calls: dict[int, Call] = {}
+        self.workers: dict[int, ForkedProcess] = {}
+        self.listener = Listener(address, key, timeout)
+        threading.Thread(target=self._watch, args=(os.getppid(),), daemon=True).start()
+        prepare()
+        SERVER.ensure_running()
+
+    def _watch(self, raylet: int) -> None:
+        """Ray leaves an actor alone whose raylet was killed; here the machine counts as lost then."""
+        while os.getppid() == raylet:
+            time.sleep(PACE)
+        self.end()
+        os._exit(0)
+
+    def about(self) -> dict[str, Any]:
+        """What the main process must know of it."""
+        where = {"address": self.listener.address, "pid": os.getpid(), "folder": str(self.root)}
+        gpus = Path("/proc/driver/nvidia/gpus")
+        has = {"memory": psutil.virtual_memory().total, "gpus": len(list(gpus.iterdir())) if gpus.is_dir() else 0}
+        return {**where, "cores": cores(), **has, "versions": needed_versions()}
+
+    def open(self, data: bytes) -> None:
+        """Begin with these shared objects."""
+        self.traffic = Traffic([crossing_of(x) for x in cloudpickle.loads(data)], away=True, relay=0, root=self.root)
+
+    def give(self, number: int, data: bytes) -> str:
+        """A worker's call, by its number; why it cannot begin."""
+        try:
+            call: Call = cloudpickle.loads(data)
+        except ImportError as e:
+            return f"no module {e.name!r} to begin with" if e.name else str(e)
+        call.ctx.directory = self.root
+        if call.ctx.resume is not None:
+            call.ctx.resume = self.root / "resume"
+        self.calls[number] = call
+        return ""
+
+    def serve(self) -> None:
+        """Until the line ends."""
+        import ray
+
+        with contextlib.suppress(LineLost, OSError):
+            on = {START: self._start, SIGNAL: self._signal}
+            self.line = LineEnd(self.listener.accept(OPENING), self.traffic, self.bells[0], on)
+            psutil.cpu_percent()  # what it says first means nothing
+            self.line.each_beat = self._tell_load
+            self.line.run()
+        self.end()
+        ray.actor.exit_actor()
+
+    # ------------------------------------------------------------------------------------------ workers
+
+    def _start(self, value: dict[str, Any]) -> None:
+        """In the receiving thread: after all that the seat begins with has come."""
+        number = value.pop("number")
+        call = self.calls.pop(number)
+        self.traffic.sit(RemoteSeat(**{**value, "held": tuple((i, end) for i, end in value["held"])}))
+        pipe, theirs = connection.Pipe(duplex=False)
+        runs = ForkedProcess(SERVER, as_process, (CloudPickled(call), theirs), f"{call.ctx.role} {call.ctx.index}")
+        try:
+            runs.start()
+        except OSError as e:
+            self.line.tell(ENDED, {"number": number, "how": f"could not be started: {e}"})
+            return
+        theirs.close()
+        self.workers[number] = runs
+        threading.Thread(target=self._attend, args=(number, runs, pipe), daemon=True).start()
+
+    def _signal(self, value: dict[str, Any]) -> None:
+        runs = self.workers.get(value["number"])
+        if runs is not None and runs.pid:
+            with contextlib.suppress(OSError):
+                os.kill(runs.pid, value["signal"])
+
+    def _tell_load(self) -> None:
+        load = {"cpu": psutil.cpu_percent() / 100.0, "memory": psutil.virtual_memory().percent / 100.0}
+        self.line.tell(LOAD, load)
+
+    def _attend(self, number: int, runs: ForkedProcess, pipe: connection.Connection) -> None:
+        """The thread of a worker, which passes on what it says and how it ends. The line ends where that fails."""
+        try:
+            while pipe.poll() or runs.sentinel not in connection.wait([pipe, runs.sentinel]) or pipe.poll():
+                try:
+                    kind, text = pipe.recv()
+                except (EOFError, OSError):
+                    break
+                value = {"number": number, "kind": kind, "text": text[-MOST_TEXT:]}
+                self.line.request(partial(self._pass_on, WORD, value, last=kind == "done"))
+            runs.join()
+            del self.workers[number]
+            ended = {"number": number, "how": runs.ending(), "code": runs.exitcode}
+            self.line.request(partial(self._pass_on, ENDED, ended, last=True))
+        except Exception as e:
+            self.line.fail(f"the thread of a worker failed: {e!r}")
+
+    def _pass_on(self, kind: str, value: dict[str, Any], last: bool) -> None:
+        """In the sending thread. last: after all that the worker wrote."""
+        if last:
+            self.line.flush()
+        self.line.send((0, *piece) for piece in self.traffic.files("not-finite-*"))  # that the message is about
+        self.line.tell(kind, value)
+
+    def end(self) -> None:
+        """End everything on this machine."""
+        self.traffic.close()
+        for runs in list(self.workers.values()):  # another thread takes out those that have ended
+            with contextlib.suppress(Exception):
+                runs.end()
+        processes.end_descendants()
+        shutil.rmtree(self.root, ignore_errors=True)
+        sweep()
+
+
+def sweep() -> None:
+    """Remove the folders of crews that were killed on this machine."""
+    for path in Path(tempfile.gettempdir()).glob(f"{FOLDER}*"):
+        owner = path.name.removeprefix(FOLDER).partition("-")[0]
+        if owner.isdigit() and not psutil.pid_exists(int(owner)):
+            shutil.rmtree(path, ignore_errors=True)
