@@ -157,7 +157,7 @@ class MemberActor:
     def __init__(self) -> None:
         import torch  # noqa: F401 - takes seconds, in which nothing could be answered
 
-        self.root = Path(tempfile.mkdtemp(prefix="polyplay-"))
+        self.root = Path(tempfile.mkdtemp(prefix="polyplay-member-"))
         words = ["setsid", "--fork", "sh", "-c", SWEEP, str(self.root)]  # a child would be ended with this process
         self.sweeper = subprocess.Popen(words, stdin=subprocess.PIPE)
 

@@ -96,7 +96,7 @@ def below(pids: set[int]) -> set[int]:
 
 def folders() -> set[str]:
     """Where actors work."""
-    return {name for name in os.listdir("/tmp") if name.startswith("polyplay-")}
+    return {name for name in os.listdir("/tmp") if name.startswith("polyplay-member-")}
 
 
 def learnt(run: Path) -> bool:
