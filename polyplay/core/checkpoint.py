@@ -116,7 +116,7 @@ def complete(directory: Path, version: int, counters: Row) -> Path:
         os.rename(root, taken)
         for temporary in taken.rglob(".*"):  # of a worker that was killed while it wrote
             temporary.unlink(missing_ok=True)
-        _finish(taken, final, version, counters)
+        finish(taken, final, version, counters)
     except OSError:
         shutil.rmtree(taken, ignore_errors=True)
         discard(directory, version)
@@ -124,7 +124,7 @@ def complete(directory: Path, version: int, counters: Row) -> Path:
     return final
 
 
-def _finish(root: Path, final: Path, version: int, counters: Row) -> None:
+def finish(root: Path, final: Path, version: int, counters: Row) -> None:
     """Add the manifest, and call `root` `final`: of one update saved twice the newer counts. At every moment the one or
     the other is there: where both have one name, the newer has a zero more in it until the older is gone.
     """
@@ -168,7 +168,7 @@ def save_weights(directory: Path, prefix: str, module: Any, counters: Row) -> No
     path = root / f"{policy_name(0)}{ARRAYS}"
     path.parent.mkdir(parents=True)
     write_arrays(path, {k: v.cpu().numpy() for k, v in module.state_dict().items()})
-    _finish(root, final, version, counters)
+    finish(root, final, version, counters)
     for old in checkpoints_dir(directory).glob(f"{BEST}*") if prefix == BEST else ():
         if old != final:
             _remove(old)

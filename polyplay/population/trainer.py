@@ -144,6 +144,7 @@ class PopulationPlan:
     seed: int = 0
     grid: bool = False  # founders are all combinations of lists
     anew: frozenset[str] = frozenset()  # of what is varied: that with which lanes begin anew
+    machines: str = ""  # others, on which members run
 
     def describe(self) -> list[str]:
         """A line each for the diagram."""
@@ -153,6 +154,7 @@ class PopulationPlan:
             *(f"vary    {name} {prior.label()}" for name, prior in evolution.priors.items()),
             f"ready   every {evolution.every:,} agent steps of its own",
             f"decides for its member: exploit {evolution.exploit}, explore {evolution.explore}",
+            *(f"runs    members on {machines}" for machines in [self.machines] if machines),
         ]
 
     def founders(self) -> list[Values]:
@@ -313,7 +315,7 @@ def _train(ctx: WorkerContext, store: Store, plan: PopulationPlan, i: int, run: 
         time.sleep(REST)
         return
     stopping = "stopped with its population"
-    session = run(m, plan.until(m), lambda: stopping * ctx.control.finishing, ctx.log)
+    session = run(m, plan.until(m), lambda: stopping * (ctx.control.finishing or ctx.control.halted), ctx.log)
     if session.ended == "ready" and plan.until(m) >= plan.total:
         session = replace(session, ended="done", why=DONE)
     with store.locked() as population:

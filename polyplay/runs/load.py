@@ -164,8 +164,10 @@ CREW = ("seed", "on", "serial", "trace", "steps", "reuse", "compile", "host_wait
 FAULTS = ("step_timeout", "max_restarts")  # of environments
 
 
-def crew_of(options: RunOptions) -> Crew:
-    """An empty crew with the options of a run. From now on this process keeps to the cores that they name."""
+def crew_of(options: RunOptions, population: bool = False) -> Crew:
+    """An empty crew with the options of a run. From now on this process keeps to the cores that they name.
+    population: its members, not its workers, go to other machines. Raises UserError.
+    """
     process.keep_to(options.cores)
     if options.compile == "on" and cxx_compiler() is None:
         raise UserError("--compile: on given, but there is no C++ compiler: install g++; allowed here: auto, off")
@@ -178,7 +180,13 @@ def crew_of(options: RunOptions) -> Crew:
     given: Any = {name: vars(options)[name] for name in CREW}
     given["env_defaults"] = {name: vars(options)[name] for name in FAULTS} | run_options.how_made(options)
     schedules = run_options.parse_changes(options.change)
-    return Crew(**given, precision=precision, placement=where, schedules=schedules, fleet=cluster.fleet_of(options))
+    away: dict[str, Any] = {"fleet": cluster.fleet_of(options)}
+    if population and away["fleet"] is not None:
+        if options.place is not None:
+            text = "given, but members of a population go where cores are free: leave it out"
+            raise UserError(f"--place: {options.place} {text}")
+        away = {"cluster": cluster.Cluster(str(options.hosts), options.ship)}
+    return Crew(**given, precision=precision, placement=where, schedules=schedules, **away)
 
 
 def wire_system(page: Page, settings: Settings, crew: Crew) -> System:

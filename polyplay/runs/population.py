@@ -113,17 +113,21 @@ class MemberRunner:
     sources: Sources
     score: str
     changes: Mapping[str, Any] = field(default_factory=dict)
+    elsewhere: Callable[..., tuple[str, str]] | None = None  # RemoteMembers: runs it on another machine
 
     def __call__(
         self, m: Row, until: int, stopping: Callable[[], str], say: Callable[[str, str], None]
     ) -> trainer.MemberSession:
         """Raises UserError and WorkerLost, where no member could go on."""
         name, begun = f"member {m['member']:02d}", time.monotonic()
-        directory = states.Store(self.directory).member(m["member"])
+        directory, part = states.Store(self.directory).member(m["member"]), RunSegment(until, stopping)
         output = WarningReader(lambda text: say("caution", f"{name}: {text}"))
         try:
-            with contextlib.redirect_stdout(output), contextlib.redirect_stderr(output):
-                ended, why = self._run(directory, m, RunSegment(until, stopping))
+            if self.elsewhere is not None:
+                ended, why = self.elsewhere(self, directory, m, part, say)
+            else:
+                with contextlib.redirect_stdout(output), contextlib.redirect_stderr(output):
+                    ended, why = self._run(directory, m, part)
         except (NotFinite, EnvFailure, WorkerLost) as e:
             first, *others = str(e).rstrip().split("\n")  # a traceback's last line says what it was
             ended = "failed" if isinstance(e, NotFinite) else "lost"
@@ -236,6 +240,10 @@ class PopulationSession(Supervisor):
 
     def _look(self, last: bool = False) -> None:
         self._report_signals()
+        cluster = self.crew.cluster
+        if cluster is not None and not self.finishing_since and (why := cluster.failing()):
+            self._warn(f"{why}: saving checkpoints")
+            self._finish(why, 1)
         if time.monotonic() - self.shown < SHOW and not last:
             return
         self.shown = time.monotonic()
@@ -283,7 +291,16 @@ class PopulationSession(Supervisor):
 
 
 # of every run, what a population has once
-OWN: dict[str, Any] = {"run": None, "resume": "never", "dry_run": False, "quiet": True, "verbose": False, "cores": None}
+HOSTS = "hosts", "place", "ship", "host_timeout", "host_wait"
+OWN: dict[str, Any] = {
+    **dict.fromkeys(HOSTS[:3]),
+    "run": None,
+    "resume": "never",
+    "dry_run": False,
+    "quiet": True,
+    "verbose": False,
+    "cores": None,
+}
 
 
 def train(page: Any, settings: Any, options: RunOptions, sources: Sources) -> RunResult:
@@ -319,7 +336,8 @@ def resume(directory: Path, changes: Mapping[str, Any], trust: bool = False) -> 
     store = states.Store(directory)
     _check_code(store, config)
     settings, others = run_options.adjust(page, settings, changes)
-    options = run_options.override(options, {"run": str(directory), **others})
+    elsewhere = {"place": None, "ship": None} if "hosts" in changes else {}  # which were of other machines
+    options = run_options.override(options, {"run": str(directory), **elsewhere, **others})
     crew, plan, lines = _wire(page, settings, options)
     sources = {**config["sources"], **{k: "resume" for k in changes if k not in run_options.OF_ONE_RUN}}
 
@@ -367,7 +385,7 @@ def _wire(page: Page, settings: Any, options: RunOptions) -> tuple[Crew, trainer
     if settings.score == "evaluations" and options.eval_every is None:
         raise UserError("--score: evaluations given, but none are made: give --eval-every FRAMES too")
     check_varied(settings.vary)
-    crew = load.crew_of(options)
+    crew = load.crew_of(options, population=True)
     load.wire_system(page, settings, crew)
     (role,) = crew.roles
     plan: trainer.PopulationPlan = role.holds["plan"]
@@ -378,22 +396,28 @@ def _wire(page: Page, settings: Any, options: RunOptions) -> tuple[Crew, trainer
     for name in sorted(run_options.scheduled_names(options.change) & {*evolution.priors}):
         raise UserError(f"--change: {name} given, and --vary {name} too: leave one of them out")
     types = flags.option_types(page.Config)
-    with machine.share(role.n):
+    each, there = _member_cores(crew)
+    with machine.share(max(1, machine.cores() // each)):
         plan = replace(plan, anew=anew_of(settings, crew, dict(evolution.priors), types))
         crew.roles[0] = role.holding(plan=plan)
         other, wired = _presets.wire_member(settings, crew)
         own = _presets.member_settings(settings)
         member = run.complete_plan(systems.load(settings.over), other, wired, own, options)
-    between = f"{max(1, machine.cores() // role.n)} of {machine.cores()} cores each"
+    trainers = f"{role.n} at once, {each} of {there} cores each; a member's own plan follows"
+    return crew, plan, [*_lines(plan, trainers), *member.lines]
+
+
+def _lines(plan: trainer.PopulationPlan, trainers: str) -> list[tuple[str, str]]:
+    """What the plan says of a population."""
+    evolution = plan.evolution
     steps = f"{plan.total:,} agent steps each, {plan.size * plan.total:,} together"
-    lines = [
+    return [
         ("members", f"{plan.size} run{'s' * (plan.size > 1)} of {plan.over}, {steps}"),
         *(("vary", f"{name} from {prior.label()}") for name, prior in evolution.priors.items()),
         ("decisions", f"every {evolution.every:,} agent steps of a member: {evolution.exploit}, {evolution.explore}"),
-        ("trainers", f"{role.n} at once, {between}; a member's own plan follows"),
-        *member.lines,
+        ("trainers", trainers),
+        *(("machines", f"members run on {machines}") for machines in [plan.machines] if machines),
     ]
-    return crew, plan, lines
 
 
 def _go(
@@ -412,13 +436,36 @@ def _go(
         shown = [("run", f"{directory} (dry run: nothing is written)"), *lines]
         terminal.print_all(console, terminal.fact_lines(shown, console))
         return RunResult(directory, 0, "dry run", {}, settings)
-    own: Settings = _presets.member_settings(settings)
-    kept = {name: source for name, source in sources.items() if name in flags.option_types(type(own), RunOptions)}
-    about = own, replace(options, **OWN), kept, settings.score, changes or {}
     with closing(run_files.DirectoryLock(directory)):
         config, given = run_options.to_json(settings), run_options.to_json(options)
         begin({"config": config, "options": given, "sources": sources})
-        crew.roles[0] = crew.roles[0].holding(run=MemberRunner(directory, settings.over, *about))
+        runner = _runner(directory, settings, options, sources, changes or {})
+        crew.roles[0] = crew.roles[0].holding(run=replace(runner, elsewhere=_elsewhere(crew, options)))
         lines = lines if options.verbose else terminal.short_facts(lines)
         summary = PopulationSession(crew, directory, lines, options.quiet).go()
     return RunResult(directory, summary["exit_code"], summary["reason"], summary, settings)
+
+
+def _runner(
+    directory: Path, settings: Any, options: RunOptions, sources: Sources, changes: Mapping[str, Any]
+) -> MemberRunner:
+    """What runs a session of a member, with the options that members have of their own."""
+    own: Settings = _presets.member_settings(settings)
+    types = flags.option_types(type(own), RunOptions).keys() - {*HOSTS}
+    kept, changed = ({k: v for k, v in given.items() if k in types} for given in (sources, changes))
+    return MemberRunner(directory, settings.over, own, replace(options, **OWN), kept, settings.score, changed)
+
+
+def _elsewhere(crew: Crew, options: RunOptions) -> Callable[..., tuple[str, str]] | None:
+    """What runs sessions on other machines; None: there are none."""
+    if crew.cluster is None:
+        return None
+    from polyplay.runs.remote_members import RemoteMembers
+
+    return RemoteMembers(crew.cluster, _member_cores(crew)[0], options)
+
+
+def _member_cores(crew: Crew) -> tuple[int, int]:
+    """The cores of each trainer's members, and all that are shared."""
+    there = _presets.member_cores(crew)
+    return max(1, there // crew.roles[0].n), there

@@ -183,7 +183,7 @@ def diagram(page: Page, settings: Settings, options: RunOptions, sources: Source
     """The figure of a system, drawn from its wiring."""
 
     def draw(other: Settings) -> str:
-        crew = load.crew_of(options)
+        crew = load.crew_of(options, systems.is_population(page))
         load.wire_system(page, other, crew)
         return crew.diagram()
 

@@ -17,6 +17,7 @@ from typing import Any, get_type_hints
 
 from polyplay import systems
 from polyplay.core.errors import UserError
+from polyplay.core.machine import cores
 from polyplay.core.tree import Field
 from polyplay.envs.pool import Envs
 from polyplay.envs.spaces import Discrete
@@ -24,6 +25,7 @@ from polyplay.population.rules import Evolution, Prior, parse_prior
 from polyplay.population.trainer import PopulationPlan
 from polyplay.systems import Page, System
 from polyplay.workers.crew import Crew
+from polyplay.workers.hosts.cluster import MachineInfo
 
 AUTO = "auto"
 MODULES = {  # by where Gymnasium's registry finds the class
@@ -227,4 +229,21 @@ def plan_of(c: Any, crew: Crew, evolution: Evolution) -> PopulationPlan:
         raise UserError(f"--vary: nothing given for {size} members: name an option, as learning_rate=log:1e-5:1e-2")
     _, wired = wire_member(c, crew)
     total = int(crew.agent_steps(wired.envs, c.frames))
-    return PopulationPlan(evolution, c.over, size, total, c.score, crew.seed, grid)
+    machines = ", ".join(f"{info.name} ({info.cores} cores)" for info in _machines(crew))
+    return PopulationPlan(evolution, c.over, size, total, c.score, crew.seed, grid, machines=machines)
+
+
+def _machines(crew: Crew) -> list[MachineInfo]:
+    """The other machines that members run on; none: they run here. Raises UserError."""
+    if crew.cluster is None:
+        return []
+    if found := crew.cluster.machines():
+        return found
+    raise UserError("--hosts: there is no machine but this one; leave it out, or add one to the cluster")
+
+
+def member_cores(crew: Crew) -> int:
+    """Cores that members share, here or on other machines."""
+    if crew.cluster is None or not crew.cluster.own_cores:
+        return cores()
+    return sum(info.cores for info in _machines(crew))

@@ -10,12 +10,12 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from polyplay.core.errors import Count, Whole, Workers
-from polyplay.core.machine import cores
 from polyplay.population.rules import Evolution
 from polyplay.population.trainer import Members, trainer
 from polyplay.systems import System
-from polyplay.systems._presets import plan_of, priors_of
+from polyplay.systems._presets import member_cores, plan_of, priors_of
 from polyplay.workers.crew import Crew
+from polyplay.workers.role import Kind
 
 
 @dataclass(frozen=True)
@@ -38,8 +38,9 @@ def build(c: Any, crew: Crew) -> System:
     # after each `every` steps of a member: whom it copies (exploit), and what then changes of --vary (explore)
     evolution = Evolution(c.every, exploit=c.exploit, explore=c.explore, priors=priors_of(c))
     plan = plan_of(c, crew, evolution)  # how many members there are, how long each is trained, what its score is
-    n = 1 if crew.serial else min(c.at_once or cores(), plan.size)
+    n = 1 if crew.serial else min(c.at_once or member_cores(crew), plan.size)
+    on: Kind = "process" if crew.cluster is None else "thread"  # which waits for another machine
     members = Members(plan.size)  # what each member has reached, and which trainer has it
     # learner: the run ends when its trainers do
-    crew.add(trainer, n=n, on="process", learner=True, if_lost="replace", plan=plan, out=members)
+    crew.add(trainer, n=n, on=on, learner=True, if_lost="replace", plan=plan, out=members)
     return System(None, None)  # environments and networks are the members' own

@@ -39,6 +39,7 @@ from polyplay.workers.role import IfLost, Kind, Placement, Role, check_holds, dr
 from polyplay.workers.sizing import threads_of
 
 if TYPE_CHECKING:
+    from polyplay.workers.hosts.cluster import Cluster
     from polyplay.workers.hosts.fleet import Fleet, Machine
 
 
@@ -154,6 +155,7 @@ class Crew:
     env_defaults: Mapping[str, Any] = field(default_factory=dict)  # of every Envs
     schedules: tuple[HyperparameterSchedule, ...] = ()  # of learners' hyperparameters
     fleet: Fleet | None = None  # other machines
+    cluster: Cluster | None = None  # those that members of a population run on
     host_wait: float = 300.0  # seconds that a seat waits for a machine
     log: Callable[[str, str], None] = lambda kind, text: print(text, file=sys.stderr)
 
@@ -242,6 +244,8 @@ class Crew:
             process.tune(1)  # workers are threads already
         if self.fleet is not None:
             self.fleet.prepare(self)
+        if self.cluster is not None:
+            self.cluster.connect()
         for role in self.roles:
             for index in range(role.n):
                 self._check_start()
@@ -370,6 +374,8 @@ class Crew:
             seats.leaving.clear()
         if self.fleet is not None:
             self.fleet.close()
+        if self.cluster is not None:
+            self.cluster.close()
 
     # ------------------------------------------------------------------------------------------- innards
 

@@ -163,7 +163,7 @@ class Kill:
 
 def train(store: Store, plan: PopulationPlan, run: Any, said: list[str] | None = None, turns: int = 1000) -> None:
     """Trainer 0, as in --serial, for so many turns. run: what it calls, which gets its control; said: its messages."""
-    control = SimpleNamespace(finishing=False)
+    control = SimpleNamespace(finishing=False, halted=False)
     said = getattr(run, "said", []) if said is None else said
     ctx: Any = SimpleNamespace(directory=store.directory, control=control, serial=True, n=1, index=0)
     ctx.log = lambda kind, text: said.append(text)

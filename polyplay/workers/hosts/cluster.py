@@ -14,7 +14,6 @@ import subprocess
 import sys
 import tempfile
 import threading
-import time
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -32,6 +31,8 @@ if TYPE_CHECKING:
 MACHINES = 64  # at most
 OPENING = 60.0  # seconds that a machine has to start its crew: torch may have to be loaded there
 REACH = 5.0  # seconds that a cluster has to answer
+EVERY, TRIES = 1.0, 4  # seconds between two questions to the head; in vain until it is lost
+HIDDEN = [".?*", "__pycache__"]  # what does not go along to other machines
 OWN = ("CPU", "GPU", "memory", "object_store_memory")  # resources that every node has
 OLDEST = (2, 40)  # version of Ray with what is used here
 
@@ -73,19 +74,23 @@ def _ray() -> Any:
 
 
 class Cluster:
-    """The machines that `--hosts` names. Raises UserError: another word than those it takes."""
+    """The machines that `--hosts` names. ship: a folder whose modules go along. Raises UserError: another word than
+    those it takes, no such folder.
+    """
 
-    def __init__(self, hosts: str):
+    def __init__(self, hosts: str, ship: str | None = None):
         kind, _, rest = hosts.partition(":")
         self.local = int(rest) if kind == "local" and rest.isdigit() else 0
         if kind != "ray" and not 1 <= self.local <= MACHINES:
             allowed = f"none, ray, ray:HOST:PORT, or local:N with N from 1 to {MACHINES}"
             raise UserError(f"--hosts: {hosts} given, allowed: {allowed}")
-        self._address = rest if kind == "ray" else ""
+        if ship is not None and not Path(ship).is_dir():
+            raise UserError(f"--ship: {ship} given, but there is no such folder")
+        self.head, self._ship = rest if kind == "ray" else "", ship
         self._names: dict[str, str] = {}  # of nodes that there are, by their IDs
-        self._head: HeadWatch | None = None
         self._started: LocalCluster | None = None
-        self._lock = threading.Lock()
+        self._nodes: list[dict[str, Any]] = []
+        self._missed, self._over, self._lock = 0, threading.Event(), threading.Lock()
 
     @property
     def own_cores(self) -> bool:
@@ -104,35 +109,62 @@ class Cluster:
             if not ray.is_initialized():
                 if self.local:
                     self._started = LocalCluster(self.local)
-                self._join(ray, self._started.address if self._started else self._address)
+                    self.head = self._started.address
+                self._join(ray)
         return ray
 
-    def _join(self, ray: Any, given: str) -> None:
-        given = given or os.environ.get("RAY_ADDRESS", "") or _of_this_machine()
-        _reach(given)
+    def _join(self, ray: Any) -> None:
+        given = self.head or os.environ.get("RAY_ADDRESS", "")
+        quiet = {"log_to_driver": False, "configure_logging": False, "include_dashboard": False}
+        ships = {"working_dir": self._ship, "excludes": HIDDEN} if self._ship else {}
         try:
-            ray.init(given, namespace="polyplay", log_to_driver=False, configure_logging=False, include_dashboard=False)
-        except (ConnectionError, RuntimeError, ValueError) as e:
+            if given:  # Ray itself would ask for half a minute
+                host, _, port = given.removeprefix("ray://").rpartition(":")
+                socket.create_connection((host, int(port)), REACH).close()
+            ray.init(given or "auto", namespace="polyplay", runtime_env=ships, **quiet)
+        except (OSError, RuntimeError, ValueError, OverflowError) as e:
             why = str(e).strip().splitlines()[0] if str(e).strip() else type(e).__name__
-            raise UserError(f"--hosts: no Ray cluster at {given}: {why}") from None
+            how = "" if given else "; start one with `ray start --head`, or name one: ray:HOST:PORT of its head"
+            raise UserError(f"--hosts: no Ray cluster at {given or 'this machine'}: {why}{how}") from None
         if threading.current_thread() is threading.main_thread():
             for number in (signal.SIGTERM, signal.SIGINT):  # Ray prints its own stack for these
                 signal.signal(number, signal.getsignal(number))
-        self._head = HeadWatch(ray.get_runtime_context().gcs_address)
+        self.head, self._nodes = ray.get_runtime_context().gcs_address, ray.nodes()
+        for watch in (self._look, self._count):
+            threading.Thread(target=watch, args=(ray,), daemon=True).start()
+
+    def _look(self, ray: Any) -> None:
+        """Ask the head for its nodes, again and again."""
+        while not self._over.wait(EVERY):
+            with contextlib.suppress(Exception):
+                self._nodes = ray.nodes()
+                self._missed = 0
+
+    def _count(self, _: Any) -> None:
+        """Count seconds without an answer; those in which this process was stopped itself do not count."""
+        while not self._over.wait(EVERY):
+            self._missed += 1
+
+    def failing(self) -> str:
+        """Why no machine can be held much longer; "": nothing is wrong. Ray's own client ends this process a minute
+        after the head has ended.
+        """
+        if self._missed <= TRIES:
+            return ""
+        silent = f"{TRIES * EVERY:.0f} s"
+        return f"--hosts: the head of the Ray cluster, {self.head}, has given no answer for {silent}"
 
     def address(self) -> str:
         """This machine's, as others reach it."""
-        ray = self.connect()
-        here = ray.get_runtime_context().get_node_id()
-        return str(next(node["NodeManagerAddress"] for node in ray.nodes() if node["NodeID"] == here))
+        here = self.connect().get_runtime_context().get_node_id()
+        return str(next(node["NodeManagerAddress"] for node in self._nodes if node["NodeID"] == here))
 
     def machines(self) -> list[MachineInfo]:
         """Those that are there but for the main process's own. Names stay as they are. Raises UserError."""
         if self.local and self._started is None:  # a plan starts nothing
             return [MachineInfo(f"local-{i + 1}", "127.0.0.1", cores()) for i in range(self.local)]
-        ray = self.connect()
-        here = ray.get_runtime_context().get_node_id()
-        nodes = {n["NodeID"]: n for n in ray.nodes() if n["Alive"] and n["NodeID"] != here}
+        here = self.connect().get_runtime_context().get_node_id()
+        nodes = {n["NodeID"]: n for n in self._nodes if n["Alive"] and n["NodeID"] != here}
         self._names = node_names({i: n["NodeName"] for i, n in nodes.items()}, self._names)
         found = []
         for i, node in nodes.items():
@@ -149,23 +181,18 @@ class Cluster:
         actor = ray.remote(cls).options(scheduling_strategy=where, max_concurrency=4, **options)
         return RayActor(ray, actor.remote(*given), info)
 
-    def failing(self) -> str:
-        """Why no machine can be held much longer; "": nothing is wrong."""
-        return "" if self._head is None else self._head.failing()
-
     def close(self) -> None:
         """Leave the cluster, which is its owner's, and end one of this run's own. A process can't leave a head that is
         silent: Ray would wait for that one for ever, or crash at the end of the process, which therefore ends at once.
         """
-        if self._head is not None:
-            self._head.stop()
-            ray = _ray()
-            if self._head.failing():
+        if not self._over.is_set() and self._nodes:
+            ray, lost = _ray(), self.failing()
+            self._over.set()
+            if lost:
                 atexit.unregister(ray.shutdown)
                 atexit.register(_end_at_once)
             else:
                 ray.shutdown()
-            self._head = None
         if self._started is not None:
             self._started.close()
             self._started = None
@@ -220,24 +247,6 @@ def node_names(nodes: Mapping[str, str], before: Mapping[str, str]) -> dict[str,
     return {i: before.get(i) or (name if count[name] == 1 else f"{name}-{i[:6]}") for i, name in nodes.items()}
 
 
-def _of_this_machine() -> str:
-    """Where `ray start` has written which cluster this machine belongs to."""
-    try:
-        return (Path(tempfile.gettempdir()) / "ray/ray_current_cluster").read_text("utf-8").strip()
-    except OSError:
-        how = "start one with `ray start --head`, or name one: ray:HOST:PORT"
-        raise UserError(f"--hosts: ray given, but no Ray cluster was started on this machine; {how}") from None
-
-
-def _reach(address: str) -> None:
-    """Raises UserError: nobody listens there. Ray itself would ask for half a minute."""
-    host, _, port = address.removeprefix("ray://").rpartition(":")
-    try:
-        socket.create_connection((host, int(port)), REACH).close()
-    except (OSError, ValueError, OverflowError) as e:
-        raise UserError(f"--hosts: no Ray cluster at {address}: {e}; allowed: ray:HOST:PORT of its head") from None
-
-
 # A cluster of this machine, for trying and for tests. Its own process ends it when the run does, however that ends.
 CODE = """
 import shutil, sys
@@ -281,51 +290,6 @@ class LocalCluster:
             shutil.rmtree(self.folder, ignore_errors=True)
 
 
-# Whether the head of a Ray cluster answers. Ray's own client ends this process a minute after it does not.
-EVERY, TRIES = 1.0, 4  # seconds from one try to the next, and that one may take; tries in vain until it is lost
-GREETING = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes((0, 0, 0, 4, 0, 0, 0, 0, 0))  # gRPC's: it has to be answered
-
-
-def answers(address: str, seconds: float = EVERY) -> bool:
-    """Whether somebody at HOST:PORT does anything with a greeting: a process that is stopped would not."""
-    host, _, port = address.rpartition(":")
-    try:
-        with socket.create_connection((host.strip("[]"), int(port)), seconds) as sock:
-            sock.settimeout(seconds)
-            sock.sendall(GREETING)
-            sock.recv(1)
-    except (OSError, ValueError, OverflowError):
-        return False
-    return True
-
-
-class HeadWatch:
-    """A thread that tries again and again. It counts tries, not seconds: this process may have been stopped itself."""
-
-    def __init__(self, address: str, every: float = EVERY, tries: int = TRIES):
-        self.address, self.every, self.tries = address, every, tries
-        self.failed = 0  # tries in vain, since the last answer
-        self._over = threading.Event()
-        threading.Thread(target=self._watch, daemon=True).start()
-
-    def _watch(self) -> None:
-        pause = self.every
-        while not self._over.wait(pause):
-            begun = time.monotonic()
-            self.failed = 0 if answers(self.address, self.every) else self.failed + 1
-            pause = max(0.0, begun + self.every - time.monotonic())
-
-    def failing(self) -> str:
-        """Why the run can't go on; "": it can."""
-        if self.failed < self.tries:
-            return ""
-        silent = self.tries * self.every
-        return f"--hosts: the head of the Ray cluster, {self.address}, has given no answer for {silent:.0f} s"
-
-    def stop(self) -> None:
-        self._over.set()
-
-
 # What `--hosts` names.
 
 
@@ -342,8 +306,6 @@ def fleet_of(options: Any) -> Fleet | None:
         raise UserError(f"--hosts: {hosts} given, but it takes workers that are processes: leave out {how}")
     from polyplay.workers.hosts.fleet import Fleet
     from polyplay.workers.hosts.places import parse_places
-    from polyplay.workers.hosts.remote import pack_modules
 
     rules = () if options.place is None else parse_places(options.place)
-    shipped = b"" if options.ship is None else pack_modules(Path(options.ship))
-    return Fleet(Cluster(hosts), options.host_timeout, rules, shipped)
+    return Fleet(Cluster(hosts, options.ship), options.host_timeout, rules)

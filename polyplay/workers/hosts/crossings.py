@@ -27,25 +27,8 @@ from polyplay.weights import parameter_server as servers
 from polyplay.weights.parameter_server import ParameterServer
 from polyplay.weights.params import AgentParams, AgentSnapshot, Params
 from polyplay.weights.update import AllReduce
-from polyplay.workers.hosts.flows import (
-    ANY,
-    BACK,
-    EVERYONE,
-    MAIN,
-    MARK,
-    PAIR,
-    RINGS,
-    SLOT,
-    VECTOR,
-    WAITING,
-    Answer,
-    Cells,
-    Crossing,
-    End,
-    Flow,
-    Piece,
-    common_crossing,
-)
+from polyplay.workers.hosts import flows as parts
+from polyplay.workers.hosts.flows import ANY, EVERYONE, MAIN, Answer, Cells, Crossing, End, Flow, Piece, common_crossing
 
 
 def crossing_of(thing: SharedObject, holder: str = "the run") -> Crossing:
@@ -141,7 +124,7 @@ class RolloutSlots:
         if self.pictures is not None:
             n = pack_planes(self.pictures[slot], self._whole, self._planes)
             packed = [self._whole, self._planes[:n]]
-        yield SLOT, slot, [*self._places(slot), *packed]
+        yield parts.SLOT, slot, [*self._places(slot), *packed]
 
     def returned(self, slot: int) -> Iterator[Piece]:
         """What its reader left there: nothing."""
@@ -165,15 +148,15 @@ class SampleSlots:
         return [self.samples.marks[slots]]
 
     def _places(self, part: int, slot: int) -> list[np.ndarray]:
-        if part == BACK:
+        if part == parts.BACK:
             return [self.samples.priority[slot], self.samples.marks[slot, 2:3]]
         return [*(x[slot] for x in self.leaves), self.samples.marks[slot, 1:3]]
 
     def pieces(self, slot: int) -> Iterator[Piece]:
-        yield SLOT, slot, self._places(SLOT, slot)
+        yield parts.SLOT, slot, self._places(parts.SLOT, slot)
 
     def returned(self, slot: int) -> Iterator[Piece]:
-        yield BACK, slot, self._places(BACK, slot)
+        yield parts.BACK, slot, self._places(parts.BACK, slot)
 
     def land(self, part: int, slot: int, arrays: list[np.ndarray]) -> None:
         for place, x in zip(self._places(part, slot), arrays, strict=True):
@@ -208,7 +191,7 @@ class Pair(Flow):
         for number in range(old[1], new[1]):
             slot = int(written._ring[number % self.queue.share])
             yield from self.slots.pieces(slot) if gives else self.slots.returned(slot)
-        yield RINGS, 0, [np.concatenate([new, written._ring])]
+        yield parts.RINGS, 0, [np.concatenate([new, written._ring])]
 
     def begin(self, gives: bool) -> Iterator[Piece]:
         """Who is here goes on meanwhile: it takes, then puts."""
@@ -222,18 +205,18 @@ class Pair(Flow):
         cells = [np.array(x) for x in cells]
         for number in range(full[0], full[8]):
             yield from self.slots.pieces(int(full[16 + number % queue.share]))
-        yield PAIR, owner, [empty, full, *cells]
+        yield parts.PAIR, owner, [empty, full, *cells]
 
     def land(self, part: int, i: int, arrays: list[np.ndarray], gives: bool) -> None:
         queue = self.queue
-        if part == RINGS:
+        if part == parts.RINGS:
             self._replay(arrays[0], gives)
-        elif part == PAIR:
+        elif part == parts.PAIR:
             places = self.slots.cells(slice(i * queue.share, (i + 1) * queue.share))
             for place, x in zip([queue._rings[0, self.i], queue._rings[1, self.i], *places], arrays, strict=True):
                 place[...] = x
         else:
-            self.traffic.landed += part == SLOT
+            self.traffic.landed += part == parts.SLOT
             self.slots.land(part, i, arrays)
 
     def _replay(self, numbers: np.ndarray, gives: bool) -> None:
@@ -340,7 +323,7 @@ class Weights(Flow):
 
     def pieces(self, old: Any, new: Any, gives: bool) -> Iterator[Piece]:
         if not gives:
-            yield WAITING, 0, [np.array([new])]
+            yield parts.WAITING, 0, [np.array([new])]
             return
         params, (version, rounds, learnt) = self.params, new
         if self.traffic.away:
@@ -351,11 +334,11 @@ class Weights(Flow):
             vector = [torch.empty(params.size)]
             version = self._version = params._newest.read(vector[0], params.check)  # a later one may be there by now
         news = np.concatenate([[version, rounds], np.frombuffer(learnt, np.int64)])
-        yield VECTOR, 0, [news.astype(np.int64), *(x.numpy() for x in vector)]
+        yield parts.VECTOR, 0, [news.astype(np.int64), *(x.numpy() for x in vector)]
 
     def land(self, part: int, i: int, arrays: list[np.ndarray], gives: bool) -> None:
         params = self.params
-        if part == WAITING:
+        if part == parts.WAITING:
             self._waiting = bool(arrays[0][0])
             if self._waiting and (across := self._readers(not self.traffic.away)):
                 params._bells[across[0]].post()  # a version that was left out may be there
@@ -394,7 +377,7 @@ class Slice(Cells):
         self.gradient = server.gradient[w, server.parts[k]]
 
     def pieces(self, old: bytes | None, new: bytes, gives: bool) -> Iterator[Piece]:
-        yield MARK, 0, [np.frombuffer(new, np.uint8), self.gradient]
+        yield parts.MARK, 0, [np.frombuffer(new, np.uint8), self.gradient]
 
     def land(self, part: int, i: int, arrays: list[np.ndarray], gives: bool) -> None:
         self.gradient[:] = arrays[1]
@@ -418,7 +401,7 @@ class Part(Flow):
             part = self.server.parts[self.k]
             vector = torch.empty(part.stop - part.start)
             version = self.server.newest[self.k].read(vector, self.server.check)
-            yield VECTOR, version, [vector.numpy()]
+            yield parts.VECTOR, version, [vector.numpy()]
 
     def land(self, part: int, i: int, arrays: list[np.ndarray], gives: bool) -> None:
         self.server.newest[self.k].write(torch.from_numpy(arrays[0]), i)
@@ -438,11 +421,11 @@ class First(Part):
 
     def pieces(self, old: Any, new: int, gives: bool) -> Iterator[Piece]:
         if new > 0:
-            yield MARK, new, [self.statistics]
+            yield parts.MARK, new, [self.statistics]
             yield from super().pieces(old, new, gives)
 
     def land(self, part: int, i: int, arrays: list[np.ndarray], gives: bool) -> None:
-        if part == VECTOR:
+        if part == parts.VECTOR:
             super().land(part, i, arrays, gives)
         else:
             self.statistics[:] = arrays[0]
@@ -468,10 +451,10 @@ class Held(First):
 
     def pieces(self, old: Any, new: int, gives: bool) -> Iterator[Piece]:
         yield from super().pieces(old, new, gives)
-        yield WAITING, new, []
+        yield parts.WAITING, new, []
 
     def land(self, part: int, i: int, arrays: list[np.ndarray], gives: bool) -> None:
-        if part == WAITING:
+        if part == parts.WAITING:
             memory_barrier()
             self.cells[servers.HELD] = i
             self.server.reply(0).post()
@@ -523,7 +506,7 @@ class Reports(Cells):
         if old is not None:
             begun, until = (int(self.split(data)[2][0]) for data in (old, new))
             rows = [np.array([begun]), *(x[np.arange(begun, until) % RESULTS] for x in self.rows)]
-        yield MARK, 0, [np.frombuffer(new, np.uint8), *rows]
+        yield parts.MARK, 0, [np.frombuffer(new, np.uint8), *rows]
 
     def land(self, part: int, i: int, arrays: list[np.ndarray], gives: bool) -> None:
         if len(arrays) > 1:

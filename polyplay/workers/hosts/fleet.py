@@ -158,15 +158,15 @@ def _in_words(seats: list[tuple[str, int]]) -> str:
 
 
 FILE = "hosts.jsonl"
-LOOK, PARTING = 2.0, 5.0  # seconds between two looks for machines that have joined; that crews have to end
+LOOK, PARTING = 1.0, 5.0  # seconds between two looks for machines that have joined; that crews have to end
 FIRST, HOUR = 2.0, 3600.0  # seconds to the first try after a failure, each next one waits twice as long; at most
 
 
 class Fleet:
-    """timeout: seconds after which a silent machine is lost. rules: of who is where. ship: modules for the others."""
+    """timeout: seconds after which a silent machine is lost. rules: of who is where."""
 
-    def __init__(self, cluster: Cluster, timeout: float = 5.0, rules: Sequence[PlaceRule] = (), ship: bytes = b""):
-        self.cluster, self.timeout, self.places, self.ship = cluster, timeout, Places(rules), ship
+    def __init__(self, cluster: Cluster, timeout: float = 5.0, rules: Sequence[PlaceRule] = ()):
+        self.cluster, self.timeout, self.places = cluster, timeout, Places(rules)
         self.opened: list[Machine] = []
         self.key = secrets.token_bytes(32)
         self._numbers, self._next, self._lines = TwinNumbers(), 0, set(range(MACHINES))  # lines: free numbers
@@ -278,8 +278,7 @@ class Fleet:
 
     def _open(self, info: MachineInfo) -> bool:
         """Start a crew on a machine. Whether it takes the place of one that was lost there. Raises UserError."""
-        given = self.key, info.address, self.timeout, self.ship
-        actor = self.cluster.start_actor(info, RemoteCrew, self._computing, *given)
+        actor = self.cluster.start_actor(info, RemoteCrew, self._computing, self.key, info.address, self.timeout)
         try:
             machine = self._line_to(info, actor)
         except Exception:
@@ -341,16 +340,12 @@ class Fleet:
     def _look_for_more(self) -> None:
         """The thread that opens machines that have joined, and those whose crews were lost."""
         while not self._over.wait(LOOK):
-            with contextlib.suppress(Exception):  # they could not be listed now
-                self._look()
-
-    def _look(self) -> None:
-        there = {m.info.name for m in self.opened if m.lost is None} | self._opening
-        for info in self.cluster.machines():
-            _, until = self._failures.get(info.name, (0, 0.0))
-            if info.name not in there and time.monotonic() >= until and not self._ending:
-                self._opening.add(info.name)
-                self._start_thread(self._open_another, info)
+            there = {m.info.name for m in self.opened if m.lost is None} | self._opening
+            for info in self.cluster.machines():
+                _, until = self._failures.get(info.name, (0, 0.0))
+                if info.name not in there and time.monotonic() >= until and not self._ending:
+                    self._opening.add(info.name)
+                    self._start_thread(self._open_another, info)
 
     def _put_off(self, info: MachineInfo) -> float:
         """For how many seconds a machine is not tried again."""
@@ -396,7 +391,7 @@ class Fleet:
         seat = RemoteSeat(role.name, ctx.index, ctx.row, self._held[role.name], kinds)
         files = [] if self.directory is None else needed_files(ctx.resume, self.directory, role, seat)
         try:
-            wrong = machine.actor.call("give", number, dump(call, self._numbers)[0])
+            wrong = machine.actor.call("give", number, dump(call, self._numbers)[0], timeout=self.timeout)
         except UserError:  # it is lost: its line will say so
             wrong = ""
         if wrong:

@@ -104,7 +104,10 @@ class Flow(ABC):
 
 
 class Cells(Flow):
-    """Small arrays, whole. The last is written after the others."""
+    """Small arrays, whole. The last is written after the others. every: seconds between two copies of them."""
+
+    every = 0.0
+    _next, _last = 0.0, b""
 
     def __init__(
         self, writer: End, readers: Sequence[End], views: Sequence[np.ndarray], bells: Sequence[Semaphore] = ()
@@ -113,7 +116,9 @@ class Cells(Flow):
         self.views = views
 
     def token(self, gives: bool) -> bytes:
-        return b"".join(view.tobytes() for view in self.views)
+        if not self.every or not self._last or self.traffic.now >= self._next:
+            self._next, self._last = time.monotonic() + self.every, b"".join(view.tobytes() for view in self.views)
+        return self._last
 
     def pieces(self, old: bytes | None, new: bytes, gives: bool) -> Iterator[Piece]:
         yield MARK, 0, [np.frombuffer(new, np.uint8)]
@@ -151,16 +156,12 @@ class Answer(Cells):
 class CounterFlow(Cells):
     """A worker's row of the counters, and its new games; a learner's counters say which part it has written."""
 
+    every = COUNTING
+
     def __init__(self, counters: Counters, row: int):
         cells = [counters.values[row], counters.lags[row], counters.sizes[row], counters.metrics[row]]
         super().__init__(End("row", row), [MAIN], cells)
         self.columns, self.games = counters.columns, counters.games[row]
-        self._next, self._last = 0.0, b""
-
-    def token(self, gives: bool) -> bytes:
-        if not self._last or self.traffic.now >= self._next:
-            self._next, self._last = time.monotonic() + COUNTING, super().token(gives)
-        return self._last
 
     def _column(self, data: bytes, name: str) -> float:
         return float(self.split(data)[0][self.columns[name]])
@@ -194,14 +195,10 @@ class CounterFlow(Cells):
 class Progress(Cells):
     """What all workers have counted, for one that reads that: home to its machine, but for the rows of that one."""
 
-    def __init__(self, counters: Counters):
-        super().__init__(MAIN, [End("judge", i) for i in range(8)], [counters.values])
-        self._next, self._last = 0.0, b""
+    every = COUNTING
 
-    def token(self, gives: bool) -> bytes:
-        if not self._last or self.traffic.now >= self._next:
-            self._next, self._last = time.monotonic() + COUNTING, super().token(gives)
-        return self._last
+    def __init__(self, counters: Counters):
+        super().__init__(MAIN, [End("judge", ANY)], [counters.values])
 
     def write(self, data: bytes) -> None:
         own = [end.i for thing, end in self.traffic.seats if end.name == "row"]

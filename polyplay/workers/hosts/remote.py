@@ -9,8 +9,6 @@ import contextlib
 import io
 import os
 import shutil
-import sys
-import tarfile
 import tempfile
 import threading
 import time
@@ -23,7 +21,6 @@ import cloudpickle
 import psutil
 
 from polyplay.core import checkpoint, processes
-from polyplay.core.errors import UserError
 from polyplay.core.machine import cores
 from polyplay.core.processes import ForkedProcess
 from polyplay.core.shared_memory import Semaphores, SharedBlock, SharedObject
@@ -34,41 +31,6 @@ from polyplay.workers.hosts.flows import RemoteSeat, Traffic
 from polyplay.workers.hosts.line import ENDED, LOAD, SIGNAL, START, WORD, LineEnd, LineLost, Listener
 from polyplay.workers.process import SERVER, Call, CloudPickled, as_process, prepare
 from polyplay.workers.role import Role
-
-# What is taken along to other machines: the modules of a folder (`--ship DIR`), and files of a checkpoint.
-
-
-MOST = 64 * 2**20  # bytes
-
-
-def pack_modules(directory: Path) -> bytes:
-    """What is in a folder but for caches and what is hidden. Raises UserError."""
-    if not directory.is_dir():
-        raise UserError(f"--ship: {directory} given, but there is no such folder")
-    file, size = io.BytesIO(), 0
-
-    def wanted(member: tarfile.TarInfo) -> tarfile.TarInfo | None:
-        nonlocal size
-        name = Path(member.name).name
-        if name.startswith(".") or name == "__pycache__" or not (member.isdir() or member.isfile()):
-            return None
-        size += member.size
-        if size > MOST:
-            raise UserError(f"--ship: {directory} has more than {MOST >> 20} MB; name a folder with modules alone")
-        return member
-
-    with tarfile.open(fileobj=file, mode="w") as archive:
-        for path in sorted(directory.iterdir()):
-            archive.add(path, path.name, filter=wanted)
-    return file.getvalue()
-
-
-def unpack_modules(data: bytes, directory: Path) -> None:
-    """From now on modules are looked for there first."""
-    directory.mkdir()
-    with tarfile.open(fileobj=io.BytesIO(data)) as archive:
-        archive.extractall(directory, filter="data")
-    sys.path.insert(0, str(directory))
 
 
 def needed_files(saved: Path | None, directory: Path, role: Role, seat: RemoteSeat) -> list[tuple[str, Path]]:
@@ -156,10 +118,10 @@ MOST_TEXT = 60_000  # letters of one message
 
 class RemoteCrew:
     """key: of the run, for the line. address: that it listens at. timeout: seconds after which the main process counts
-    as lost. ship: packed modules.
+    as lost.
     """
 
-    def __init__(self, key: bytes, address: str, timeout: float, ship: bytes = b""):
+    def __init__(self, key: bytes, address: str, timeout: float):
         os.environ.pop("OMP_NUM_THREADS", None)  # Ray's, for what computes in its own workers
         with contextlib.suppress(PermissionError):
             os.setpriority(os.PRIO_PROCESS, 0, 0)  # Ray's workers are 15 nicer
@@ -167,8 +129,6 @@ class RemoteCrew:
         self.root, self.bells = Path(tempfile.mkdtemp(prefix=f"{FOLDER}{os.getpid()}-")), Semaphores(1)
         relay_by(self.bells)
         self.traffic = Traffic([], away=True, relay=0, root=self.root)
-        if ship:
-            unpack_modules(ship, self.root / "shipped")
         self.calls: dict[int, Call] = {}
         self.workers: dict[int, ForkedProcess] = {}
         self.listener = Listener(address, key, timeout)

@@ -1,0 +1,374 @@
+"""Members of a population on other machines: a session's directory goes there in pieces, and what changes comes back.
+
+The directory at home stays the truth: a session begins with its newest checkpoint, wherever that was made.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import subprocess
+import tempfile
+import threading
+import time
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import closing
+from dataclasses import dataclass, replace
+from itertools import count
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, BinaryIO
+
+import numpy as np
+
+from polyplay.core import checkpoint, machine
+from polyplay.core.errors import UserError, WorkerLost
+from polyplay.core.files import Row, write_json
+from polyplay.runs import directory as run_files
+from polyplay.runs import load
+from polyplay.runs.options import RunOptions
+from polyplay.runs.session import RunSegment
+from polyplay.workers.hosts.cluster import Cluster, MachineInfo, RayActor, needed_versions
+
+if TYPE_CHECKING:
+    from polyplay.runs.population import MemberRunner
+
+# Pieces of a directory: bytes at a place of a file. What a run appends to grows; all else appears whole, by a rename.
+
+
+# name, offset, bytes, what it is called once these have come; offset -1: of a checkpoint, whose manifest they are
+Piece = tuple[str, int, np.ndarray, str]
+PIECE = 4 << 20  # bytes of one call
+TAIL = 64  # bytes by which a file that was appended to is told from one that was written anew
+SAVED = "checkpoints"
+
+
+class DirectoryChanges:
+    """What is new in a run's directory since the last look. known: checkpoints and files that are not sent again."""
+
+    def __init__(self, directory: Path, known: Iterable[Path] = ()):
+        self.directory = directory
+        self.known: dict[str, Any] = {path.name: path.stat().st_ino for path in known}
+        self.saved = bool(checkpoint.everything(directory))  # lines of updates are damage where there is none
+
+    def pieces(self) -> Iterator[Piece]:
+        """Of checkpoints those that were there before lines were read: no line of theirs is missing."""
+        saved = sorted(
+            p for p in (self.directory / SAVED).glob("[!.]*") if p.is_dir() and not p.match(f"{checkpoint.UNUSED}*")
+        )
+        for path in _plain_files(self.directory):
+            if self.saved or path.suffix != ".jsonl":
+                with contextlib.suppress(FileNotFoundError), path.open("rb") as file:
+                    yield from self._file(file, str(path.relative_to(self.directory)))
+        for found in saved:
+            with contextlib.suppress(FileNotFoundError, ValueError):  # removed meanwhile, for there are newer ones
+                if self.known.get(found.name) != (mark := found.stat().st_ino):
+                    self.known[found.name] = mark
+                    yield from _checkpoint(found)
+                    self.saved = True
+
+    def _file(self, file: BinaryIO, name: str) -> Iterator[Piece]:
+        fd, found = file.fileno(), os.fstat(file.fileno())
+        size, mark = found.st_size, (found.st_ino, found.st_mtime_ns, found.st_size)
+        before, begin, tail = self.known.get(name, ((), 0, b""))
+        if mark == before:
+            return
+        grows = name.endswith(".jsonl") or "tfevents" in name
+        if not grows or size < begin or os.pread(fd, len(tail), begin - len(tail)) != tail:
+            begin = 0
+        self.known[name] = mark, size, os.pread(fd, min(TAIL, size), max(0, size - TAIL))
+        yield from _read(fd, begin, size, *((name, "") if begin else (f".coming-{name.replace('/', '-')}", name)))
+
+
+def _plain_files(directory: Path) -> list[Path]:
+    """All but checkpoints and what is hidden. Some may be removed meanwhile."""
+    found = list[Path]()
+    for root, folders, names in os.walk(directory):
+        folders[:] = [name for name in folders if name != SAVED and not name.startswith(".")]
+        found += [Path(root, name) for name in names if not name.startswith(".")]
+    return sorted(found)
+
+
+def _checkpoint(found: Path) -> Iterator[Piece]:
+    """All its files are open at once: it may be removed meanwhile."""
+    about, root = checkpoint.manifest(found), f"{SAVED}/.partial-{found.name}"
+    with contextlib.ExitStack() as opened:
+        files = {name: opened.enter_context((found / name).open("rb")) for name in about["files"]}
+        for name, file in files.items():
+            yield from _read(file.fileno(), 0, os.fstat(file.fileno()).st_size, f"{root}/{name}", "")
+    yield root, -1, np.frombuffer(json.dumps(about).encode(), np.uint8), f"{SAVED}/{found.name}"
+
+
+def _read(fd: int, begin: int, end: int, name: str, final: str) -> Iterator[Piece]:
+    for at in range(begin, max(end, begin + 1), PIECE):
+        data = np.frombuffer(os.pread(fd, min(PIECE, end - at), at), np.uint8)
+        yield name, at, data, final if at + PIECE >= end else ""
+
+
+def take_pieces(pieces: Iterator[Piece]) -> list[Piece]:
+    """The next ones, for one call."""
+    found, size = list[Piece](), 0
+    for piece in pieces:
+        found.append(piece)
+        size += len(piece[2])
+        if size >= PIECE:
+            break
+    return found
+
+
+def put_piece(directory: Path, piece: Piece) -> None:
+    """Write a piece into another machine's copy of the directory. Raises OSError."""
+    name, offset, data, final = piece
+    path = directory / name
+    if offset < 0:
+        return _put_checkpoint(path, directory / final, json.loads(data.tobytes()))
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with open(path, "r+b" if offset else "wb") as file:
+        file.seek(offset)
+        file.write(data.data)
+        file.truncate()
+        if name.startswith(SAVED):
+            os.fsync(file.fileno())
+    if final:
+        (directory / final).parent.mkdir(parents=True, exist_ok=True)
+        os.replace(path, directory / final)
+
+
+def _put_checkpoint(root: Path, final: Path, about: Row) -> None:
+    root.mkdir(parents=True, exist_ok=True)  # of no files
+    checkpoint.finish(root, final, about["update"], about["counters"])
+    if checkpoint.manifest(final)["files"] != about["files"]:
+        shutil.rmtree(final)
+        raise OSError(f"{final} came damaged")
+
+
+# ------------------------------------------------------------------------------------------ on the other machine
+
+SILENT = 60.0  # seconds without a question after which a session ends: nobody waits for it
+# once the process that holds the pipe has ended, however; its crew, which ends with it, may write a last file
+SWEEP = 'trap "" HUP INT TERM; read x; for i in 1 2 3; do sleep 0.5; rm -rf "$0"; done'
+
+
+class MemberActor:
+    """Runs sessions of members, one after the other, in a folder of its own. Threads of Ray's call its methods."""
+
+    def __init__(self) -> None:
+        import torch  # noqa: F401 - takes seconds, in which nothing could be answered
+
+        self.root = Path(tempfile.mkdtemp(prefix="polyplay-member-"))
+        words = ["setsid", "--fork", "sh", "-c", SWEEP, str(self.root)]  # a child would be ended with this process
+        self.sweeper = subprocess.Popen(words, stdin=subprocess.PIPE)
+
+    def versions(self) -> dict[str, str]:
+        return needed_versions()
+
+    def give(self, name: str, pieces: list[Piece]) -> None:
+        """Pieces of a member's directory. name: its own, below that of the population."""
+        for piece in pieces:
+            put_piece(self.root / name, piece)
+
+    def begin(self, name: str, runner: MemberRunner, m: Row, until: int, share: tuple[int, int]) -> None:
+        """Start a session, once all pieces have come. share: which of the machine's, and the cores of each."""
+        self.directory = self.root / name
+        (saved := self.directory / SAVED).mkdir(parents=True, exist_ok=True)
+        self.changes = DirectoryChanges(self.directory, saved.iterdir())
+        deque(self.changes.pieces(), maxlen=0)  # they are known at home
+        self.coming: Iterator[Piece] = iter(())
+        self.said, self.ended = list[tuple[str, str]](), ("", "")
+        self.why, self.heard = "", time.monotonic()
+        given = replace(runner, directory=self.root), m, until, share
+        self.thread = threading.Thread(target=self._run, args=given, daemon=True)
+        self.thread.start()
+
+    def _run(self, runner: MemberRunner, m: Row, until: int, share: tuple[int, int]) -> None:
+        shares = max(1, machine.cores() // share[1])
+        machine.take_share(share[0] % shares, shares)
+        try:
+            session = runner(m, until, self._stopping, lambda kind, text: self.said.append((kind, text)))
+            self.ended = session.ended, session.why
+        except UserError as e:
+            self.ended = "user", str(e)
+        except BaseException as e:
+            self.ended = "lost", str(e) or type(e).__name__
+
+    def _stopping(self) -> str:
+        silent = time.monotonic() - self.heard > SILENT
+        return self.why or "nobody asks for it any more" * silent
+
+    def poll(self, why: str) -> tuple[list[Piece], list[tuple[str, str]], tuple[str, str]]:
+        """What is new, what was said, and how it ended and why, once nothing is left to send. why: it is to end."""
+        self.why, self.heard = why, time.monotonic()
+        over = not self.thread.is_alive()
+        batch = take_pieces(self.coming)
+        if not batch:
+            self.coming = self.changes.pieces()
+            batch = take_pieces(self.coming)
+        said = [self.said.pop(0) for _ in range(len(self.said))]
+        if batch or not over:
+            return batch, said, ("", "")
+        shutil.rmtree(self.directory, ignore_errors=True)
+        return [], said, self.ended
+
+
+# ------------------------------------------------------------------------------------------------------- at home
+
+LOOK = 0.5  # seconds between two questions
+SHUNNED = 30.0  # seconds in which a machine on which a session was lost is taken after others that are free
+
+
+@dataclass(eq=False)
+class MemberSeat:
+    """An actor's place: the cores number, number + n, … of a machine. group: machines that share their cores."""
+
+    info: MachineInfo
+    group: str
+    number: int
+    free: int  # cores that nobody had
+    actor: RayActor | None = None
+
+
+class RemoteMembers:
+    """Runs sessions of members on the machines of a cluster. Each trainer has one actor at a time, and keeps it: the
+    next session there finds torch loaded. cores: of each session.
+    """
+
+    def __init__(self, cluster: Cluster, cores: int, options: RunOptions):
+        self.cluster, self.cores, self.options = cluster, cores, options
+        self.seats, self.idle = list[MemberSeat](), list[MemberSeat]()
+        self.shunned: dict[str, float] = {}  # machines, until when
+        self.lock = threading.Lock()
+
+    def __call__(
+        self, runner: MemberRunner, directory: Path, m: Row, part: RunSegment, say: Callable[[str, str], None]
+    ) -> tuple[str, str]:
+        """How a session ended, and why. Raises UserError and OSError, and WorkerLost: it can be tried again."""
+        assert part.stopping is not None
+        directory.mkdir(parents=True, exist_ok=True)
+        try:
+            with closing(run_files.DirectoryLock(directory)), self._seat(part.stopping) as seat:
+                ended, why = self._session(seat, runner, directory, m, part, say)
+        except WorkerLost:
+            if why := part.stopping():
+                return "stopped", why
+            raise
+        why = why.removeprefix(f"member {m['member']:02d}: ")
+        if ended == "user":
+            raise UserError(f"on {seat.info.name}: {why}")
+        return ended, why
+
+    def _session(
+        self,
+        seat: MemberSeat,
+        runner: MemberRunner,
+        home: Path,
+        m: Row,
+        part: RunSegment,
+        say: Callable[[str, str], None],
+    ) -> tuple[str, str]:
+        assert part.stopping is not None
+        name = str(home.relative_to(runner.directory))
+        pieces = _needed(home, lambda text: say("caution", f"member {m['member']:02d}: {text}")).pieces()
+        while batch := take_pieces(pieces):
+            _ask(seat, "give", name, batch)
+        if why := part.stopping():
+            return "stopped", why
+        there = replace(runner, elsewhere=None)
+        _ask(seat, "begin", name, there, m, part.until, (seat.number, self.cores))
+        while True:
+            batch, said, ended = _ask(seat, "poll", part.stopping(), timeout=self.options.host_timeout)
+            for piece in batch:
+                put_piece(home, piece)
+                self._arrived(runner, home, piece[3])
+            for words in said:
+                say(*words)
+            if ended[0]:
+                return ended
+            if not batch:
+                time.sleep(LOOK)
+
+    def _arrived(self, runner: MemberRunner, home: Path, name: str) -> None:
+        """A file or a checkpoint of this name has come whole."""
+        if name == "config.json":
+            contents = run_files.read_config(home)
+            run_files.check_named(home, contents, run_files.read_config(runner.directory, population=True))
+            contents["options"]["run"], contents["signature"] = str(home), run_files.signature(contents)
+            write_json(home / name, contents)
+        elif name.startswith(f"{SAVED}/{checkpoint.BEST}"):
+            for path in (home / SAVED).glob(f"{checkpoint.BEST}*"):
+                if path != home / name:
+                    shutil.rmtree(path, ignore_errors=True)
+        elif name.startswith(f"{SAVED}/"):
+            checkpoint.prune(home, runner.options.keep)
+
+    # ------------------------------------------------------------------------------------------ seats
+
+    @contextlib.contextmanager
+    def _seat(self, stopping: Callable[[], str]) -> Iterator[MemberSeat]:
+        """An actor for a session. Raises UserError and WorkerLost; after what is raised within it is ended."""
+        seat = self._take(stopping)
+        try:
+            if seat.actor is None:
+                seat.actor = self.cluster.start_actor(seat.info, MemberActor, min(self.cores, seat.free))
+                seat.info.check_versions(_ask(seat, "versions"))
+            yield seat
+        except BaseException:
+            with self.lock:
+                self.seats.remove(seat)
+                self.shunned[seat.info.name] = time.monotonic() + SHUNNED
+            if seat.actor is not None:
+                seat.actor.end()
+            raise
+        with self.lock:
+            self.idle.append(seat)
+
+    def _take(self, stopping: Callable[[], str]) -> MemberSeat:
+        until = time.monotonic() + self.options.host_wait
+        while not stopping():
+            with self.lock:
+                if found := self.idle.pop() if self.idle else self._choose():
+                    return found
+            if time.monotonic() > until:
+                many = f"no machine has joined for {self.options.host_wait:g} s"
+                raise UserError(f"--hosts: {many}; `polyplay resume` goes on with those that there are")
+            time.sleep(LOOK)
+        raise WorkerLost("it is to end")
+
+    def _choose(self) -> MemberSeat | None:
+        """A seat on the machine with the most free cores; None: there is none."""
+        used, now = Counter(seat.info.name for seat in self.seats), time.monotonic()
+        infos = self.cluster.machines()
+        free = {info.name: info.cores - self.cores * used[info.name] for info in infos}
+
+        def rank(info: MachineInfo) -> tuple[bool, bool, int]:
+            return free[info.name] >= self.cores, self.shunned.get(info.name, 0.0) < now, free[info.name]
+
+        best = max(infos, key=rank, default=None)
+        if best is None:
+            return None
+        group = best.name if self.cluster.own_cores else ""
+        taken = {seat.number for seat in self.seats if seat.group == group}
+        seat = MemberSeat(best, group, next(i for i in count() if i not in taken), max(0, free[best.name]))
+        self.seats.append(seat)
+        return seat
+
+
+def _ask(seat: MemberSeat, name: str, *given: Any, **how: float) -> Any:
+    """What the actor answers. Raises WorkerLost: it gives no answer."""
+    assert seat.actor is not None
+    try:
+        return seat.actor.call(name, *given, **how)
+    except UserError as e:
+        raise WorkerLost(str(e).removeprefix("--hosts: ").partition(". ")[0]) from None  # Ray says more
+
+
+def _needed(home: Path, warn: Callable[[str], None]) -> DirectoryChanges:
+    """Of a member's directory, what a session begins with: all but older checkpoints. Raises UserError."""
+    if not (home / "config.json").exists():
+        return DirectoryChanges(home)
+    found, _ = load.find_checkpoint(home, warn)
+    checkpoint.remove_partial(home)
+    checkpoint.set_aside(home, found)
+    others = (path for path in (home / SAVED).glob("[!.]*") if path != found)
+    return DirectoryChanges(home, [path for path in others if checkpoint.update_of(path) >= 0 or checkpoint.flaw(path)])
