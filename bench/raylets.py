@@ -1,4 +1,4 @@
-"""What bench/hosts.py needs of a cluster and of runs on it: raylets on this machine, their processes, what they leave."""
+"""A cluster of raylets on this machine, and runs on it: their processes, what they say, what they leave."""
 
 from __future__ import annotations
 
@@ -12,13 +12,14 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 import psutil
 from common import ROOT, Row
 
+CREW, MEMBER = "ray::RemoteCrew", "ray::MemberActor"  # titles of processes of Ray's
 MARK = "POLYPLAY_BENCH"  # in the environment of all that belongs to a run or a cluster
 SHM, TMP = Path("/dev/shm"), Path("/tmp")
 TOKEN = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32), "RAY_worker_niceness": "0"}
@@ -94,6 +95,14 @@ class Raylets(Marked):
         self._runs.stdin.flush()
         self._runs.stdout.readline()
 
+    def raylet(self, name: str) -> int:
+        """The newest of that name. Raises ValueError."""
+        return max(pid for pid, words in self.raylets().items() if words.endswith(f"--node-name={name}"))
+
+    def raylets(self) -> dict[int, str]:
+        """Their commands, the head's too."""
+        return {i: words for i, words in self.processes().items() if words.partition(" ")[0].endswith("/raylet")}
+
     def close(self) -> None:
         """End it, and whatever belonged to it."""
         with contextlib.suppress(OSError, subprocess.TimeoutExpired):
@@ -105,9 +114,18 @@ class Raylets(Marked):
 
 
 class Run(Marked):
-    """`polyplay train`, or another command, and what it says and writes. cluster: None where it has one of its own."""
+    """`polyplay train`, or another command, and what it says and writes. cluster: None where it has one of its own.
+    run: its folder; program: what runs it.
+    """
 
-    def __init__(self, words: Iterable[str], place: Path, cluster: Raylets | None = None, run: Path | None = None):
+    def __init__(
+        self,
+        words: Iterable[str],
+        place: Path,
+        cluster: Raylets | None = None,
+        run: Path | None = None,
+        program: Sequence[str] = ("-m", "polyplay"),
+    ):
         super().__init__()
         self.run, self.cluster, self.folder = run or place / "run", cluster, place / "temporary"
         self.folder.mkdir(exist_ok=True)
@@ -115,7 +133,7 @@ class Run(Marked):
         self.log = place / "said"
         self._shm = set(os.listdir(SHM))
         self._out = self.log.open("ab")
-        command = [sys.executable, "-m", "polyplay", *words, "--run", str(self.run)]
+        command = [sys.executable, *program, *words, "--run", str(self.run)]
         null: Any = subprocess.DEVNULL
         self.main = subprocess.Popen(command, env=self.env, cwd=place, stdin=null, stdout=self._out, stderr=self._out)
         self.owned = {self.folder}  # folders of its own
@@ -128,16 +146,25 @@ class Run(Marked):
         return []
 
     def updates(self) -> int:
-        return next((row["updates"] for row in reversed(self.rows("metrics.jsonl"))), 0)
+        """All so far, of all members of a population."""
+        names = ["metrics.jsonl", *(f"{path.relative_to(self.run)}/metrics.jsonl" for path in self._members())]
+        newest = [next(reversed(self.rows(name)), {}) for name in names]
+        return sum(row.get("updates", 0) for row in newest)
+
+    def _members(self) -> list[Path]:
+        return sorted(self.run.glob("members/[0-9]*"))
 
     def workers(self) -> int:
-        """How many work elsewhere, by the newest report."""
+        """How many work elsewhere, by the newest report; a population's members by their processes."""
+        if self._members():
+            return sum(MEMBER in words for words in self.all_processes().values())
         row = next(iter(self.rows("metrics.jsonl")[-1:]), {})
         return sum(host["workers"] for host in row.get("hosts", {}).values())
 
     def saved(self) -> dict[str, int]:
         """Counters of the newest checkpoint; {}: there is none of a later update than 0."""
-        for path in sorted((self.run / "checkpoints").glob("[0-9]*"), reverse=True):
+        roots = [self.run, *self._members()]
+        for path in sorted((path for root in roots for path in root.glob("checkpoints/[0-9]*")), reverse=True):
             with contextlib.suppress(OSError, ValueError):
                 counters: dict[str, int] = json.loads((path / "manifest.json").read_text())["counters"]
                 return counters if counters["updates"] else {}
@@ -178,11 +205,14 @@ class Run(Marked):
             self.owned |= {TMP / part.split("/")[2] for part in words.split() if "=/tmp/polyplay-" in f"={part}"}
 
     def left(self) -> list[str]:
-        """What is there of it once it has ended: processes, folders, files of shared memory."""
+        """What is there of it once it has ended: processes, folders, files of shared memory. The next crew on a
+        machine removes the folder of one that was killed there.
+        """
         found = list(self.all_processes().values())
         found += [str(path) for path in self.owned if path.exists() and path.name.startswith("polyplay-")]
         temporary = [*self.folder.glob("polyplay-*")]
         temporary += [] if self.cluster is None else [*self.cluster.folder.glob("polyplay-*")]
+        temporary = [x for x in temporary if not x.name.startswith("polyplay-crew-") or _owner_lives(x)]
         names = [name for name in os.listdir(SHM) if name not in self._shm and "polyplay" in name]
         return found + [str(path) for path in temporary] + names
 
@@ -193,9 +223,13 @@ class Run(Marked):
         self._out.close()
 
 
+def _owner_lives(folder: Path) -> bool:
+    return psutil.pid_exists(int(folder.name.split("-")[2]))
+
+
 def is_ours(words: str) -> bool:
     """Whether this process of a cluster belongs to a run, by its command or title."""
-    return words.startswith("polyplay: ") or "RemoteCrew" in words
+    return words.startswith(("polyplay: ", CREW, MEMBER))
 
 
 def listening(pids: Iterable[int]) -> set[tuple[str, int]]:
