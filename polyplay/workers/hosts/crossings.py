@@ -288,6 +288,7 @@ class Weights(Flow):
         self._version = -1  # of the vector that was sent, or is here
         self._waiting, self._last = False, (params.version, -1, b"")
         self._sent = -math.inf, 0  # when, and slots that had come then
+        self._vector = torch.empty(params.size)
 
     def activate(self, gives: bool) -> None:
         """One of the readers wakes the line for all; so does who begins to wait."""
@@ -331,10 +332,10 @@ class Weights(Flow):
             yield from self.traffic.files("checkpoints/champion-*/manifest.json", keep=True)
         vector = []
         if rounds >= 0 and self._version != version:
-            vector = [torch.empty(params.size)]
-            version = self._version = params._newest.read(vector[0], params.check)  # a later one may be there by now
+            vector = [self._vector.numpy()]
+            version = self._version = params._newest.read(self._vector, params.check)  # perhaps a later one
         news = np.concatenate([[version, rounds], np.frombuffer(learnt, np.int64)])
-        yield parts.VECTOR, 0, [news.astype(np.int64), *(x.numpy() for x in vector)]
+        yield parts.VECTOR, 0, [news.astype(np.int64), *vector]
 
     def land(self, part: int, i: int, arrays: list[np.ndarray], gives: bool) -> None:
         params = self.params
