@@ -239,6 +239,7 @@ class Traffic:
         self.seats: set[tuple[int, End]] = set()  # ends that are on the other machine
         self.names: dict[tuple[int, End], str] = {}  # of workers, as files have them
         self.active: list[tuple[Flow, bool]] = []  # flows that this side sends, and whether as the writer
+        self.gave: dict[int, bool] = {}  # by flow that crosses, or did: whether the writer was on this side
         self.known: dict[int, Any] = {}  # tokens that the other side has
         self.unwritten: dict[str, str] = {}  # parts of checkpoints that could not be written here, and why
         self.landed = 0  # slots
@@ -299,6 +300,7 @@ class Traffic:
                 self.known[flow.number] = flow.token(gives)
             if flow.number not in before:
                 flow.activate(gives)
+        self.gave |= {flow.number: gives for flow, gives in active}
         self.active = active
         for thing, crossing in enumerate(self.crossings):
             for bell, end in crossing.bells:
@@ -331,7 +333,8 @@ class Traffic:
             self._write(i, arrays)
         else:
             flow = self.flows[number]
-            flow.land(part, i, arrays, self.gives(flow))
+            # what a reader sent before its writer was there too may have been on its way
+            flow.land(part, i, arrays, self.gave.get(number, self.gives(flow)))
 
     def close(self) -> None:
         """away: end every wait."""
