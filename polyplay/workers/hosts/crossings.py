@@ -459,7 +459,7 @@ class Held(First):
     def token(self, gives: bool) -> int:
         number = int(self.server.head[servers.HOLD])
         memory_barrier()
-        if number % 2 and self.cells[servers.BUSY] == 0:
+        if number % 2 and self.server.held(number)[self.k]:  # on this machine, or where home has heard so
             self._last = number
         return self._last
 
