@@ -210,13 +210,12 @@ class Pair(Flow):
             yield from self.slots.pieces(slot) if gives else self.slots.returned(slot)
         yield RINGS, 0, [np.concatenate([new, written._ring])]
 
-    def begin(self, gives: bool) -> Iterator[Piece]:
+    def begin(self, gives: bool, token: tuple[int, int]) -> Iterator[Piece]:
         """Who is here goes on meanwhile: it takes, then puts."""
-        queue, (taken, put) = self.queue, self.token(gives)
+        queue, (taken, put) = self.queue, token
         empty, full = np.array(queue._rings[0, self.i]), np.array(queue._rings[1, self.i])
         mine, theirs = (full, empty) if gives else (empty, full)
         mine[8], theirs[0] = put, taken
-        self.traffic.known[self.number] = taken, put
         owner = self.i // queue.each
         cells = self.slots.cells(slice(owner * queue.share, (owner + 1) * queue.share))
         cells = [np.array(x) for x in cells]
@@ -463,7 +462,7 @@ class Held(First):
             self._last = number
         return self._last
 
-    def begin(self, gives: bool) -> Iterator[Piece]:
+    def begin(self, gives: bool, token: int) -> Iterator[Piece]:
         yield from ()
 
     def pieces(self, old: Any, new: int, gives: bool) -> Iterator[Piece]:

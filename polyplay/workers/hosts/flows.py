@@ -90,9 +90,11 @@ class Flow(ABC):
     def land(self, part: int, i: int, arrays: list[np.ndarray], gives: bool) -> None:
         """Write what came from the other side. gives: this is the writer's side."""
 
-    def begin(self, gives: bool) -> Iterator[Piece]:
-        """What a worker that begins over there has to know; it is sent with the token."""
-        yield from self.pieces(None, self.token(True), True)
+    def begin(self, gives: bool, token: Any) -> Iterator[Piece]:
+        """What a worker that begins over there has to know. gives: the writer is here, and goes on; token: of this side,
+        what is newer is sent later.
+        """
+        yield from self.pieces(None, token if gives else self.token(True), True)
 
     def activate(self, gives: bool) -> None:  # noqa: B027 - most need nothing
         """It crosses from now on."""
@@ -275,18 +277,24 @@ class Traffic:
         return elsewhere and writer if self.away else there and not writer
 
     def begin(self, seat: RemoteSeat) -> Iterator[Frame]:
-        """home: a worker will begin over there; what is here of all that it writes, and reads."""
-        keys, sending = seat.keys(), {flow.number: gives for flow, gives in self.active}
-        for flow in self.flows:
+        """home: a worker will begin over there; what is here of all that it writes, and reads. Tokens as in news."""
+        keys, sending, found = seat.keys(), {flow.number: gives for flow, gives in self.active}, []
+        for flow in reversed(self.flows):
             first = not self.seats and EVERYONE in flow.readers
             writes = self._holds(keys, flow, flow.writer)
             if not (writes or first or any(self._holds(keys, flow, end) for end in flow.readers)):
                 continue
+            # where both are there they have all from each other
+            if flow.number in sending or writes or not self._there(flow, flow.writer):
+                gives = sending.get(flow.number, not writes)
+                found.append((flow, gives, flow.token(gives)))
+                memory_barrier()
+        for flow, gives, token in reversed(found):
             if flow.number in sending:
-                yield from self._changed(flow, sending[flow.number], flow.token(sending[flow.number]))
-            elif writes or not self._there(flow, flow.writer):  # else they have all from each other
-                self.known[flow.number] = flow.token(not writes)
-                for piece in flow.begin(not writes):
+                yield from self._changed(flow, gives, token)
+            else:
+                self.known[flow.number] = token
+                for piece in flow.begin(gives, token):
                     yield flow.number, *piece
 
     def sit(self, seat: RemoteSeat) -> None:
