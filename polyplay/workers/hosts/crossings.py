@@ -514,13 +514,14 @@ class Reports(Cells):
 
     def __init__(self, league: League, a: int):
         self.rows = [league._draws[a], league._players[a], league._outcomes[a]]
-        cells = [league.lost[a : a + 1], league.acknowledged[a : a + 1], league.reported[a : a + 1]]
+        # who sees a draw acknowledged has all that was reported before
+        cells = [league.lost[a : a + 1], league.reported[a : a + 1], league.acknowledged[a : a + 1]]
         super().__init__(End("league", a), [MAIN], cells, [league._bells[0]])
 
     def pieces(self, old: bytes | None, new: bytes, gives: bool) -> Iterator[Piece]:
         rows = []
         if old is not None:
-            begun, until = (int(self.split(data)[2][0]) for data in (old, new))
+            begun, until = (int(self.split(data)[1][0]) for data in (old, new))
             rows = [np.array([begun]), *(x[np.arange(begun, until) % RESULTS] for x in self.rows)]
         yield MARK, 0, [np.frombuffer(new, np.uint8), *rows]
 

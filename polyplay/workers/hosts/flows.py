@@ -115,7 +115,12 @@ class Cells(Flow):
         self.views = views
 
     def token(self, gives: bool) -> bytes:
-        return b"".join(view.tobytes() for view in self.views)
+        """The last is read first: who sees it has what was written before."""
+        found = []
+        for view in reversed(self.views):
+            found.append(view.tobytes())
+            memory_barrier()
+        return b"".join(reversed(found))
 
     def pieces(self, old: bytes | None, new: bytes, gives: bool) -> Iterator[Piece]:
         yield MARK, 0, [np.frombuffer(new, np.uint8)]
