@@ -360,6 +360,8 @@ class Traffic:
         """The part of a checkpoint that a worker has written. Others that are whole go along: those of actors whose
         memory is here, which has their answers.
         """
+        if not self.away:  # of an answer that is passed on: they stay at home
+            return
         name = self.names.get((thing, end), "")
         for where in ("workers/[a-z]*", "agents/*/[a-z]*", f"replay/{name}/[0-9a-z]*"):
             yield from self.files(f"checkpoints/.partial-*/{where}", name)
