@@ -399,8 +399,9 @@ class Traffic:
             pass
         except OSError as e:
             temporary.unlink(missing_ok=True)
-            self.unwritten[owner] = f"{name} could not be written: {e.strerror or e}"
-            self.warn(self.unwritten[owner])
+            why = f"{name} could not be written: {e.strerror or e}"
+            self.unwritten |= dict.fromkeys((owner, Path(name).stem), why)  # who sends it, and whose it is
+            self.warn(why)
 
     warn: Callable[[str], None] = staticmethod(lambda text: None)  # is told of a file that could not be written
 
