@@ -379,7 +379,9 @@ class Traffic:
                     path.unlink(missing_ok=True)
 
     def _write(self, i: int, arrays: list[np.ndarray]) -> None:
-        """A piece of a file. What can't be written is left out, and its owner's answer says so."""
+        """A piece of a file. What can't be written at home is left out, and its owner's answer says so; elsewhere nobody
+        can do without.
+        """
         name, owner = (bytes(x).decode() for x in arrays[:2])
         if self.root is None or not ACCEPTED.fullmatch(name):
             raise ValueError(f"a file named {name!r}")
@@ -399,6 +401,8 @@ class Traffic:
             pass
         except OSError as e:
             temporary.unlink(missing_ok=True)
+            if self.away:
+                raise
             why = f"{name} could not be written: {e.strerror or e}"
             self.unwritten |= dict.fromkeys((owner, Path(name).stem), why)  # who sends it, and whose it is
             self.warn(why)
