@@ -172,7 +172,7 @@ class LineEnd:
         self.on: dict[str, Callable[[Any], None]] = {
             BEAT: lambda _: None,
             ECHO: self._echoed,
-            CLOSE: lambda _: self.end(""),
+            CLOSE: lambda why: self.end(why or ""),
             **on,
         }
         if traffic.away:  # one side alone answers, so that never both wait for the other to read
