@@ -262,3 +262,15 @@ def test_what_the_main_process_writes_comes_over_a_line_while_it_runs():
     home.request(home.close)
     for thread in threads:
         thread.join(LONG)
+
+
+def test_one_look_is_for_all_that_rang_before_it():
+    one, other = lines()
+    end, looks = end_of(one), list[float]()
+    end.traffic.news = lambda now: looks.append(now) or iter(())  # type: ignore[method-assign]
+    for _ in range(1000):
+        end.bell.post()
+    end.request(end.close)
+    end.run()
+    assert len(looks) <= 2
+    other.close()
