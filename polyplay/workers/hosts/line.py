@@ -236,6 +236,8 @@ class LineEnd:
         except Closed:
             self.end("")
         except LineLost as e:
+            if loop == self._serve:  # the other thread may be about to read why
+                self.closed.wait(BEAT_EVERY)
             self.end(str(e))
         except Exception as e:  # nobody else would notice
             self.fail(f"a thread of its line failed: {e!r}")
