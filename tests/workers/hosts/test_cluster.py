@@ -13,8 +13,8 @@ import pytest
 
 import polyplay
 from polyplay.core import checkpoint
-from polyplay.workers.hosts import engines
-from polyplay.workers.hosts.engines import GREETING, HeadWatch, answers
+from polyplay.workers.hosts import cluster
+from polyplay.workers.hosts.cluster import GREETING, HeadWatch, answers
 from tests.workers.hosts.runs import wait_for
 
 
@@ -53,7 +53,7 @@ def test_nobody_a_stopped_process_and_what_is_no_address_do_not_answer():
 
 def test_a_head_is_lost_after_so_many_tries_in_vain_one_after_the_other(monkeypatch):
     said = iter([False, False, True, False, False, False])
-    monkeypatch.setattr(engines, "answers", lambda address, seconds: next(said, False))
+    monkeypatch.setattr(cluster, "answers", lambda address, seconds: next(said, False))
     counts, watch = list[int](), HeadWatch("10.0.0.1:6379", every=0.001, tries=3)
     try:
         assert watch.failing() == "" or watch.failed >= 3
@@ -67,15 +67,15 @@ def test_a_head_is_lost_after_so_many_tries_in_vain_one_after_the_other(monkeypa
 
 
 def test_a_lost_head_ends_the_run_in_order_with_a_checkpoint_and_status_1(monkeypatch, tmp_path, capfd):
-    """Of a fleet of no machines, whose engine fails once something was learnt."""
+    """Of a fleet of no machines, whose cluster fails once something was learnt."""
     run, lines, no = tmp_path / "run", ["machine a has joined"], lambda *who: 0
     why = "--hosts: the head, 10.0.0.1:6379, has given no answer for 20 s"
-    engine = SimpleNamespace(failing=lambda: why * (run / "metrics.jsonl").exists())
-    fleet = SimpleNamespace(engine=engine, check=lambda crew: "none", report=dict, prepare=no, close=no)
+    failing = SimpleNamespace(failing=lambda: why * (run / "metrics.jsonl").exists())
+    fleet = SimpleNamespace(cluster=failing, check=lambda crew: "none", report=dict, prepare=no, close=no)
     vars(fleet).update(
         is_away=no, learner_away=no, cores=no, cores_for=no, news=lambda: [lines.pop() for _ in lines[:]]
     )
-    monkeypatch.setattr(engines, "fleet_of", lambda options: fleet)
+    monkeypatch.setattr(cluster, "fleet_of", lambda options: fleet)
     given = {"env": "toy:catch", "network": "mlp", "hidden": (8,), "serial": True, "report_every": 0.1}
     result = polyplay.train("a2c", **given, steps=10**9, tensorboard=False, run=str(run))
     assert (result.exit_code, result.reason) == (1, why)

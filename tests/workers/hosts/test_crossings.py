@@ -9,15 +9,16 @@ from typing import Any
 import numpy as np
 import psutil
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from polyplay.buffers.replay_worker import SampleQueue
 from polyplay.buffers.rollout_queue import RolloutQueue
 from polyplay.core.tree import Field
+from polyplay.weights.params import Params
 from polyplay.workers.hosts import crossings, remote
 from tests.buffers.test_replay_worker import draw, slots_of
-from tests.workers.hosts.by_hand import Wire, fill, queue_of
+from tests.workers.hosts.by_hand import Vector, Wire, fill, queue_of
 
 # Queues of rollouts.
 
@@ -90,111 +91,6 @@ def test_losses_at_any_time_lose_no_slot_and_learn_every_rollout_at_most_once(ta
                     wires[next(reversed(wires))].back()
     slots = [producers[p].slot() for p in range(3) for _ in range(3)]
     assert sorted(slots) == list(range(9)), "a slot was lost"
-
-
-class Walk:
-    """Two producers and a reader, who is here or on machine 1; any of them may begin anew on machine 0 or 1. Machine 0
-    may be lost, once what it wrote has come home.
-    """
-
-    def __init__(self, reader_away: bool):
-        self.queue, self.numbers = queue_of(2, 3), remote.TwinNumbers()
-        self.wires = [self._machine(0), self._machine(1)]
-        if reader_away:
-            self.wires[1].seat("source")
-        self.where: list[int | None] = [None, None]
-        self.sides: list[Any] = [self.queue, self.queue]
-        self.writers, self.made = [self.queue.producer(p) for p in range(2)], [0, 0]
-        there = self.wires[1].twins[0] if reader_away else self.queue
-        self.batches, self.seen = there.batches(1).consumer(0, wait=False), list[list[int]]([[], []])
-
-    def _machine(self, relay: int) -> Wire:
-        return Wire(self.queue, relay=relay, numbers=self.numbers)
-
-    def make(self, p: int) -> bool:
-        slot = self.writers[p].slot()
-        if slot is None:
-            return False
-        fill(self.sides[p], slot, 1000 * p + self.made[p])
-        self.writers[p].commit(slot)
-        self.made[p] += 1
-        return True
-
-    def read(self, _: int) -> bool:
-        batch = next(self.batches)
-        if batch is None:
-            return False
-        (number,) = set(batch[0]["obs"].ravel().tolist())
-        p, i = divmod(int(number), 1000)
-        self.seen[p].append(i)
-        return True
-
-    def seat(self, p: int, m: int) -> None:
-        """From here to a machine, or a new one in its place, which was filling a slot."""
-        if self.where[p] is None:
-            self.writers[p].slot()
-            self.wires[m].seat("out", p, land=False)
-            self.wires[m].land_away()
-            self.where[p], self.sides[p] = m, self.wires[m].twins[0]
-        elif self.where[p] == m:
-            self.writers[p].slot()
-        else:
-            return
-        self.writers[p] = self.sides[p].producer(p)
-
-    def lose(self, p: int) -> None:
-        self.wires[0].back()
-        there = [i for i in range(2) if self.where[i] == 0]
-        self.wires[0] = self._machine(0)
-        for i in there:
-            self.where[i] = None
-            self.sides[i] = self.queue
-            self.writers[i] = self.queue.producer(i)
-            self.seat(i, p)
-
-    def step(self, what: str, p: int) -> None:
-        wire = self.wires[p]
-        match what:
-            case "make":
-                self.make(p)
-            case "read":
-                self.read(p)
-            case "send":
-                wire.send()
-            case "send back":
-                wire.send_back()
-            case "land":
-                wire.land_away(2)
-            case "land home":
-                wire.land_home(2)
-            case "seat":
-                self.seat(p, 0)
-            case "seat too":
-                self.seat(p, 1)
-            case "lose":
-                self.lose(p)
-
-    def end(self) -> None:
-        for _ in range(6):
-            for wire in self.wires:
-                wire.both()
-            while self.read(0):
-                pass
-        for p in range(2):
-            assert self.seen[p] == list(range(self.made[p]))
-            assert [self.make(p) for _ in range(4)] == [True] * 3 + [False], "a slot was lost"
-
-
-WALKS = ["make", "make", "read", "send", "send back", "land", "land home", "seat", "seat too", "lose"]
-
-
-@settings(max_examples=150)
-@given(away=st.booleans(), moves=st.lists(st.tuples(st.sampled_from(WALKS), st.integers(0, 1)), max_size=80))
-def test_a_reader_sees_every_rollout_once_and_in_order_however_lines_send_and_workers_begin_anew(away, moves):
-    walk = Walk(away)
-    for what, p in moves:
-        walk.step(what, p)
-    walk.end()
 
 
 def test_a_writer_that_joins_its_reader_leaves_homes_copy_whole():
@@ -313,6 +209,131 @@ def test_how_far_learning_is_and_what_memories_got_cross():
     wire.both()
     assert samples.fresh() == 34.0
     assert (there.left, there.version) == (0.5, 9)
+
+
+# Weights.
+
+
+def params_of(readers: int = 1) -> Params:
+    params = Params(5, readers)
+    params.patience = 0.0
+    return params
+
+
+def publish(params: Params, version: int) -> None:
+    params.publish(Vector([float(version)] * 5), version, version)
+
+
+def pulled(params: Params) -> int:
+    """The version of the newest weights, which are whole."""
+    vector: Any = Vector([-1.0] * 5)
+    version = params.pull(vector)
+    assert vector.flat.tolist() == [float(version)] * 5, "torn"
+    return version
+
+
+def test_weights_go_out_four_times_a_rollout_or_once_a_second_and_at_once_to_who_waits():
+    params = params_of(readers=8)
+    wire = Wire(params)
+    for i in range(8):  # one rollout of each is a rollout: two slots between two versions
+        wire.seat("params", i)
+    there = wire.twins[0]
+    steps = [
+        (0, 0.0, 0, 0),
+        (1, 0.1, 1, 0),
+        (2, 0.2, 2, 2),
+        (3, 0.3, 3, 2),
+        (4, 0.3, 4, 4),
+        (5, 1.2, 4, 4),
+        (6, 1.3, 4, 6),
+    ]
+    for version, now, landed, sent in steps:
+        wire.home.landed = landed
+        publish(params, version)
+        wire.out(now)
+        assert pulled(there) == there.round == sent
+    publish(params, 7)
+    wire.out(1.4)
+    assert there.version == 6
+    there._waiting[3] = 1
+    wire.back()
+    assert wire.bells[0].wait(0), "home looks again"
+    wire.out(1.4)
+    assert pulled(there) == 7
+    there._waiting[3] = 0
+    wire.back()
+    publish(params, 8)
+    wire.out(1.5)
+    assert there.version == 7
+
+
+def test_who_begins_to_wait_elsewhere_wakes_the_line():
+    params = params_of()
+    wire = Wire(params)
+    wire.seat("params")
+    there = wire.twins[0]
+    while wire.bells[1].wait(0.0):
+        pass
+    assert not there.wait(0, 0, 0.001)
+    assert wire.bells[1].wait(0.0)
+    assert not params._bells[1].wait(0.0)
+
+
+def test_weights_that_come_wake_who_waits_and_bring_how_many_rollouts_they_learnt_from():
+    params = params_of(readers=2)
+    wire = Wire(params)
+    wire.seat("params", 1)
+    there = wire.twins[0]
+    there._waiting[1] = 1
+    wire.back()
+    params.publish(Vector([3.0] * 5), 3, 2, np.array([4, 6]))
+    wire.out()
+    assert there._bells[1].wait(0)
+    assert there.wait(2, 1, 0.0, learnt=6)
+    assert not there.wait(2, 1, 0.0, learnt=7)
+    params.stay(slice(0, 2), np.array([7, 7]))
+    wire.out()
+    assert there.wait(2, 1, 0.0, learnt=7)
+    assert pulled(there) == 3
+
+
+def test_a_reader_that_begins_late_has_the_newest_weights_at_once():
+    params = params_of(readers=2)
+    publish(params, 3)
+    wire = Wire(params)
+    wire.seat("params", 1)
+    assert pulled(wire.twins[0]) == 3
+
+
+@given(moves=st.lists(st.tuples(st.sampled_from("psslbbr"), st.integers(0, 1), st.booleans()), max_size=60))
+def test_weights_of_a_learner_elsewhere_are_whole_and_never_go_back_on_any_machine(moves):
+    """It is on machine 0, its readers here and on machine 1: home is between."""
+    params = params_of(readers=2)
+    learner, actor = Wire(params, relay=0), Wire(params, relay=1)
+    learner.seat("publish")
+    actor.seat("params", 1)
+    sides, seen, version, now = [params, actor.twins[0]], [-1, -1], 0, 0.0
+    for what, i, waits in moves:
+        wire, now = (learner, actor)[i], now + 0.3
+        if what == "p":
+            publish(learner.twins[0], version)
+            version += 1
+        elif what == "s":
+            wire.send(now) if waits else wire.send_back(now)
+        elif what == "l":
+            wire.land_away(1), wire.land_home(1)
+        elif what == "b":
+            wire.both(now)
+        elif sides[i].round >= 0:
+            sides[i]._waiting[i] = waits
+            new = pulled(sides[i])
+            assert new >= seen[i]
+            seen[i] = new
+    for _ in range(2):
+        now += 1.0
+        learner.both(now), actor.both(now)
+    if version:
+        assert [pulled(side) for side in sides] == [version - 1] * 2
 
 
 # Stacked pictures.

@@ -18,7 +18,7 @@ from polyplay.core.shared_memory import Semaphores
 from polyplay.core.worker import RunControl
 from polyplay.workers.hosts import line as line_module
 from polyplay.workers.hosts.flows import Traffic
-from polyplay.workers.hosts.line import BEAT, CLOSE, LARGE, WORD, Line, LineEnd, Listener, LineLost, connect
+from polyplay.workers.hosts.line import BEAT, CLOSE, LARGE, WORD, Line, LineEnd, LineLost, Listener, connect
 from tests.workers.hosts.by_hand import Wire
 
 KEY, LONG = b"k" * 32, 30.0  # seconds
