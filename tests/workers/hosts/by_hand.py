@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -72,21 +72,39 @@ class Wire:
         self.home = Traffic([crossing_of(x) for x in things], False, relay, roots[0])
         self.away = Traffic([crossing_of(x) for x in self.twins], True, 0, roots[1])
         self.to_away, self.to_home = deque[Frame | RemoteSeat](), deque[Frame]()
+        nothing: list[Frame] = []
+        self._sending, self._sending_back = iter(nothing), iter(nothing)  # looks that go on
 
-    def seat(self, *of: Any, land: bool = True, **more: Any) -> None:
-        """Begin a worker there. land: at once, else with what is on its way."""
+    def seat(self, *of: Any, land: bool = True, meanwhile: Callable[[], None] = lambda: None, **more: Any) -> None:
+        """Begin a worker there. land: at once, else with what is on its way. meanwhile: what others do between frames."""
         seat = of[0] if isinstance(of[0], RemoteSeat) else seat_of(*of, **more)
-        self.to_away.extend(copied(self.home.begin(seat)))
+        self.to_away.extend(self._sending)
+        for frame in copied(self.home.begin(seat)):
+            self.to_away.append(frame)
+            meanwhile()
         self.home.sit(seat)
         self.to_away.append(seat)
         if land:
             self.land_away()
 
     def send(self, now: float = 0.0) -> None:
-        self.to_away.extend(copied(self.home.news(now)))
+        self.to_away.extend([*self._sending, *copied(self.home.news(now))])
 
     def send_back(self, now: float = 0.0) -> None:
-        self.to_home.extend(copied(self.away.news(now)))
+        self.to_home.extend([*self._sending_back, *copied(self.away.news(now))])
+
+    def send_one(self) -> None:
+        """A frame; workers go on before the next one of the same look."""
+        if (frame := next(self._sending, None)) is None:
+            self._sending = copied(self.home.news(0.0))
+            frame = next(self._sending, None)
+        self.to_away.extend([] if frame is None else [frame])
+
+    def send_one_back(self) -> None:
+        if (frame := next(self._sending_back, None)) is None:
+            self._sending_back = copied(self.away.news(0.0))
+            frame = next(self._sending_back, None)
+        self.to_home.extend([] if frame is None else [frame])
 
     def land_away(self, n: int = 1 << 30) -> None:
         for _ in range(min(n, len(self.to_away))):
@@ -113,7 +131,7 @@ class Wire:
         self.out(now)
 
 
-def copied(frames: Iterable[Frame]) -> Iterable[Frame]:
+def copied(frames: Iterable[Frame]) -> Iterator[Frame]:
     """As a line does where they are sent."""
     for number, part, i, arrays in frames:
         yield number, part, i, [np.array(x, order="C") for x in arrays]
