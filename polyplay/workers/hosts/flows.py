@@ -91,8 +91,8 @@ class Flow(ABC):
         """Write what came from the other side. gives: this is the writer's side."""
 
     def begin(self, gives: bool, token: Any) -> Iterator[Piece]:
-        """What a worker that begins over there has to know. gives: the writer is here, and goes on; token: of this side,
-        what is newer is sent later.
+        """What a worker that begins over there has to know. gives: the writer is here, and goes on. token: of this
+        side; what is newer is sent later.
         """
         yield from self.pieces(None, token if gives else self.token(True), True)
 
@@ -282,15 +282,14 @@ class Traffic:
         return elsewhere and writer if self.away else there and not writer
 
     def begin(self, seat: RemoteSeat) -> Iterator[Frame]:
-        """home: a worker will begin over there; what is here of all that it writes, and reads. Tokens as in news."""
+        """home: a worker will begin over there; what is here of all that it writes, and reads, with all news."""
         keys, sending, found = seat.keys(), {flow.number: gives for flow, gives in self.active}, []
         for flow in reversed(self.flows):
             first = not self.seats and EVERYONE in flow.readers
             writes = self._holds(keys, flow, flow.writer)
-            if not (writes or first or any(self._holds(keys, flow, end) for end in flow.readers)):
-                continue
+            reads = first or any(self._holds(keys, flow, end) for end in flow.readers)
             # where both are there they have all from each other
-            if flow.number in sending or writes or not self._there(flow, flow.writer):
+            if flow.number in sending or writes or (reads and not self._there(flow, flow.writer)):
                 gives = sending.get(flow.number, not writes)
                 found.append((flow, gives, flow.token(gives)))
                 memory_barrier()
@@ -379,8 +378,8 @@ class Traffic:
                     path.unlink(missing_ok=True)
 
     def _write(self, i: int, arrays: list[np.ndarray]) -> None:
-        """A piece of a file. What can't be written at home is left out, and its owner's answer says so; elsewhere nobody
-        can do without.
+        """A piece of a file. What can't be written at home is left out, and its owner's answer says so; elsewhere it is
+        needed.
         """
         name, owner = (bytes(x).decode() for x in arrays[:2])
         if self.root is None or not ACCEPTED.fullmatch(name):

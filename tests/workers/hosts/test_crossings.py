@@ -139,6 +139,23 @@ def test_a_checkpoint_is_asked_for_after_what_was_taken_before():
     assert queue.late(0, 12) == [1]
 
 
+def test_a_worker_that_begins_brings_another_one_there_no_news_ahead_of_others():
+    queue = queue_of()
+    wire = Wire(queue)
+    wire.seat("out", 0)
+    there = wire.twins[0]
+    producer = there.producer(0)
+    slot = producer.slot()
+    fill(there, slot, 5)
+    producer.commit(slot)
+    wire.back()
+    next(queue.batches(1).consumer(0, wait=False))
+    queue.ask(0, 12)
+    wire.seat("out", 1)
+    assert there.asked(1) == 12
+    assert producer.flight() == {}
+
+
 # Queues of drawn batches.
 
 
