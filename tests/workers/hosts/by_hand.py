@@ -76,7 +76,7 @@ class Wire:
         self._sending, self._sending_back = iter(nothing), iter(nothing)  # looks that go on
 
     def seat(self, *of: Any, land: bool = True, meanwhile: Callable[[], None] = lambda: None, **more: Any) -> None:
-        """Begin a worker there. land: at once, else with what is on its way. meanwhile: what others do between frames."""
+        """Begin a worker there. land: at once, else with what is on its way. meanwhile: others do, between frames."""
         seat = of[0] if isinstance(of[0], RemoteSeat) else seat_of(*of, **more)
         self.to_away.extend(self._sending)
         for frame in copied(self.home.begin(seat)):
