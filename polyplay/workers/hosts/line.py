@@ -176,7 +176,7 @@ class LineEnd:
             **on,
         }
         if traffic.away:  # one side alone answers, so that never both wait for the other to read
-            self.on[BEAT] = lambda _: self.tell(ECHO)
+            self.on[BEAT] = self._echo
         self.why, self.closed = "", threading.Event()
         self.beaten = self.round_trip = 0.0  # when the last beat went; seconds to the echo of one
         self.each_beat: Callable[[], None] = lambda: None  # what the sending thread does besides
@@ -226,6 +226,10 @@ class LineEnd:
                 self.traffic.land((*head, arrays))
             else:
                 self.on[head[0]](head[1])
+
+    def _echo(self, _: Any) -> None:
+        with contextlib.suppress(LineLost):  # what comes next says why
+            self.tell(ECHO)
 
     def _echoed(self, _: Any) -> None:
         self.round_trip = time.perf_counter() - self.beaten

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from polyplay.workers.hosts import flows, remote
+from polyplay.workers.hosts import crossings, flows, remote
 from tests.workers.hosts.by_hand import Wire, fill, queue_of
 
 
@@ -159,7 +159,8 @@ MOVES = st.lists(st.tuples(st.sampled_from(WALKS), st.integers(0, 1), st.boolean
 def test_a_reader_sees_every_rollout_once_and_in_order_however_lines_send_and_workers_begin_anew(away, moves):
     walk = Walk(away)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(flows, "memory_barrier", walk.go_on)
+        for module in (flows, crossings):
+            patch.setattr(module, "memory_barrier", walk.go_on)
         for move in moves:
             walk.step(*move)
     walk.end()
