@@ -201,8 +201,7 @@ class LineEnd:
 
     def close(self) -> None:
         """In the sending thread: both ends stop, as is wished."""
-        self.tell(CLOSE)
-        self.end("")
+        self.end("", tell=True)
 
     def _serve(self) -> None:
         beat = 0.0
@@ -248,15 +247,16 @@ class LineEnd:
 
     def fail(self, why: str) -> None:
         """This end is closed, and says why."""
-        with contextlib.suppress(LineLost):
-            self.tell(CLOSE, why)
-        self.end(why)
+        self.end(why, tell=True)
 
-    def end(self, why: str) -> None:
-        """This end is closed; why: where that was nobody's wish."""
+    def end(self, why: str, tell: bool = False) -> None:
+        """This end is closed; why: where that was nobody's wish. tell: the other end, which may close at once."""
         if not self.closed.is_set():
             self.why = why
             self.closed.set()
+            if tell:
+                with contextlib.suppress(LineLost):
+                    self.tell(CLOSE, why)
             self.line.close()
             self.bell.post()
 
