@@ -91,7 +91,8 @@ class Walk:
         """What workers do while a line is between two cells."""
         self.turn += self.on
         if self.on and self.turn % 2:
-            self.read()
+            while self.read():  # what was taken is given back at the next
+                pass
             self.ask()
         for p in self.acting if self.on else ():
             self.make(p)
