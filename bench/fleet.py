@@ -16,6 +16,7 @@ tests/faults.py takes; the workers are send, serve_replay and learn.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
 import statistics
 import sys
@@ -43,7 +44,7 @@ from polyplay.core.worker import Hyperparameters, WorkerContext
 from polyplay.envs import Envs
 from polyplay.weights.params import Params
 from polyplay.workers.crew import Crew
-from polyplay.workers.hosts.engines import LocalMachines
+from polyplay.workers.hosts.cluster import Cluster
 from polyplay.workers.hosts.fleet import Fleet
 from tests.faults import FaultInjector, parse_faults
 
@@ -343,7 +344,7 @@ def main() -> None:
 
 
 LANES, WEIGHTS = 360, 3_292_838  # all actors; parameters of the dueling network for 84 × 84 × 4 and 6 actions
-PARTS = ("send", "agent", "link", "serve_replay", "learn")  # of processes' titles
+PARTS = ("send", "crew", "main", "serve_replay", "learn")  # of processes' titles
 
 
 class Vector:
@@ -439,7 +440,7 @@ class Machines:
         self.samples, self.params = SampleQueue(replay, queue, 1, asked.prefetch), Params(WEIGHTS, machines)
         self.seen = senders.Seen(1, 1, 1)
         self.pace = Hyperparameters(rate=IN * OVER, learn=OUT * OVER, actors=float(LANES))
-        self.fleet = Fleet(LocalMachines(machines))
+        self.fleet = Fleet(Cluster(f"local:{machines}"))
         self.crew = Crew(fleet=self.fleet, log=lambda kind, text: print(f"fleet: {text}"))
         self.crew.directory = place
         envs = Envs("ALE/Pong-v5", lanes, workers=1, **self.crew.env_defaults)
@@ -468,12 +469,14 @@ class Machines:
 
     def cpu(self) -> Counter[str]:
         """CPU seconds so far, by what our processes are."""
-        spent, agents = Counter[str](), [machine.handle.about["pid"] for machine in self.fleet.opened]
-        for pid in (os.getpid(), *agents):
-            root = psutil.Process(pid)
-            for process in (root, *root.children(recursive=True)):
+        spent = Counter[str]()
+        known = {os.getpid(): "main"} | {machine.about["pid"]: "crew" for machine in self.fleet.opened}
+        main = psutil.Process()  # the raylets are below it
+        for process in (main, *main.children(recursive=True)):
+            with contextlib.suppress(psutil.Error):
                 title = " ".join(process.cmdline()).removeprefix("polyplay: ")
-                spent[next((part for part in PARTS if title.startswith(part)), "rest")] += sum(process.cpu_times()[:2])
+                part = known.get(process.pid) or next((part for part in PARTS if title.startswith(part)), "rest")
+                spent[part] += sum(process.cpu_times()[:2])
         return spent
 
     def window(self, seconds: float) -> Row:
@@ -513,7 +516,7 @@ def page_of_machines(what: Row, asked: argparse.Namespace) -> list[str]:
     text.append(f"- {LANES} lanes, rollouts of {asked.unroll}; {asked.capacity:,} transitions kept; batches of 512")
     for machines, found in what["machines"].items():
         windows = found["windows"]
-        text += ["", f"## {machines} local machines", "", f"{len(windows)} windows of {asked.window:g} s:", ""]
+        text += ["", f"## {machines} raylets", "", f"{len(windows)} windows of {asked.window:g} s:", ""]
         text += [*table(summed(windows)), ""]
         for way, goal in (("in/s", IN), ("out/s", OUT)):
             each = [w[way] for w in windows]
@@ -526,8 +529,8 @@ def page_of_machines(what: Row, asked: argparse.Namespace) -> list[str]:
             text += table(found["maximum"])
     text += ["", "*MB/s*: on all lines, in from the machines and out to them. *age*: from when a rollout's last row"]
     text += ["was made until it could be drawn. *lag*: of rows learnt from, in updates since the weights that acted."]
-    text += ["*blocked*: of a sender's time, what it waited for a slot. *cores*: CPU over time; *link*: this machine's"]
-    text += ["ends, *agent*: the others'."]
+    text += ["*blocked*: of a sender's time, what it waited for a slot. *cores*: CPU over time; *main*: with this"]
+    text += ["machine's ends of the lines, *crew*: with the others'."]
     return text
 
 
@@ -555,12 +558,12 @@ def machine_arguments() -> argparse.Namespace:
 
 
 def run_hosts_fleet() -> None:
-    """Ape-X's actors on other machines: what a memory and a learner here hold of what eight machines send.
+    """Ape-X's actors on other machines: what a memory and a learner here hold of what eight raylets send.
 
         python bench/fleet.py hosts                          # 5 min at the paper's rates, then their greatest: 9 min
         python bench/fleet.py hosts --machines 1 2 4 8 --seconds 60 --no-maximum
 
-    The actors of bench/fleet.py, 360 lanes in all, in one worker on each local machine: it sends recorded play at
+    The actors of bench/fleet.py, 360 lanes in all, in one worker on each raylet: it sends recorded play at
     the rate asked for and copies the weights once a rollout. A real `serve_replay` and a learner that computes nothing
     are here; the learner publishes weights of the paper's network after each update. All machines share this one's
     cores, so the columns *cores* say what each part costs, also where it would be elsewhere.
@@ -570,6 +573,7 @@ def run_hosts_fleet() -> None:
     that.
     """
     asked = machine_arguments()
+    os.environ["PYTHONPATH"] = os.pathsep.join([str(ROOT / "bench"), str(ROOT)])  # of workers on the raylets
     recorded(asked)
     what: Row = {**about(), "machines": {n: measured_on_machines(asked, n) for n in asked.machines}}
     publish(asked.out, what, page_of_machines(what, asked))

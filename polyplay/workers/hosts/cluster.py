@@ -99,9 +99,11 @@ class Cluster:
 
     def connect(self) -> Any:
         """Ray, of which this process is a driver. Raises UserError."""
-        if self.local and "ray" not in sys.modules:  # it reads these when it is imported
-            os.environ.update(QUIET)
-            os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))
+        if "ray" not in sys.modules:  # it reads these when it is imported
+            os.environ["RAY_DEDUP_LOGS_SKIP_REGEX"] = "."  # what raylets say of workers that were lost
+            if self.local:
+                os.environ.update(QUIET)
+                os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))
         ray = _ray()
         with self._lock:
             if not ray.is_initialized():
@@ -251,7 +253,7 @@ import shutil, sys
 from ray.cluster_utils import Cluster
 n, cores, folder = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3]
 few = {"num_cpus": cores, "object_store_memory": 80 * 2**20}
-cluster = Cluster(initialize_head=True, head_node_args={**few, "include_dashboard": False, "temp_dir": folder})
+cluster = Cluster(initialize_head=True, head_node_args={**few, "include_dashboard": False, "temp_dir": folder + "/ray"})
 for i in range(n):
     cluster.add_node(wait=False, node_name=f"local-{i + 1}", **few)
 cluster.wait_for_nodes()
@@ -270,7 +272,8 @@ class LocalCluster:
         self.folder = tempfile.mkdtemp(prefix="polyplay-", dir="/tmp")  # sockets have short names
         words = [sys.executable, "-c", CODE, str(n), str(cores()), self.folder, processes.ROOM]
         pipes: Any = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
-        self._runs = subprocess.Popen(words, start_new_session=True, **pipes)
+        env = {**os.environ, "TMPDIR": self.folder}  # where Ray says which cluster is this machine's
+        self._runs = subprocess.Popen(words, env=env, start_new_session=True, **pipes)
         assert self._runs.stdout is not None
         self.address = self._runs.stdout.readline().decode().strip()
         if not self.address:

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
+
+import pytest
 
 TOY: dict[str, Any] = {"env": "toy:catch", "network": "mlp", "actors": 2, "lanes": 8, "batch": 16, "unroll": 10}
 
@@ -35,30 +40,62 @@ def learning(run: Path, more: int = 20) -> bool:
     return len(rows) > 2 and rows[-1]["updates"] > more
 
 
-def processes() -> dict[int, str]:
-    """Those that bear our title, by number."""
-    found = {}
-    for path in Path("/proc").glob("[0-9]*/cmdline"):
+@contextmanager
+def raylets(n: int) -> Iterator[str]:
+    """A cluster of this machine, local-1 to local-N: what --hosts takes. All that belongs to it has its token."""
+    pytest.importorskip("ray")
+    from polyplay.workers.hosts.cluster import QUIET, LocalCluster
+
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in {**QUIET, "RAY_AUTH_TOKEN": os.urandom(32).hex()}.items():
+            patch.setenv(name, value)
+        cluster = LocalCluster(n)
         try:
-            title = path.read_bytes().rstrip(b"\0").decode(errors="replace")
-        except OSError:
-            continue
-        if title.startswith("polyplay: "):
-            found[int(path.parent.name)] = title
+            yield f"ray:{cluster.address}"
+        finally:
+            cluster.close()
+
+
+def commands_with(mark: str) -> dict[int, str]:
+    """Processes that have this in their environment, by number: their commands, or titles."""
+    found = {}
+    for path in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):
+            if mark.encode() in (path / "environ").read_bytes():
+                found[int(path.name)] = (path / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
     return found
 
 
-def processes_of(test: Path) -> dict[int, str]:
-    """Those that were started, however indirectly, with this test's mark in their environment."""
-    mine = {}
-    for number, title in processes().items():
-        try:
-            environment = Path(f"/proc/{number}/environ").read_bytes()
-        except OSError:
-            continue
-        if f"POLYPLAY_TEST={test}".encode() in environment:
-            mine[number] = title
-    return mine
+def processes(mark: str = "") -> dict[int, str]:
+    """Crews and workers with this in their environment, by default with the token of the cluster that there is."""
+    mine = commands_with(mark or f"RAY_AUTH_TOKEN={os.environ['RAY_AUTH_TOKEN']}")
+    return {pid: words for pid, words in mine.items() if words.startswith(("polyplay: ", CREW))}
+
+
+CREW = "ray::RemoteCrew"
+
+
+def crews(mark: str = "") -> list[int]:
+    return [pid for pid, words in processes(mark).items() if words.startswith(CREW)]
+
+
+def one(title: str) -> int:
+    """A worker's process, by its title."""
+    return next(pid for pid, words in sorted(processes().items()) if words.startswith(f"polyplay: {title}"))
+
+
+def crew_of(worker: int) -> int:
+    """The process that started it on its machine."""
+    import psutil
+
+    return next(p.pid for p in psutil.Process(worker).parents() if p.cmdline()[0].startswith(CREW))
+
+
+def raylet(name: str) -> int:
+    """The process of a machine's raylet."""
+    mine = commands_with(f"RAY_AUTH_TOKEN={os.environ['RAY_AUTH_TOKEN']}")
+    first = {pid: words.partition(" ")[0] for pid, words in mine.items() if f"--node-name={name} " in f"{words} "}
+    return next(pid for pid, program in first.items() if program.endswith("/raylet"))
 
 
 def command(run: Path, *words: str, system: str = "impala", toy: dict[str, Any] = TOY) -> subprocess.Popen[bytes]:
@@ -68,7 +105,7 @@ def command(run: Path, *words: str, system: str = "impala", toy: dict[str, Any] 
     return subprocess.Popen([sys.executable, "-m", "polyplay", *given], **pipes)
 
 
-def wait_for(what: Any, seconds: float = 60.0) -> Any:
+def wait_for(what: Callable[[], Any], seconds: float = 60.0) -> Any:
     until = time.monotonic() + seconds
     while time.monotonic() < until:
         if found := what():

@@ -14,7 +14,7 @@ from polyplay.core.errors import UserError
 from polyplay.core.worker import RunControl
 from polyplay.runs.reproduce import reproduce
 from polyplay.workers.hosts import fleet as fleets
-from polyplay.workers.hosts.engines import LINKS, LocalMachines, MachineInfo, node_names
+from polyplay.workers.hosts.cluster import MACHINES, MachineInfo, RayActor, node_names
 from polyplay.workers.hosts.fleet import HOUR, Fleet
 from tests.faults import injected
 from tests.workers.hosts.runs import TOY, events, processes_of, updates
@@ -89,14 +89,11 @@ def test_what_cannot_work_is_one_line_and_starts_nothing(system, options, said, 
 
 @pytest.mark.long
 def test_replays_larger_than_a_machines_memory_are_refused(monkeypatch, tmp_path):
-    opened = LocalMachines.open
-
-    def small(self, info, config):
-        handle = opened(self, info, config)
-        handle.about["memory"] = 10**6
-        return handle
-
-    monkeypatch.setattr(LocalMachines, "open", small)
+    called = RayActor.call
+    small = lambda self, name, *given: {**called(self, name, *given), "memory": 10**6}  # noqa: E731
+    monkeypatch.setattr(
+        RayActor, "call", lambda self, name, *given: (small if name == "about" else called)(self, name, *given)
+    )
     given = {"env": "toy:catch", "network": "mlp", "capacity": 50_000, "quiet": True, "place": "serve_replay=others"}
     with pytest.raises(UserError, match=r"^--hosts: local-1 has 0.0 GB of memory, 1 replays there take .* --capacity"):
         polyplay.train("apex", **given, steps=1000, hosts="local:1", run=str(tmp_path / "run"))
@@ -207,12 +204,12 @@ class Machines:
 
     def open(self, info: MachineInfo) -> bool:
         if info.name in self.refuses:
-            raise UserError(f"no agent on {info.name}")
+            raise UserError(f"no crew on {info.name}")
         old = [m for m in self.fleet.opened if m.info.name == info.name]
         self.fleet.opened[:] = [m for m in self.fleet.opened if m not in old]
-        handle = SimpleNamespace(end=int)
-        number = self.fleet._links.pop()
-        self.fleet.opened.append(SimpleNamespace(info=info, lost=None, workers={}, number=number, handle=handle))
+        actor = SimpleNamespace(end=int)
+        number = self.fleet._lines.pop()
+        self.fleet.opened.append(SimpleNamespace(info=info, lost=None, workers={}, number=number, actor=actor))
         return bool(old)
 
     def look(self, after: float = 0.0) -> list[str]:
@@ -228,7 +225,9 @@ class Machines:
 
     def live(self) -> list[str]:
         there = [m for m in self.fleet.opened if m.lost is None]
-        assert {m.number for m in there} | self.fleet._links == {*range(LINKS)}, "numbers of lost links are given anew"
+        assert {m.number for m in there} | self.fleet._lines == {*range(MACHINES)}, (
+            "numbers of lost lines are given anew"
+        )
         return sorted(m.info.name for m in there)
 
 
@@ -237,19 +236,19 @@ def test_lost_machines_get_new_agents_after_pauses_that_grow_and_others_join(mon
     for pause in (2.0, 4.0, 8.0, 16.0, 32.0):
         machines.lose("a")
         assert machines.look(pause - 1.0) == []
-        assert machines.look(1.0) == ["machine a has a new agent"]
+        assert machines.look(1.0) == ["machine a has a new crew"]
     assert machines.live() == ["a", "b"]
     machines.now += 2 * HOUR
     machines.lose("a")
     machines.refuses.add("a")
     machines.infos.append(MachineInfo("c", "127.0.0.1", 2))
     assert machines.look(2.0) == [
-        "machine a gets no agent; the next try is in 4 s: no agent on a",
+        "machine a gets no crew; the next try is in 4 s: no crew on a",
         "machine c has joined",
     ]
     assert machines.live() == ["b", "c"], "one without an agent keeps no other waiting"
     machines.refuses.clear()
-    assert machines.look(4.0) == ["machine a has a new agent"]
+    assert machines.look(4.0) == ["machine a has a new crew"]
     machines.lose("b")
     gone = machines.infos.pop(1)
     assert machines.look(2.0) == [], "it has left"
