@@ -193,13 +193,12 @@ class Pair(Flow):
             yield from self.slots.pieces(slot) if gives else self.slots.returned(slot)
         yield parts.RINGS, 0, [np.concatenate([new, written._ring])]
 
-    def begin(self, gives: bool) -> Iterator[Piece]:
+    def begin(self, gives: bool, token: tuple[int, int]) -> Iterator[Piece]:
         """Who is here goes on meanwhile: it takes, then puts."""
-        queue, (taken, put) = self.queue, self.token(gives)
+        queue, (taken, put) = self.queue, token
         empty, full = np.array(queue._rings[0, self.i]), np.array(queue._rings[1, self.i])
         mine, theirs = (full, empty) if gives else (empty, full)
         mine[8], theirs[0] = put, taken
-        self.traffic.known[self.number] = taken, put
         owner = self.i // queue.each
         cells = self.slots.cells(slice(owner * queue.share, (owner + 1) * queue.share))
         cells = [np.array(x) for x in cells]
@@ -288,6 +287,7 @@ class Weights(Flow):
         self._version = -1  # of the vector that was sent, or is here
         self._waiting, self._last = False, (params.version, -1, b"")
         self._sent = -math.inf, 0  # when, and slots that had come then
+        self._vector = torch.empty(params.size)
 
     def activate(self, gives: bool) -> None:
         """One of the readers wakes the line for all; so does who begins to wait."""
@@ -331,10 +331,10 @@ class Weights(Flow):
             yield from self.traffic.files("checkpoints/champion-*/manifest.json", keep=True)
         vector = []
         if rounds >= 0 and self._version != version:
-            vector = [torch.empty(params.size)]
-            version = self._version = params._newest.read(vector[0], params.check)  # a later one may be there by now
+            vector = [self._vector.numpy()]
+            version = self._version = params._newest.read(self._vector, params.check)  # perhaps a later one
         news = np.concatenate([[version, rounds], np.frombuffer(learnt, np.int64)])
-        yield parts.VECTOR, 0, [news.astype(np.int64), *(x.numpy() for x in vector)]
+        yield parts.VECTOR, 0, [news.astype(np.int64), *vector]
 
     def land(self, part: int, i: int, arrays: list[np.ndarray], gives: bool) -> None:
         params = self.params
@@ -442,11 +442,11 @@ class Held(First):
     def token(self, gives: bool) -> int:
         number = int(self.server.head[servers.HOLD])
         memory_barrier()
-        if number % 2 and self.cells[servers.BUSY] == 0:
+        if number % 2 and self.server.held(number)[self.k]:  # on this machine, or where home has heard so
             self._last = number
         return self._last
 
-    def begin(self, gives: bool) -> Iterator[Piece]:
+    def begin(self, gives: bool, token: int) -> Iterator[Piece]:
         yield from ()
 
     def pieces(self, old: Any, new: int, gives: bool) -> Iterator[Piece]:
@@ -498,13 +498,14 @@ class Reports(Cells):
 
     def __init__(self, league: League, a: int):
         self.rows = [league._draws[a], league._players[a], league._outcomes[a]]
-        cells = [league.lost[a : a + 1], league.acknowledged[a : a + 1], league.reported[a : a + 1]]
+        # who sees a draw acknowledged has all that was reported before
+        cells = [league.lost[a : a + 1], league.reported[a : a + 1], league.acknowledged[a : a + 1]]
         super().__init__(End("league", a), [MAIN], cells, [league._bells[0]])
 
     def pieces(self, old: bytes | None, new: bytes, gives: bool) -> Iterator[Piece]:
         rows = []
         if old is not None:
-            begun, until = (int(self.split(data)[2][0]) for data in (old, new))
+            begun, until = (int(self.split(data)[1][0]) for data in (old, new))
             rows = [np.array([begun]), *(x[np.arange(begun, until) % RESULTS] for x in self.rows)]
         yield parts.MARK, 0, [np.frombuffer(new, np.uint8), *rows]
 

@@ -248,6 +248,9 @@ class Fleet:
                 bell.relay_by(self.bells)
         for thing in things:
             thing._attach()
+        # weights of each agent are parts of a thing, and none by themselves
+        parts = {id(params) for thing in things if isinstance(thing, AgentParams) for params in thing.each}
+        things = [thing for thing in things if id(thing) not in parts]
         # who sees news of weights relies on what was written to others before
         self._things = sorted(things, key=lambda thing: isinstance(thing, (Params, AgentParams)))
         for role in roles:

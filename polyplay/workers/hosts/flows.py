@@ -90,9 +90,11 @@ class Flow(ABC):
     def land(self, part: int, i: int, arrays: list[np.ndarray], gives: bool) -> None:
         """Write what came from the other side. gives: this is the writer's side."""
 
-    def begin(self, gives: bool) -> Iterator[Piece]:
-        """What a worker that begins over there has to know; it is sent with the token."""
-        yield from self.pieces(None, self.token(True), True)
+    def begin(self, gives: bool, token: Any) -> Iterator[Piece]:
+        """What a worker that begins over there has to know. gives: the writer is here, and goes on. token: of this
+        side; what is newer is sent later.
+        """
+        yield from self.pieces(None, token if gives else self.token(True), True)
 
     def activate(self, gives: bool) -> None:  # noqa: B027 - most need nothing
         """It crosses from now on."""
@@ -116,8 +118,13 @@ class Cells(Flow):
         self.views = views
 
     def token(self, gives: bool) -> bytes:
+        """The last is read first: who sees it has what was written before."""
         if not self.every or not self._last or self.traffic.now >= self._next:
-            self._next, self._last = time.monotonic() + self.every, b"".join(view.tobytes() for view in self.views)
+            found = []
+            for view in reversed(self.views):
+                found.append(view.tobytes())
+                memory_barrier()
+            self._next, self._last = time.monotonic() + self.every, b"".join(reversed(found))
         return self._last
 
     def pieces(self, old: bytes | None, new: bytes, gives: bool) -> Iterator[Piece]:
@@ -236,6 +243,7 @@ class Traffic:
         self.seats: set[tuple[int, End]] = set()  # ends that are on the other machine
         self.names: dict[tuple[int, End], str] = {}  # of workers, as files have them
         self.active: list[tuple[Flow, bool]] = []  # flows that this side sends, and whether as the writer
+        self.gave: dict[int, bool] = {}  # by flow that crosses, or did: whether the writer was on this side
         self.known: dict[int, Any] = {}  # tokens that the other side has
         self.unwritten: dict[str, str] = {}  # parts of checkpoints that could not be written here, and why
         self.landed = 0  # slots
@@ -271,18 +279,23 @@ class Traffic:
         return elsewhere and writer if self.away else there and not writer
 
     def begin(self, seat: RemoteSeat) -> Iterator[Frame]:
-        """home: a worker will begin over there; what is here of all that it writes, and reads."""
-        keys, sending = seat.keys(), {flow.number: gives for flow, gives in self.active}
-        for flow in self.flows:
+        """home: a worker will begin over there; what is here of all that it writes, and reads, with all news."""
+        keys, sending, found = seat.keys(), {flow.number: gives for flow, gives in self.active}, []
+        for flow in reversed(self.flows):
             first = not self.seats and EVERYONE in flow.readers
             writes = self._holds(keys, flow, flow.writer)
-            if not (writes or first or any(self._holds(keys, flow, end) for end in flow.readers)):
-                continue
+            reads = first or any(self._holds(keys, flow, end) for end in flow.readers)
+            # where both are there they have all from each other
+            if flow.number in sending or writes or (reads and not self._there(flow, flow.writer)):
+                gives = sending.get(flow.number, not writes)
+                found.append((flow, gives, flow.token(gives)))
+                memory_barrier()
+        for flow, gives, token in reversed(found):
             if flow.number in sending:
-                yield from self._changed(flow, sending[flow.number], flow.token(sending[flow.number]))
-            elif writes or not self._there(flow, flow.writer):  # else they have all from each other
-                self.known[flow.number] = flow.token(not writes)
-                for piece in flow.begin(not writes):
+                yield from self._changed(flow, gives, token)
+            else:
+                self.known[flow.number] = token
+                for piece in flow.begin(gives, token):
                     yield flow.number, *piece
 
     def sit(self, seat: RemoteSeat) -> None:
@@ -296,6 +309,7 @@ class Traffic:
                 self.known[flow.number] = flow.token(gives)
             if flow.number not in before:
                 flow.activate(gives)
+        self.gave |= {flow.number: gives for flow, gives in active}
         self.active = active
         for thing, crossing in enumerate(self.crossings):
             for bell, end in crossing.bells:
@@ -328,7 +342,8 @@ class Traffic:
             self._write(i, arrays)
         else:
             flow = self.flows[number]
-            flow.land(part, i, arrays, self.gives(flow))
+            # what a reader sent before its writer was there too may have been on its way
+            flow.land(part, i, arrays, self.gave.get(number, self.gives(flow)))
 
     def close(self) -> None:
         """away: end every wait."""
@@ -341,6 +356,8 @@ class Traffic:
         """The part of a checkpoint that a worker has written. Others that are whole go along: those of actors whose
         memory is here, which has their answers.
         """
+        if not self.away:  # of an answer that is passed on: they stay at home
+            return
         name = self.names.get((thing, end), "")
         for where in ("workers/[a-z]*", "agents/*/[a-z]*", f"replay/{name}/[0-9a-z]*"):
             yield from self.files(f"checkpoints/.partial-*/{where}", name)
@@ -358,7 +375,9 @@ class Traffic:
                     path.unlink(missing_ok=True)
 
     def _write(self, i: int, arrays: list[np.ndarray]) -> None:
-        """A piece of a file. What can't be written is left out, and its owner's answer says so."""
+        """A piece of a file. What can't be written at home is left out, and its owner's answer says so; elsewhere it is
+        needed.
+        """
         name, owner = (bytes(x).decode() for x in arrays[:2])
         if self.root is None or not ACCEPTED.fullmatch(name):
             raise ValueError(f"a file named {name!r}")
@@ -378,8 +397,11 @@ class Traffic:
             pass
         except OSError as e:
             temporary.unlink(missing_ok=True)
-            self.unwritten[owner] = f"{name} could not be written: {e.strerror or e}"
-            self.warn(self.unwritten[owner])
+            if self.away:
+                raise
+            why = f"{name} could not be written: {e.strerror or e}"
+            self.unwritten |= dict.fromkeys((owner, Path(name).stem), why)  # who sends it, and whose it is
+            self.warn(why)
 
     warn: Callable[[str], None] = staticmethod(lambda text: None)  # is told of a file that could not be written
 

@@ -172,11 +172,11 @@ class LineEnd:
         self.on: dict[str, Callable[[Any], None]] = {
             BEAT: lambda _: None,
             ECHO: self._echoed,
-            CLOSE: lambda _: self.end(""),
+            CLOSE: lambda why: self.end(why or ""),
             **on,
         }
         if traffic.away:  # one side alone answers, so that never both wait for the other to read
-            self.on[BEAT] = lambda _: self.tell(ECHO)
+            self.on[BEAT] = self._echo
         self.why, self.closed = "", threading.Event()
         self.beaten = self.round_trip = 0.0  # when the last beat went; seconds to the echo of one
         self.each_beat: Callable[[], None] = lambda: None  # what the sending thread does besides
@@ -201,8 +201,7 @@ class LineEnd:
 
     def close(self) -> None:
         """In the sending thread: both ends stop, as is wished."""
-        self.tell(CLOSE)
-        self.end("")
+        self.end("", tell=True)
 
     def _serve(self) -> None:
         beat = 0.0
@@ -216,6 +215,8 @@ class LineEnd:
                 self.requests.get()()
             self.send(self.traffic.news(now))
             self.bell.wait(TICK)
+            while self.bell.wait(0.0):  # one look is for all that rang
+                pass
 
     def _receive(self) -> None:
         while not self.closed.is_set():
@@ -224,6 +225,10 @@ class LineEnd:
                 self.traffic.land((*head, arrays))
             else:
                 self.on[head[0]](head[1])
+
+    def _echo(self, _: Any) -> None:
+        with contextlib.suppress(LineLost):  # what comes next says why
+            self.tell(ECHO)
 
     def _echoed(self, _: Any) -> None:
         self.round_trip = time.perf_counter() - self.beaten
@@ -234,21 +239,24 @@ class LineEnd:
         except Closed:
             self.end("")
         except LineLost as e:
+            if loop == self._serve:  # the other thread may be about to read why
+                self.closed.wait(BEAT_EVERY)
             self.end(str(e))
         except Exception as e:  # nobody else would notice
             self.fail(f"a thread of its line failed: {e!r}")
 
     def fail(self, why: str) -> None:
         """This end is closed, and says why."""
-        with contextlib.suppress(LineLost):
-            self.tell(CLOSE, why)
-        self.end(why)
+        self.end(why, tell=True)
 
-    def end(self, why: str) -> None:
-        """This end is closed; why: where that was nobody's wish."""
+    def end(self, why: str, tell: bool = False) -> None:
+        """This end is closed; why: where that was nobody's wish. tell: the other end, which may close at once."""
         if not self.closed.is_set():
             self.why = why
             self.closed.set()
+            if tell:
+                with contextlib.suppress(LineLost):
+                    self.tell(CLOSE, why)
             self.line.close()
             self.bell.post()
 

@@ -1,4 +1,4 @@
-"""Mirrors of a parameter server, driven by chance. Replicas on several machines are in test_fleet."""
+"""What crosses of a parameter server, carried by hand: learners and shards on up to four machines, home between."""
 
 from __future__ import annotations
 
@@ -13,39 +13,30 @@ from torch import nn
 from polyplay.weights.parameter_server import HOLD, TAKEN, VERSION, WRITTEN, ParameterServer, ParameterShard
 from polyplay.weights.params import param_sizes
 from polyplay.weights.update import OptimizerSpec
-from polyplay.workers.hosts.mirrors import RemoteSeat
-from polyplay.workers.hosts.weight_mirrors import ServerMirror
 from tests.weights.ends import PLAIN, finish, me
 from tests.weights.test_parameter_server import whole
-from tests.workers.hosts.by_hand import Pair, carry, forget
-
-
-def learner(w: int) -> RemoteSeat:
-    return RemoteSeat(w, w, (w,), "bundle", "update")
-
-
-def shard(k: int) -> RemoteSeat:
-    return RemoteSeat(k, 10 + k, role="serve_parameters", end="server")
+from tests.workers.hosts.by_hand import Wire, seat_of
 
 
 class Machines:
-    """A server whose learners and shards are on these machines: 0 is home, others have a link each."""
+    """A server whose learners and shards are on these machines: 0 is home, others have a line each."""
 
     def __init__(self, learners: list[int], shards: list[int], optim: OptimizerSpec = PLAIN):
         self.server = ParameterServer(optim, *param_sizes(nets(1)[0]), len(learners), len(shards))
-        self.of_learners, self.of_shards, self.pairs = [*learners], shards, list[Pair]()
-        for number in range(max(learners + shards)):
-            forget()
-            self.pairs.append(Pair(ServerMirror(self.server)))
-            self.pairs[number].home.relay = number
-        self.sides: list[ParameterServer] = [self.server, *(pair.away.server for pair in self.pairs)]
-        for seats, made in ((learners, learner), (shards, shard)):
-            for i, machine in enumerate(seats):
+        self.of_learners, self.of_shards = [*learners], shards
+        self.wires = [Wire(self.server, relay=i) for i in range(max(learners + shards))]
+        self.sides: list[ParameterServer] = [self.server, *(wire.twins[0] for wire in self.wires)]
+        for end, machines in (("update", learners), ("server", shards)):
+            for i, machine in enumerate(machines):
                 if machine:
-                    seat(self.pairs[machine - 1], made(i))
+                    self.begin_there(end, i, machine)
         self.nets = nets(len(learners))
         self.ends: list[Any] = [self._end(w) for w in range(len(learners))]
         self.shards = list[ParameterShard]()
+
+    def begin_there(self, end: str, i: int, machine: int) -> None:
+        kinds = ("learner",) if end == "update" else ()
+        self.wires[machine - 1].seat(end, i, row=i + 10 * (end == "server"), kinds=kinds)
 
     def _end(self, w: int) -> Any:
         return self.sides[self.of_learners[w]].open(me(w, len(self.of_learners)), self.nets[w])
@@ -62,27 +53,20 @@ class Machines:
     def carry(self) -> None:
         """Until all has arrived that was written."""
         for _ in range(2):
-            for pair in self.pairs:
-                pair.back()
-            for pair in self.pairs:
-                pair.out()
+            for wire in self.wires:
+                wire.back()
+            for wire in self.wires:
+                wire.out()
+
+    def slots(self) -> np.ndarray:
+        """Marks [learners, shards, 16], as each shard's machine has them."""
+        return np.stack([self.sides[machine].slot[:, k] for k, machine in enumerate(self.of_shards)], 1)
 
     def sweep(self) -> list[int]:
         self.carry()
         taken = [part.sweep() for part in self.shards]
         self.carry()
         return taken
-
-
-@pytest.fixture(autouse=True)
-def _machine():
-    forget()
-
-
-def seat(pair: Pair, of: RemoteSeat) -> None:
-    carry(pair.home.begin(of), pair.away)
-    for side in (pair.away, pair.home):
-        side.sit(of)
 
 
 def nets(n: int) -> list[nn.Module]:
@@ -106,7 +90,7 @@ def test_wherever_learners_and_shards_are_the_weights_are_as_on_one_machine(lear
             end.vector.grad[: end.vector.weights] = torch.randn(end.vector.weights, generator=draw)
             finish(end.apply(0.1, np.zeros(5)))
             machines.sweep()
-        found.append((whole(machines.server).tolist(), machines.server.slot[:, :, :2].tolist()))
+        found.append((whole(machines.server).tolist(), machines.slots()[:, :, :2].tolist()))
     assert found[0] == found[1]
 
 
@@ -115,7 +99,7 @@ class Chance(Machines):
 
     def __init__(self, seed: int, learners: list[int], shards: list[int]):
         super().__init__(learners, shards)
-        self.draw = random.Random(seed)
+        self.draw, self.lost = random.Random(seed), 0
         self.begin()
         self.first = whole(self.server)
 
@@ -127,38 +111,26 @@ class Chance(Machines):
             finish(self.ends[w].apply(1e6, np.zeros(5)))
             self.ends[w].counts.add(4.0)
 
-    def move(self, w: int) -> None:
-        """A learner is lost: all of it comes home before that is known."""
-        self.pairs[self.of_learners[w] - 1].back()
-        self.seat(w, self.draw.randrange(1, len(self.sides)))
-
-    def seat(self, w: int, machine: int) -> None:
-        self.of_learners[w] = machine
-        seat(self.pairs[machine - 1], learner(w))
-        self.ends[w] = self._end(w)
-
     def lose(self) -> None:
-        """A machine without shards is lost, another one joins."""
-        forget()
-        self.pairs[-1] = Pair(ServerMirror(self.server))
-        self.pairs[-1].home.relay = len(self.pairs) - 1
-        self.sides[-1] = self.pairs[-1].away.server
+        """A machine without shards is lost, another one joins; its learners go on there, or on others."""
+        self.lost += 1
+        self.wires[-1] = Wire(self.server, relay=len(self.wires) - 1)
+        self.sides[-1] = self.wires[-1].twins[0]
         for w, machine in enumerate(self.of_learners):
-            if machine == len(self.pairs):
-                self.seat(w, self.draw.randrange(1, len(self.sides)))
+            if machine == len(self.wires):
+                self.of_learners[w] = new = self.draw.choice([machine, machine, self.draw.randrange(1, machine + 1)])
+                self.begin_there("update", w, new)
+                self.ends[w] = self._end(w)
 
     def event(self) -> None:
         what, draw = self.draw.random(), self.draw
+        wire = draw.choice(self.wires)
         if what < 0.3:
             self.push(draw.randrange(len(self.ends)))
         elif what < 0.5:
             draw.choice(self.shards).sweep()
-        elif what < 0.73:
-            draw.choice(self.pairs).back()
-        elif what < 0.96:
-            draw.choice(self.pairs).out()
-        elif what < 0.99:
-            self.move(draw.choice([w for w, machine in enumerate(self.of_learners) if machine and w]))
+        elif what < 0.98 or len(self.wires) in self.of_shards:
+            draw.choice([wire.back, wire.out, wire.send, wire.send_back, wire.land_away, wire.land_home])()
         else:
             self.lose()
 
@@ -179,10 +151,10 @@ class Chance(Machines):
 
 
 @pytest.mark.parametrize(
-    ("learners", "shards"),
-    [([0, 1, 2, 3], [1, 2]), ([0, 1, 2, 3], [0, 1]), ([0, 1, 2, 3], [2, 2]), ([1, 0, 3], [0, 2])],
+    ("learners", "shards", "loses"),
+    [([0, 1, 2, 3], [1, 2], 1), ([0, 1, 2, 3], [0, 1], 1), ([0, 1, 2], [2, 2], 0), ([1, 0, 3], [0, 2], 1)],
 )
-def test_whatever_happens_when_every_gradient_is_applied_once(learners, shards):
+def test_whatever_happens_when_every_gradient_is_applied_once(learners, shards, loses):
     machines = Chance(len(learners) + sum(shards), learners, shards)
     for _ in range(8):
         for _ in range(100):
@@ -191,11 +163,41 @@ def test_whatever_happens_when_every_gradient_is_applied_once(learners, shards):
     for _ in range(3):
         machines.sweep()
     server = machines.server
-    assert np.array_equal(server.slot[:, :, WRITTEN], server.slot[:, :, TAKEN])
-    applied = server.slot[:, :, WRITTEN].sum(0)
+    slots = machines.slots()
+    assert np.array_equal(slots[:, :, WRITTEN], slots[:, :, TAKEN])
+    applied = slots[:, :, WRITTEN].sum(0)
     assert applied.min() > 20
+    assert machines.lost >= 4 * loses
     assert (server.shard[:, VERSION] - [3, 4]).tolist() == applied.tolist() == server.totals()["applied"].tolist()
     for k, part in enumerate(server.parts):
         own = slice(part.start, min(part.stop, server.weights))
         np.testing.assert_allclose(whole(server)[own] - machines.first[own], applied[k], rtol=2e-3)
     assert server.counts.learnt == 70.0 + 4.0 * server.counters[:, 0].sum()
+
+
+def test_a_shard_elsewhere_begins_with_the_first_weights_also_where_it_was_there_after_them():
+    machines = Machines([0, 0], [0, 0])
+    machines.begin()
+    wire = Wire(machines.server)
+    wire.seat(seat_of("server", 1, row=11))
+    there, server = wire.twins[0], machines.server
+    assert there.counts.ready
+    assert there.shard[1, VERSION] == 4
+    part = server.parts[1]
+    assert np.array_equal(whole(there)[part], whole(server)[part])
+    own = slice(part.start, min(part.stop, server.weights))
+    assert np.array_equal(there.statistics[:, own], server.statistics[:, own])
+
+
+def test_where_home_is_between_a_shard_is_held_only_once_it_has_said_so():
+    """Learner 0 is on one machine, the shard is at work on another: home cannot know by itself."""
+    machines = Machines([1], [2])
+    machines.begin()
+    learner, shard = machines.sides[1], machines.sides[2]
+    shard.shard[0, 1] = 1  # BUSY
+    learner.head[HOLD] |= 1
+    machines.carry()
+    assert not learner.held(learner.head[HOLD]).any()
+    shard.shard[0, 1] = 0
+    machines.carry()
+    assert learner.held(learner.head[HOLD]).all()

@@ -1,0 +1,167 @@
+"""The head of a Ray cluster is watched; who knows of other machines."""
+
+from __future__ import annotations
+
+import json
+import socket
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+import polyplay
+from polyplay.core import checkpoint
+from polyplay.core.errors import UserError
+from polyplay.core.shared_memory import SharedObject
+from polyplay.core.worker import Counters, RunControl
+from polyplay.weights.params import AgentParams, Params
+from polyplay.workers.hosts import cluster
+from polyplay.workers.hosts import fleet as fleet_module
+from polyplay.workers.hosts.cluster import GREETING, Cluster, HeadWatch, MachineInfo, answers
+from polyplay.workers.hosts.fleet import Fleet
+from tests.weights.ends import POLICY
+from tests.workers.hosts.by_hand import Vector, Wire, queue_of
+from tests.workers.hosts.runs import wait_for
+
+
+@contextmanager
+def server(says: bytes) -> Iterator[str]:
+    """The address of somebody who reads a greeting and answers; empty: and closes."""
+    listener, heard = socket.create_server(("127.0.0.1", 0)), list[bytes]()
+
+    def serve() -> None:
+        sock, _ = listener.accept()
+        with sock:
+            heard.append(sock.recv(100))
+            sock.sendall(says)
+
+    thread = threading.Thread(target=serve, daemon=True)
+    thread.start()
+    with listener:
+        yield f"127.0.0.1:{listener.getsockname()[1]}"
+        thread.join(10)
+    assert heard == [GREETING]
+
+
+@pytest.mark.parametrize("says", [b"\0\0\0\4\0\0\0\0\0", b""])
+def test_who_does_anything_with_a_greeting_answers(says):
+    with server(says) as address:
+        assert answers(address, 10.0)
+
+
+def test_nobody_a_stopped_process_and_what_is_no_address_do_not_answer():
+    with socket.create_server(("127.0.0.1", 0)) as listener:  # the system accepts, the process does not
+        address = f"127.0.0.1:{listener.getsockname()[1]}"
+        assert not answers(address, 0.05)
+    for other in (address, "nowhere", "127.0.0.1:99999999"):
+        assert not answers(other, 0.05)
+
+
+def test_a_head_is_lost_after_so_many_tries_in_vain_one_after_the_other(monkeypatch):
+    said = iter([False, False, True, False, False, False])
+    monkeypatch.setattr(cluster, "answers", lambda address, seconds: next(said, False))
+    counts, watch = list[int](), HeadWatch("10.0.0.1:6379", every=0.001, tries=3)
+    try:
+        assert watch.failing() == "" or watch.failed >= 3
+        wait_for(lambda: counts.append(watch.failed) or watch.failed >= 3)
+        assert watch.failing().startswith(
+            "--hosts: the head of the Ray cluster, 10.0.0.1:6379, has given no answer for"
+        )
+    finally:
+        watch.stop()
+    assert list(said) == [], "an answer sets the count back"
+
+
+def test_a_lost_head_ends_the_run_in_order_with_a_checkpoint_and_status_1(monkeypatch, tmp_path, capfd):
+    """Of a fleet of no machines, whose cluster fails once something was learnt."""
+    run, lines, no = tmp_path / "run", ["machine a has joined"], lambda *who: 0
+    why = "--hosts: the head, 10.0.0.1:6379, has given no answer for 20 s"
+    failing = SimpleNamespace(failing=lambda: why * (run / "metrics.jsonl").exists())
+    fleet = SimpleNamespace(cluster=failing, check=lambda crew: "none", report=dict, prepare=no, close=no)
+    vars(fleet).update(
+        is_away=no, learner_away=no, cores=no, cores_for=no, news=lambda: [lines.pop() for _ in lines[:]]
+    )
+    monkeypatch.setattr(cluster, "fleet_of", lambda options: fleet)
+    given = {"env": "toy:catch", "network": "mlp", "hidden": (8,), "serial": True, "report_every": 0.1}
+    result = polyplay.train("a2c", **given, steps=10**9, tensorboard=False, run=str(run))
+    assert (result.exit_code, result.reason) == (1, why)
+    assert json.loads((run / "summary.json").read_text())["reason"] == why
+    saved = checkpoint.everything(run)[-1]
+    assert checkpoint.update_of(saved) == result.summary["updates"] > 0
+    said = capfd.readouterr()
+    text = " ".join((said.out + said.err).split())
+    assert "machine a has joined" in text
+    assert "has given no answer for 20 s: saving a checkpoint" in text
+
+
+# What a fleet finds that crosses, and what cannot be.
+
+
+def prepared(monkeypatch, *held: SharedObject) -> Fleet:
+    """A fleet of no machines, for a role that holds these."""
+    role: Any = SimpleNamespace(name="act", n=1, holds=held, spec=None, edges=lambda: {"params": held[0]})
+    crew: Any = SimpleNamespace(directory=None, control=RunControl(), counters=Counters(1), roles=[])
+    none: Any = SimpleNamespace(connect=lambda: None, machines=list)
+    monkeypatch.setattr(fleet_module, "roles_elsewhere", lambda *of: [role])
+    monkeypatch.setattr(fleet_module, "threads_of", lambda *of: 1)
+    monkeypatch.setattr(Fleet, "_open_all", lambda self: None)
+    monkeypatch.setattr(Fleet, "_look_for_more", lambda self: None)
+    fleet = Fleet(none)
+    fleet.prepare(crew)
+    return fleet
+
+
+def test_weights_of_several_agents_cross_as_one_thing_and_wake_who_waits_elsewhere(monkeypatch):
+    """Were each agent's a thing of its own too, nobody would be at that, and its bells would ring the line."""
+    agents = AgentParams(POLICY, 2)
+    things = prepared(monkeypatch, agents)._things
+    assert [type(x) for x in things] == [RunControl, Counters, AgentParams]
+    wire = Wire(*things)
+    wire.seat("params", thing=2)
+    there = wire.twins[2].each[1]
+    there._waiting[0] = 1
+    wire.back()
+    agents.each[1].publish(Vector([1.0] * agents.each[1].size), 1, 1)
+    wire.out()
+    assert there._bells[0].wait(0)
+
+
+def test_weights_come_after_all_else_that_a_run_shares(monkeypatch):
+    params, queue = Params(5), queue_of()
+    assert prepared(monkeypatch, params, queue)._things[-1] is params
+
+
+@pytest.mark.parametrize("hosts", ["", "local", "local:0", "local:65", "local:two", "here"])
+def test_a_word_that_names_no_machines_is_refused(hosts):
+    with pytest.raises(UserError, match="allowed: none, ray, ray:HOST:PORT, or local:N with N from 1 to 64"):
+        Cluster(hosts)
+
+
+def test_other_versions_on_a_machine_are_refused():
+    info, same = MachineInfo("red", "10.0.0.1", 4), cluster.needed_versions()
+    info.check_versions(same)
+    with pytest.raises(UserError, match=r"red \(10\.0\.0\.1\) has torch 0\.1 there and .* here, numpy None there"):
+        info.check_versions({**{k: v for k, v in same.items() if k != "numpy"}, "torch": "0.1"})
+
+
+@pytest.mark.parametrize(("given", "what"), [({"place": "act=here"}, "--place"), ({"ship": "x"}, "--ship")])
+def test_places_and_modules_take_other_machines(given, what):
+    options = SimpleNamespace(**{"hosts": "none", "place": None, "ship": None, **given})
+    with pytest.raises(UserError, match=f"{what}: .* given, but it takes other machines"):
+        cluster.fleet_of(options)
+
+
+@pytest.mark.parametrize(("serial", "on", "how"), [(True, None, "--serial"), (False, "thread", "--on thread")])
+def test_machines_take_workers_that_are_processes(serial, on, how):
+    options = SimpleNamespace(hosts="local:2", serial=serial, on=on)
+    with pytest.raises(UserError, match=f"local:2 given, but it takes workers that are processes: leave out {how}"):
+        cluster.fleet_of(options)
+
+
+def test_a_plan_of_local_machines_starts_nothing_and_an_address_where_nobody_listens_is_refused():
+    assert [info.name for info in Cluster("local:2").machines()] == ["local-1", "local-2"]
+    with pytest.raises(UserError, match=r"no Ray cluster at 127\.0\.0\.1:1: .*refused"):
+        cluster._reach("127.0.0.1:1")
