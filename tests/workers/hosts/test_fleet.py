@@ -147,6 +147,7 @@ SYSTEMS = {
 }
 
 
+@pytest.mark.long
 def test_they_learn_the_same_to_the_bit_and_modules_are_taken_along(tmp_path, monkeypatch):
     (tmp_path / "mine").mkdir()
     seen = tmp_path / "seen"
