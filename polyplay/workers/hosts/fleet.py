@@ -470,9 +470,12 @@ class Fleet:
     def _shut(self, machines: Sequence[Machine]) -> None:
         for machine in machines:
             machine.end.request(machine.end.close)
+        for seconds in (1.0, 1.0):  # for all of them together, not for each
+            until = time.monotonic() + seconds
+            for machine in machines:
+                assert machine.thread is not None
+                machine.thread.join(max(0.0, until - time.monotonic()))
+            for machine in machines:
+                machine.end.end("")
         for machine in machines:
-            assert machine.thread is not None
-            machine.thread.join(1.0)
-            machine.end.end("")
-            machine.thread.join(1.0)
             self._start_thread(machine.actor.end)
