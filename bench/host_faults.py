@@ -45,6 +45,7 @@ SEEN, STALL, ENDS = 5.0, 30.0, 10.0  # seconds: until a loss is seen; without an
 HOLD, FULL = 20.0, 12.0  # seconds that a process is stopped, and a disk full
 STATE = 1.5  # seconds from a fault to SIGINT, where that comes during it
 LEARNING, WHOLE, ENDING = 120.0, 90.0, 60.0  # seconds: until it learns; is whole again; has ended
+BACK = 5.0  # seconds that a machine takes to come back: until Ray knows of its loss
 GONE = 8.0  # seconds that what is left of a run has to be gone
 MB = 2**20
 
@@ -185,7 +186,7 @@ FAULTS = [
     Fault("crew killed", "impala", kills(crew_of)),
     Fault("crew stopped", "impala", stops(crew_of), hold=HOLD),
     Fault("actor killed", "impala", kills(lambda run: run.one("polyplay: act "))),
-    Fault("player killed", "alphago_zero", kills(lambda run: run.one("polyplay: self_play")), ends=1),
+    Fault("player killed", "alphago_zero", kills(lambda run: run.one("polyplay: self_play"))),
     Fault("memory killed", "apex", kills(lambda run: run.one("polyplay: serve_replay"))),
     Fault("memory's crew killed", "apex", kills(lambda run: crew_of(run, "polyplay: serve_replay"))),
     Fault("shard killed", "gorila", kills(lambda run: run.one("polyplay: serve_parameters")), ends=1),
@@ -317,7 +318,8 @@ class Trial:
 
     def _join(self) -> None:
         """Another raylet of the lost one's name, once that is known."""
-        lost = [row["machine"] for row in self.run.rows("hosts.jsonl") if row["event"] == "lost"]
+        rows = self.run.rows("hosts.jsonl")
+        lost = [row["machine"] for row in rows if row["event"] == "lost" and row["time"] < time.time() - BACK]
         if lost and self.run.cluster is not None:
             self._joined = True
             self.run.cluster.add(lost[-1])
