@@ -38,7 +38,7 @@ SYSTEMS = {
     "gorila": f"gorila {REPLAYS} --learners 2 --capacity 5000 --place serve_parameters[0]=m-1,serve_parameters[1]=m-2",
     "a2c": f"a2c {SMALL} --replicas 3",
     "pbt": f"pbt --over a2c {SMALL} --lanes 4 --replicas 1 --vary learning_rate=log:1e-4:1e-2 --population 3 "
-    "--at-once 3 --every 1M",
+    "--at-once 3 --every 20k",
     "alphago_zero": f"alphago_zero {BOARD} --players 3",
 }
 SEEN, STALL, ENDS = 5.0, 30.0, 10.0  # seconds: until a loss is seen; without an update; that SIGINT takes, at most
@@ -364,7 +364,14 @@ class Trial:
         self.row["resumed"] = self._resumes(counters.get("steps", 0))
 
     def _resumes(self, steps: int) -> int:
-        words = ["resume", self.run.run, "--steps", int(steps) + 3_000, "--hosts", "none"]
+        words = [
+            "resume",
+            self.run.run,
+            "--steps",
+            int(steps) + (45_000 if self.fault.system == "pbt" else 3_000),
+            "--hosts",
+            "none",
+        ]
         done = subprocess.run(
             ["python", "-m", "polyplay", *map(str, words)],
             env=self.run.env,
