@@ -27,6 +27,7 @@ from typing import Any
 
 import pytest
 import torch
+from polyplay.workers.hosts.engines import MachineInfo
 
 import polyplay
 from docs import assemble
@@ -36,7 +37,6 @@ from polyplay.runs import flags, options, plan, reporter, run
 from polyplay.search import evaluators
 from polyplay.workers import row_costs, sizing
 from polyplay.workers.hosts import engines
-from polyplay.workers.hosts.engines import MachineInfo
 
 ROOT = assemble.ROOT
 PAGES = [p for p in assemble.pages() if p.parent == ROOT or "docs" in p.parts]
