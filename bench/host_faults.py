@@ -480,14 +480,14 @@ def run_faults() -> int:
     parser.add_argument("--out", type=Path, default=RESULTS / "hosts_faults")
     parser.add_argument("--interrupts", action=argparse.BooleanOptionalAction, default=True)
     asked = parser.parse_args()
-    names = None if asked.only is None else [name.strip() for name in asked.only.split(";")]
-    chosen = [f for f in FAULTS if (names is None or f.name in names) and not (f.disk and os.geteuid())]
-    if names is not None and (unknown := set(names) - {f.name for f in FAULTS}):
-        raise SystemExit(f"--only: {sorted(unknown)} given, allowed: {[f.name for f in FAULTS]}")
+    known = {f.name: f for f in FAULTS if not (f.disk and os.geteuid())}
+    names = [*known] if asked.only is None else [name.strip() for name in asked.only.split(";")]
+    if unknown := set(names) - set(known):
+        raise SystemExit(f"--only: {sorted(unknown)} given, allowed: {[*known]}")
     what, rows, bench = about(), list[Row](), Bench()
     try:
         for _ in range(asked.times):
-            for fault in chosen:
+            for fault in (known[name] for name in names):
                 for interrupt in (False, True)[: 1 + asked.interrupts]:
                     rows.append(bench.once(fault, interrupt, asked.sleep if fault.asleep else None))
                     print({k: round(v, 2) if isinstance(v, float) else v for k, v in rows[-1].items()}, flush=True)
