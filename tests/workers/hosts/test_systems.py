@@ -1,4 +1,4 @@
-"""Every system with its workers on two raylets: it learns, goes on here and there again, and to the bit where it can."""
+"""Every system with its workers on two raylets: it learns, goes on here and there, and to the bit where it can."""
 
 from __future__ import annotations
 
@@ -112,5 +112,5 @@ def test_a_system_learns_the_same_elsewhere_to_the_bit(name, hosts, tmp_path):
 @pytest.mark.parametrize("system", ["a3c", "ga3c", "accel"])
 def test_a_system_whose_workers_share_memory_by_nature_is_refused(system, hosts, tmp_path):
     settings = {"a3c": of.A3C, "ga3c": {**of.GA3C, "env": "toy:catch"}, "accel": {**of.ACCEL, **of.CHUNKED}}[system]
-    with pytest.raises(UserError, match="--hosts: .*leave --hosts out"):
+    with pytest.raises(UserError, match=r"--hosts: .*leave --hosts out"):
         polyplay.train(system, run=str(tmp_path / "run"), steps=1_000, hosts=hosts, quiet=True, **settings)
