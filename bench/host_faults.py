@@ -288,7 +288,7 @@ class Trial:
 
     def _survived(self, undo: Undo) -> None:
         """Watch until all work again and updates go on, and no less than the fault lasts."""
-        self._changes, self._released, known = [self._struck], 0.0, -1
+        self._changes, self._released, self._joined, known = [self._struck], 0.0, False, -1
         if self.fault.asleep:
             time.sleep(self.hold)
             undo()
@@ -298,8 +298,8 @@ class Trial:
                 known, self._changes = updates, [*self._changes, now]
             if "seen, s" not in self.row and self._said():
                 self.row["seen, s"] = now - self._struck
-                if self.fault.back:
-                    self._join()
+            if self.fault.back and not self._joined:
+                self._join()
             if not self._released and now > self._struck + self.hold:
                 self._released = now
                 undo()
@@ -316,11 +316,11 @@ class Trial:
         self.row["SIGINT after, s"] = self.row.pop("took")
 
     def _join(self) -> None:
-        """Another raylet of the lost one's name."""
-        rows = self.run.rows("hosts.jsonl")
-        name = next((row["machine"] for row in reversed(rows) if row["event"] == "lost"), "m-1")
-        assert self.run.cluster is not None
-        self.run.cluster.add(name)
+        """Another raylet of the lost one's name, once that is known."""
+        lost = [row["machine"] for row in self.run.rows("hosts.jsonl") if row["event"] == "lost"]
+        if lost and self.run.cluster is not None:
+            self._joined = True
+            self.run.cluster.add(lost[-1])
 
     def _recovered(self) -> bool:
         """Whether as many work as before, machines that have come back too, and updates go on."""
@@ -329,6 +329,7 @@ class Trial:
         new = [row["event"] for row in self.run.rows("hosts.jsonl")[self._known[1] :]]
         gone = self.fault.local and "raylet" in self.fault.name  # for good
         back = gone or new.count("lost") <= new.count("opened")
+        back &= self._joined or not self.fault.back
         return back and len(self._changes) > 4 and self._changes[-1] > self._released + 1.0
 
     def _measured(self) -> None:

@@ -140,6 +140,8 @@ class RemoteCrew:
         """Ray leaves an actor alone whose raylet was killed; here the machine counts as lost then."""
         while os.getppid() == raylet:
             time.sleep(PACE)
+        with contextlib.suppress(AttributeError):  # there may be no line yet
+            self.line.fail("its raylet is gone")  # before workers end: none of them is lost by itself
         self.end()
         os._exit(0)
 
