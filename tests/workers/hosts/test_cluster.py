@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import json
+import re
+import subprocess
+import sys
 import threading
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -129,3 +133,31 @@ def test_a_plan_of_local_machines_starts_nothing_and_an_address_where_nobody_lis
     assert [info.name for info in Cluster("local:2").machines()] == ["local-1", "local-2"]
     with pytest.raises(UserError, match=r"no Ray cluster at 127\.0\.0\.1:1: .*refused"):
         Cluster("ray:127.0.0.1:1").connect()
+
+
+# The page that starts clusters.
+
+
+def clusters_page(kind: str) -> list[str]:
+    text = (Path(__file__).parents[3] / "docs/guides/clusters.md").read_text()
+    return re.findall(rf"```{kind}\n(.*?)```", text, re.S)
+
+
+def test_ray_takes_the_file_of_the_cloud():
+    util, yaml = pytest.importorskip("ray.autoscaler._private.util"), pytest.importorskip("yaml")
+    (text,) = clusters_page("yaml")
+    config = yaml.safe_load(text)
+    util.validate_config({**config, "initialization_commands": []})
+    assert config["available_node_types"][config["head_node_type"]]
+    assert all("token" in word for word in (config["head_start_ray_commands"][-1], str(config["file_mounts"])))
+
+
+def test_bash_takes_the_script_of_slurm_and_ray_its_words():
+    pytest.importorskip("ray")
+    script = clusters_page("sh")[-1]
+    subprocess.run(["bash", "-n"], input=script.encode(), check=True)
+    words = re.findall(r"(?<=ray )symmetric-run|--(?:address|min-nodes)(?= )", script)
+    assert words == ["symmetric-run", "--address", "--min-nodes"]
+    ray = Path(sys.executable).parent / "ray"
+    said = subprocess.run([ray, "symmetric-run", "--help"], capture_output=True, check=True).stdout.decode()
+    assert all(word in said for word in words)

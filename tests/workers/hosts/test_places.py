@@ -6,11 +6,11 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from polyplay.workers.hosts.cluster import MachineInfo
 
 from polyplay.core.errors import UserError
 from polyplay.core.worker import Edge
 from polyplay.learning import LearnerSpec, Source
+from polyplay.workers.hosts.cluster import MachineInfo
 from polyplay.workers.hosts.places import Places, Spot, parse_places
 from polyplay.workers.role import Role
 
