@@ -46,8 +46,9 @@ class LearnerCheckpoints:
         self.writes = ctx.index == 0 or not spec.update.asynchronous  # else worker 0 writes for all
         self.last = -1  # the update that was saved last
         self.more: WritePart | None = lambda part: None  # always written too; None: nothing is saved where a run failed
-        # saves so far, and those that all replicas know to be asked for: one is due where these are more
-        self.made = self.agreed = ctx.control.saves
+        # saves so far, and those that all replicas know to be asked for: one is due where these are more. Replicas
+        # begin at different times, and yet with the same number.
+        self.made = self.agreed = ctx.control.saves if spec.update.asynchronous else 0
 
     def tell(self, number: int | None, failed: bool = False) -> None:
         """Say that the parts of checkpoint `number` are written; None: those of the initial weights."""

@@ -21,6 +21,8 @@ from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import psutil
+
 from polyplay.core import processes
 from polyplay.core.errors import UserError
 from polyplay.core.machine import cores
@@ -101,6 +103,7 @@ class Cluster:
         """Ray, of which this process is a driver. Raises UserError."""
         if "ray" not in sys.modules:  # it reads these when it is imported
             os.environ["RAY_DEDUP_LOGS_SKIP_REGEX"] = "."  # what raylets say of workers that were lost
+            os.environ["RAY_IGNORE_UNHANDLED_ERRORS"] = "1"  # those are answers that nobody waits for
             if self.local:
                 os.environ.update(QUIET)
                 os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))
@@ -185,8 +188,9 @@ class Cluster:
         """Leave the cluster, which is its owner's, and end one of this run's own. A process can't leave a head that is
         silent: Ray would wait for that one for ever, or crash at the end of the process, which therefore ends at once.
         """
+        lost = self.failing() != ""
         if not self._over.is_set() and self._nodes:
-            ray, lost = _ray(), self.failing()
+            ray = _ray()
             self._over.set()
             if lost:
                 atexit.unregister(ray.shutdown)
@@ -194,7 +198,7 @@ class Cluster:
             else:
                 ray.shutdown()
         if self._started is not None:
-            self._started.close()
+            self._started.close(lost)
             self._started = None
 
 
@@ -280,13 +284,18 @@ class LocalCluster:
             self.close()
             raise UserError(f"--hosts: local:{n} given, but Ray could not start {n + 1} raylets here; lower it")
 
-    def close(self) -> None:
+    def close(self, lost: bool = False) -> None:
+        """lost: its head is, without which it can't be ended gently."""
         assert self._runs.stdin is not None
         self._runs.stdin.close()
         try:
-            self._runs.wait(10.0)
+            self._runs.wait(0.0 if lost else 5.0)
         except subprocess.TimeoutExpired:
-            self._runs.kill()
+            root = psutil.Process(self._runs.pid)
+            for process in (*root.children(recursive=True), root):
+                with contextlib.suppress(psutil.Error):
+                    process.kill()
+            self._runs.wait()
             shutil.rmtree(self.folder, ignore_errors=True)
 
 
