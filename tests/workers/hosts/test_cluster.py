@@ -147,7 +147,7 @@ def test_ray_takes_the_file_of_the_cloud():
     util, yaml = pytest.importorskip("ray.autoscaler._private.util"), pytest.importorskip("yaml")
     (text,) = clusters_page("yaml")
     config = yaml.safe_load(text)
-    util.validate_config({**config, "initialization_commands": []})
+    util.validate_config(util.prepare_config(config))
     assert config["available_node_types"][config["head_node_type"]]
     assert all("token" in word for word in (config["head_start_ray_commands"][-1], str(config["file_mounts"])))
 
