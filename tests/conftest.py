@@ -20,6 +20,9 @@ torch.set_num_threads(1)
 # tests start hundreds of processes, each of which would compile the package again
 sys.dont_write_bytecode = False
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+# Ray reads these when it is imported: its clusters have a token, send nothing home, and start processes as others do
+os.environ |= {"RAY_AUTH_MODE": "token", "RAY_USAGE_STATS_ENABLED": "0", "RAY_worker_niceness": "0"}
+os.environ.setdefault("RAY_AUTH_TOKEN", os.urandom(32).hex())
 # the same examples in every run; nothing fails because a machine is busy
 BUSY = {"deadline": None, "suppress_health_check": [hypothesis.HealthCheck.too_slow]}
 hypothesis.settings.register_profile("same", derandomize=True, **BUSY)

@@ -31,7 +31,7 @@ BUDGET = {
     "acting": 1160,
     "search": 1306,
     "learning": 3337,
-    "workers": 3085,
+    "workers": 2897,
     "population": 1510,
     "systems": 1729,
     "runs": 4096,
@@ -60,7 +60,7 @@ ALONE = {
         population/referee runs/population runs/remote_members runs/reproduce runs/surgery nets/surgery""",
     "a part of a longer file, with a noun of its own": """
         buffers/delivery_log evaluation/verify learning/checkpoints learning/runners learning/value_losses nets/torsos
-        nets/numpy_player weights/gloo workers/hosts/queue_mirrors workers/hosts/weight_mirrors""",
+        nets/numpy_player weights/gloo""",
 }
 TORCH_FREE = ("core", "envs", "games", "buffers", "runs", "evaluation", "cli")
 # Of these rooms the files that load torch when they are imported, today.
@@ -81,7 +81,8 @@ ASKED = {
     "NumPy, torch, Numba and psutil": """
         acting/play 1 core/compiled 5 core/files 1 nets/action_heads 1 nets/factory 1
         runs/crew_metrics 1""",
-    "exceptions": "cli/arguments 1 workers/crew 1 workers/hosts/engines 1 workers/process 1",
+    "exceptions": "cli/arguments 1 workers/crew 1 workers/process 1",
+    "Ray's actors and exceptions": "workers/hosts/cluster 2",
     "the operating system": "core/shared_memory 1 workers/process 1",
 }
 MOST_ASKED = 140

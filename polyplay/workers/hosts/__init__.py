@@ -1,1 +1,1 @@
-"""Several machines: an agent on each starts workers there, and a link mirrors what they share with the main machine."""
+"""Several machines: a crew on each starts workers there, and a line carries what they share with the main machine."""

@@ -94,7 +94,7 @@ def unpack_planes(rows: np.ndarray, whole: np.ndarray, planes: np.ndarray) -> No
 # What is in the slots of a queue.
 
 
-class RolloutSlots:
+class RolloutContent:
     """Rows and who acted them; of stacked pictures first a mask and all but these, and then their planes."""
 
     def __init__(self, queue: RolloutQueue):
@@ -137,7 +137,7 @@ class RolloutSlots:
             unpack_planes(self.pictures[slot], *arrays[-2:])
 
 
-class SampleSlots:
+class SampleContent:
     """A batch and its marks; it comes back with priorities, and whether it was scored."""
 
     def __init__(self, samples: SampleQueue):
@@ -168,7 +168,7 @@ class Pair(Flow):
 
     both = True
 
-    def __init__(self, queue: SharedQueue, i: int, writer: End, reader: End, slots: RolloutSlots | SampleSlots):
+    def __init__(self, queue: SharedQueue, i: int, writer: End, reader: End, slots: RolloutContent | SampleContent):
         super().__init__(writer, [reader])
         self.queue, self.i, self.slots = queue, i, slots
         self._holder = READING + (queue.each > 1) * reader.i
@@ -229,7 +229,7 @@ class Pair(Flow):
             written.put(int(ring[number % self.queue.share]))
 
 
-def _queue_flows(queue: SharedQueue, per: int, slots: RolloutSlots | SampleSlots) -> list[Flow]:
+def _queue_flows(queue: SharedQueue, per: int, slots: RolloutContent | SampleContent) -> list[Flow]:
     """Pairs, then answers, then what is asked. per: pairs of each writer."""
     pairs = [(End("out", i // per), End("source", i % queue.readers)) for i in range(len(queue._full))]
     flows: list[Flow] = [Pair(queue, i, *ends, slots) for i, ends in enumerate(pairs)]
@@ -247,7 +247,7 @@ def _queue_flows(queue: SharedQueue, per: int, slots: RolloutSlots | SampleSlots
 
 
 def _rollouts(queue: RolloutQueue) -> Crossing:
-    flows = _queue_flows(queue, queue.each, RolloutSlots(queue))
+    flows = _queue_flows(queue, queue.each, RolloutContent(queue))
     bells = [(queue._bells[c], End("source", c)) for c in range(queue.consumers)]
     bells += [(queue.writer_bell(p * queue.each), End("out", p)) for p in range(queue.producers)]
     return Crossing(flows, bells, queue.close)
@@ -259,7 +259,7 @@ def _samples(samples: SampleQueue) -> Crossing:
     learners = [End("source", c) for c in range(samples.learners)]
     flows: list[Flow] = [Cells(learners[0], memories, [samples._learning])]  # learner 0 writes for all
     flows += [Cells(end, learners[:1], [samples._remembering[end.i]]) for end in memories]
-    flows += _queue_flows(samples, samples.learners, SampleSlots(samples))
+    flows += _queue_flows(samples, samples.learners, SampleContent(samples))
     bells = [(samples._bells[end.i], end) for end in learners]
     bells += [(samples._stream.bell(end.i), end) for end in memories]
     return Crossing(flows, bells, samples.close)
@@ -384,7 +384,7 @@ class Slice(Cells):
         super().land(part, i, arrays, gives)
 
 
-class Part(Flow):
+class ServerPart(Flow):
     """A shard's part of the weights, of its newest version."""
 
     def __init__(self, server: ParameterServer, k: int):
@@ -409,7 +409,7 @@ class Part(Flow):
         self.cells[servers.VERSION] = i
 
 
-class First(Part):
+class First(ServerPart):
     """What a shard begins with, by learner 0: its part, and the optimizer's statistics of it."""
 
     def __init__(self, server: ParameterServer, k: int):
@@ -483,7 +483,7 @@ def _server(server: ParameterServer) -> Crossing:
             taken = server.slot[w, k, servers.TAKEN : servers.TAKEN + 1]
             flows += [Slice(server, w, k), Cells(End("server", k), [End("update", w)], [taken], [server.reply(w)])]
         flows.append(Cells(End("server", k), [EVERYONE], [server.shard[k, _COUNTS], server.lags[k]]))
-        flows += [First(server, k), Part(server, k), Held(server, k)]
+        flows += [First(server, k), ServerPart(server, k), Held(server, k)]
     flows += [Cells(End("update", w), [EVERYONE], [server.counters[w]]) for w in learners]
     bells = [(server.bell(k), End("server", k)) for k in shards]
     bells += [(server.reply(w), End("update", w)) for w in learners]

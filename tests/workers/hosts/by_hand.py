@@ -31,7 +31,7 @@ class Vector:
 
 
 def queue_of(producers: int = 2, share: int = 3) -> RolloutQueue:
-    rows = {"obs": Field((4,), np.float32), "version": Field((), np.int64), "first": Field((), np.bool_)}
+    rows = {"obs": Field((4,), "float32"), "version": Field((), "int64"), "first": Field((), "bool")}
     queue = RolloutQueue(rows, {}, T, LANES, producers * share, producers)
     queue.patience = 0.0
     return queue

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
-import socket
+import re
+import subprocess
+import sys
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -20,59 +21,26 @@ from polyplay.core.worker import Counters, RunControl
 from polyplay.weights.params import AgentParams, Params
 from polyplay.workers.hosts import cluster
 from polyplay.workers.hosts import fleet as fleet_module
-from polyplay.workers.hosts.cluster import GREETING, Cluster, HeadWatch, MachineInfo, answers
+from polyplay.workers.hosts.cluster import Cluster, MachineInfo
 from polyplay.workers.hosts.fleet import Fleet
 from tests.weights.ends import POLICY
 from tests.workers.hosts.by_hand import Vector, Wire, queue_of
 from tests.workers.hosts.runs import wait_for
 
 
-@contextmanager
-def server(says: bytes) -> Iterator[str]:
-    """The address of somebody who reads a greeting and answers; empty: and closes."""
-    listener, heard = socket.create_server(("127.0.0.1", 0)), list[bytes]()
-
-    def serve() -> None:
-        sock, _ = listener.accept()
-        with sock:
-            heard.append(sock.recv(100))
-            sock.sendall(says)
-
-    thread = threading.Thread(target=serve, daemon=True)
-    thread.start()
-    with listener:
-        yield f"127.0.0.1:{listener.getsockname()[1]}"
-        thread.join(10)
-    assert heard == [GREETING]
-
-
-@pytest.mark.parametrize("says", [b"\0\0\0\4\0\0\0\0\0", b""])
-def test_who_does_anything_with_a_greeting_answers(says):
-    with server(says) as address:
-        assert answers(address, 10.0)
-
-
-def test_nobody_a_stopped_process_and_what_is_no_address_do_not_answer():
-    with socket.create_server(("127.0.0.1", 0)) as listener:  # the system accepts, the process does not
-        address = f"127.0.0.1:{listener.getsockname()[1]}"
-        assert not answers(address, 0.05)
-    for other in (address, "nowhere", "127.0.0.1:99999999"):
-        assert not answers(other, 0.05)
-
-
-def test_a_head_is_lost_after_so_many_tries_in_vain_one_after_the_other(monkeypatch):
-    said = iter([False, False, True, False, False, False])
-    monkeypatch.setattr(cluster, "answers", lambda address, seconds: next(said, False))
-    counts, watch = list[int](), HeadWatch("10.0.0.1:6379", every=0.001, tries=3)
-    try:
-        assert watch.failing() == "" or watch.failed >= 3
-        wait_for(lambda: counts.append(watch.failed) or watch.failed >= 3)
-        assert watch.failing().startswith(
-            "--hosts: the head of the Ray cluster, 10.0.0.1:6379, has given no answer for"
-        )
-    finally:
-        watch.stop()
-    assert list(said) == [], "an answer sets the count back"
+def test_a_head_without_an_answer_for_some_seconds_is_lost_and_one_answer_sets_that_back(monkeypatch):
+    """A call that waits for the head may wait for ever."""
+    monkeypatch.setattr(cluster, "EVERY", 0.01)
+    found = Cluster("ray:10.0.0.1:6379")
+    ray: Any = SimpleNamespace(nodes=list)
+    slow: Any = SimpleNamespace(nodes=lambda: threading.Event().wait())
+    threading.Thread(target=found._count, args=(None,), daemon=True).start()
+    threading.Thread(target=found._look, args=(slow,), daemon=True).start()
+    wait_for(found.failing)
+    assert found.failing().startswith("--hosts: the head of the Ray cluster, 10.0.0.1:6379, has given no answer for")
+    threading.Thread(target=found._look, args=(ray,), daemon=True).start()
+    wait_for(lambda: not found.failing())
+    found._over.set()
 
 
 def test_a_lost_head_ends_the_run_in_order_with_a_checkpoint_and_status_1(monkeypatch, tmp_path, capfd):
@@ -164,4 +132,32 @@ def test_machines_take_workers_that_are_processes(serial, on, how):
 def test_a_plan_of_local_machines_starts_nothing_and_an_address_where_nobody_listens_is_refused():
     assert [info.name for info in Cluster("local:2").machines()] == ["local-1", "local-2"]
     with pytest.raises(UserError, match=r"no Ray cluster at 127\.0\.0\.1:1: .*refused"):
-        cluster._reach("127.0.0.1:1")
+        Cluster("ray:127.0.0.1:1").connect()
+
+
+# The page that starts clusters.
+
+
+def clusters_page(kind: str) -> list[str]:
+    text = (Path(__file__).parents[3] / "docs/guides/clusters.md").read_text()
+    return re.findall(rf"```{kind}\n(.*?)```", text, re.S)
+
+
+def test_ray_takes_the_file_of_the_cloud():
+    util, yaml = pytest.importorskip("ray.autoscaler._private.util"), pytest.importorskip("yaml")
+    (text,) = clusters_page("yaml")
+    config = yaml.safe_load(text)
+    util.validate_config(util.prepare_config(config))
+    assert config["available_node_types"][config["head_node_type"]]
+    assert all("token" in word for word in (config["head_start_ray_commands"][-1], str(config["file_mounts"])))
+
+
+def test_bash_takes_the_script_of_slurm_and_ray_its_words():
+    pytest.importorskip("ray")
+    script = clusters_page("sh")[-1]
+    subprocess.run(["bash", "-n"], input=script.encode(), check=True)
+    words = re.findall(r"(?<=ray )symmetric-run|--(?:address|min-nodes)(?= )", script)
+    assert words == ["symmetric-run", "--address", "--min-nodes"]
+    ray = Path(sys.executable).parent / "ray"
+    said = subprocess.run([ray, "symmetric-run", "--help"], capture_output=True, check=True).stdout.decode()
+    assert all(word in said for word in words)

@@ -387,8 +387,8 @@ def test_stacks_that_are_packed_and_unpacked_are_the_same(T, B, size, seed):
 
 @pytest.mark.parametrize("whole", [False, True])
 def test_a_rollout_of_pictures_comes_home_to_the_bit_and_of_stacks_only_the_planes(whole):
-    fields = {"obs": Field((K, 8, 8), np.uint8), "version": Field((), np.int64), "first": Field((), np.bool_)}
-    queue, rng = RolloutQueue(fields, {"h": Field((2,), np.float32)}, 5, 3, 4, 1), np.random.default_rng(0)
+    fields = {"obs": Field((K, 8, 8), "uint8"), "version": Field((), "int64"), "first": Field((), "bool")}
+    queue, rng = RolloutQueue(fields, {"h": Field((2,), "float32")}, 5, 3, 4, 1), np.random.default_rng(0)
     wire = Wire(queue)
     wire.seat("out", 0)
     there = wire.twins[0]

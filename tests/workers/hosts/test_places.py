@@ -10,7 +10,7 @@ import pytest
 from polyplay.core.errors import UserError
 from polyplay.core.worker import Edge
 from polyplay.learning import LearnerSpec, Source
-from polyplay.workers.hosts.engines import MachineInfo
+from polyplay.workers.hosts.cluster import MachineInfo
 from polyplay.workers.hosts.places import Places, Spot, parse_places
 from polyplay.workers.role import Role
 
@@ -78,9 +78,6 @@ def test_replicas_are_divided_in_order_the_first_here():
         "red": ["replica2", "replica3"],
         "blue": ["replica4", "replica5"],
     }
-    places = Places((), replicas(6))
-    spots = [*map(Spot, INFOS)]
-    assert places.group(places.roles[0], 3, spots) == (2, 3)
 
 
 def test_a_memory_takes_its_actors_along():

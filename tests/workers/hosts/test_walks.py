@@ -155,7 +155,7 @@ WALKS += ["send one", "send one back", "land", "land home", "seat", "seat too", 
 MOVES = st.lists(st.tuples(st.sampled_from(WALKS), st.integers(0, 1), st.booleans()), min_size=40, max_size=100)
 
 
-@settings(max_examples=150)
+@settings(max_examples=100)
 @given(away=st.booleans(), moves=MOVES)
 def test_a_reader_sees_every_rollout_once_and_in_order_however_lines_send_and_workers_begin_anew(away, moves):
     walk = Walk(away)
