@@ -158,6 +158,7 @@ def _in_words(seats: list[tuple[str, int]]) -> str:
 
 
 FILE = "hosts.jsonl"
+PATIENCE = 3.0  # timeouts that crews wait for this process: its threads get no turn for seconds where much is counted
 LOOK, PARTING = 1.0, 5.0  # seconds between two looks for machines that have joined; that crews have to end
 FIRST, HOUR = 2.0, 3600.0  # seconds to the first try after a failure, each next one waits twice as long; at most
 
@@ -281,7 +282,8 @@ class Fleet:
 
     def _open(self, info: MachineInfo) -> bool:
         """Start a crew on a machine. Whether it takes the place of one that was lost there. Raises UserError."""
-        actor = self.cluster.start_actor(info, RemoteCrew, self._computing, self.key, info.address, self.timeout)
+        given = self.key, info.address, PATIENCE * self.timeout
+        actor = self.cluster.start_actor(info, RemoteCrew, self._computing, *given)
         try:
             machine = self._line_to(info, actor)
         except Exception:
