@@ -8,6 +8,7 @@ import os
 import queue
 import secrets
 import signal
+import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -159,6 +160,7 @@ def _in_words(seats: list[tuple[str, int]]) -> str:
 
 FILE = "hosts.jsonl"
 PATIENCE = 3.0  # timeouts that crews wait for this process: its threads get no turn for seconds where much is counted
+TURN = 5e-4  # seconds of one thread's turn: those of lines wait for them while this process reports games
 LOOK, PARTING = 1.0, 5.0  # seconds between two looks for machines that have joined; that crews have to end
 FIRST, HOUR = 2.0, 3600.0  # seconds to the first try after a failure, each next one waits twice as long; at most
 
@@ -235,6 +237,7 @@ class Fleet:
     def prepare(self, crew: Crew) -> None:
         """Find what crosses machines, and start a crew on each. Raises UserError."""
         self.cluster.connect()
+        sys.setswitchinterval(TURN)
         self.directory, self._control = crew.directory, crew.control
         self._log = None if crew.directory is None else JsonLines(crew.directory / FILE)
         self._writes = LogWrites(self._messages.put)
