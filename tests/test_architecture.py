@@ -31,7 +31,7 @@ BUDGET = {
     "acting": 1160,
     "search": 1306,
     "learning": 3337,
-    "workers": 2897,
+    "workers": 2905,
     "population": 1510,
     "systems": 1729,
     "runs": 4096,

@@ -37,6 +37,7 @@ RUNS: dict[str, tuple[str, dict[str, Any], int, float | None]] = {
     "gorila": ("gorila", of.GORILA, 14_000, 0.0),
     "gorila, shards elsewhere": ("gorila", {**of.GORILA, **SHARDS}, 14_000, 0.0),
     "gorila, free": ("gorila", {**of.FREE, **MANY}, 16_000, 0.0),
+    "ppo": ("ppo", {**of.PPO, "replicas": 3, "lanes": 18}, 12_000, 0.0),
     "league": ("league", LEAGUE, 4_000, None),
     "ftw": ("ftw", FTW, 4_000, None),
     "five, past agents": ("five", {**FIVE, "learners": 1, "actors": 2, "snapshot_every": 20}, 12_000, None),
@@ -47,7 +48,7 @@ EXACT: dict[str, tuple[str, dict[str, Any], int]] = {
     "impala": ("impala", {**of.IMPALA, "actors": 2, "lag": 0}, 8_000),
     "appo": ("appo", {**of.APPO, "lag": 0}, 8_000),
     "a2c": ("a2c", {**of.A2C, "replicas": 2}, 8_000),
-    "ppo, three": ("ppo", {**of.PPO, "replicas": 3, "lanes": 18}, 8_000),
+    "ppo, three": ("ppo", {**of.PPO, "replicas": 3, "lanes": 18}, 5_000),
     "dqn": ("dqn", {**of.DQN, "replicas": 2}, 6_000),
     "rainbow": ("rainbow", {**of.RAINBOW, "replicas": 2}, 6_000),
     "accel": ("accel", of.ACCEL, 8_000),
@@ -106,7 +107,8 @@ def test_a_system_learns_the_same_elsewhere_to_the_bit(name, hosts, tmp_path):
     assert {row["machine"] for row in events(there.directory)} == {"local-1", "local-2"}
     assert there.summary["updates"] == here.summary["updates"] > 20
     assert same_weights(there, here)
-    goes_on(there, hosts, steps, None)
+    if name not in SHORT:
+        goes_on(there, hosts, steps, None)
 
 
 @pytest.mark.parametrize("system", ["a3c", "ga3c", "accel"])
