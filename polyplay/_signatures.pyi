@@ -48,9 +48,9 @@ class RunOptions(TypedDict, total=False):
     eval_epsilon: float | None  # probability of a uniform random action in these evaluations (none: the system's own value, mostly 0)
     reuse: bool  # reuse the layer outputs that were computed while acting, where the weights are the same (a2c, accel with a2c, convolutional networks); --no-reuse computes them again
     compile: Literal['auto', 'on', 'off']  # compile updates of small networks ahead of time, and act without torch (on a GPU: CUDA graphs, of all networks); auto: compile in the background, and not with --serial or --trace; on: wait for the compiler at the start
-    hosts: str | None  # other machines, to which actors go: ray or ray:HOST:PORT, those of a Ray cluster; local:N, processes of this machine that stand for N others (none: this machine alone; docs/guides/many_machines.md)
+    hosts: str | None  # other machines, to which actors move: ray or ray:HOST:PORT, those of a Ray cluster; local:N, a cluster of N raylets that the run starts on this machine (none: this machine alone; docs/guides/many_machines.md)
     place: str | None  # which workers are on which machine: ROLE=WHERE or ROLE[A-B]=WHERE, separated by commas; WHERE is here, others, even, a machine's name or address, or res:NAME, a resource of Ray's (none: actors on others, replicas evenly)
-    ship: str | None  # folder whose modules are taken along to other machines, for an environment or network of your own
+    ship: str | None  # folder whose modules are sent to other machines, for an environment or network of your own
     host_timeout: float  # a machine that is silent for so many seconds is lost
     host_wait: float  # seconds that workers of a lost machine wait for another one; then the run ends
     dry_run: bool  # print the plan, measure the speed for two seconds, write nothing

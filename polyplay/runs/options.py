@@ -279,13 +279,13 @@ class RunOptions:
     # compile updates of small networks ahead of time, and act without torch (on a GPU: CUDA graphs, of all networks);
     # auto: compile in the background, and not with --serial or --trace; on: wait for the compiler at the start
     hosts: str | None = None
-    # other machines, to which actors go: ray or ray:HOST:PORT, those of a Ray cluster; local:N, processes of this
-    # machine that stand for N others (none: this machine alone; docs/guides/many_machines.md)
+    # other machines, to which actors move: ray or ray:HOST:PORT, those of a Ray cluster; local:N, a cluster of N
+    # raylets that the run starts on this machine (none: this machine alone; docs/guides/many_machines.md)
     place: str | None = None
     # which workers are on which machine: ROLE=WHERE or ROLE[A-B]=WHERE, separated by commas; WHERE is here, others,
     # even, a machine's name or address, or res:NAME, a resource of Ray's (none: actors on others, replicas evenly)
     ship: str | None = None
-    # folder whose modules are taken along to other machines, for an environment or network of your own
+    # folder whose modules are sent to other machines, for an environment or network of your own
     host_timeout: Seconds = 5.0  # a machine that is silent for so many seconds is lost
     host_wait: Seconds = 300.0  # seconds that workers of a lost machine wait for another one; then the run ends
     dry_run: bool = False  # print the plan, measure the speed for two seconds, write nothing
