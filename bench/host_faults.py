@@ -11,6 +11,7 @@ import signal
 import socket
 import statistics
 import subprocess
+import sys
 import tempfile
 import threading
 import time
@@ -373,7 +374,7 @@ class Trial:
             "none",
         ]
         done = subprocess.run(
-            ["python", "-m", "polyplay", *map(str, words)],
+            [sys.executable, "-m", "polyplay", *map(str, words)],
             env=self.run.env,
             capture_output=True,
             timeout=120,
