@@ -82,7 +82,7 @@ ASKED = {
         acting/play 1 core/compiled 5 core/files 1 nets/action_heads 1 nets/factory 1
         runs/crew_metrics 1""",
     "exceptions": "cli/arguments 1 workers/crew 1 workers/process 1",
-    "Ray's actors and exceptions": "workers/hosts/cluster 2",
+    "Ray's actors": "workers/hosts/cluster 1",
     "the operating system": "core/shared_memory 1 workers/process 1",
 }
 MOST_ASKED = 140

@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -25,6 +25,7 @@ from polyplay.runs.remote_members import PIECE, SWEEP, DirectoryChanges, put_pie
 from tests.population.fake_members import save
 from tests.population.test_killed import is_whole, known
 from tests.verbs import refused
+from tests.workers.hosts.runs import raylets, wait_for
 
 TOY = "--over a2c --env toy:catch --network mlp --lanes 4 --unroll 5 --replicas 1 --seed 1 --trace --no-tensorboard "
 TOY += "--vary learning_rate=log:1e-4:1e-2 --population 3 --report-every 0.2 --checkpoint-every 0.2 "
@@ -36,18 +37,8 @@ pytestmark = pytest.mark.xdist_group("ray")
 @pytest.fixture(scope="module")
 def hosts() -> Iterator[str]:
     """What --hosts takes."""
-    pytest.importorskip("ray")
-    from polyplay.workers.hosts.cluster import QUIET, LocalCluster
-
-    before = dict(os.environ)
-    os.environ.update(QUIET | {"RAY_AUTH_TOKEN": os.urandom(32).hex()})
-    cluster = LocalCluster(2)
-    try:
-        yield f"ray:{cluster.address}"
-    finally:
-        cluster.close()
-        os.environ.clear()
-        os.environ.update(before)
+    with raylets(2) as found:
+        yield found
 
 
 def start(run: Path, words: str) -> subprocess.Popen[str]:
@@ -62,15 +53,6 @@ def finished(run: Path, words: str, status: int = 0) -> str:
     said = process.communicate(timeout=120)[0]
     assert process.returncode == status, said
     return said
-
-
-def wait_for(what: Callable[[], Any], seconds: float = 60.0) -> Any:
-    until = time.monotonic() + seconds
-    while time.monotonic() < until:
-        if found := what():
-            return found
-        time.sleep(0.05)
-    raise AssertionError("it did not happen")
 
 
 def actors() -> set[int]:

@@ -218,7 +218,8 @@ class RayActor:
         except ray.exceptions.ObjectStoreFullError:
             raise UserError(f"--hosts: the object store of {where} is full; start Ray with a larger one") from None
         except ray.exceptions.RayError as e:
-            raise UserError(f"--hosts: no crew on {where}: {_cause(e)}") from None
+            cause = e.cause if isinstance(e, ray.exceptions.RayTaskError) else e
+            raise UserError(f"--hosts: no crew on {where}: {_last_line(cause)}") from None
 
     def send(self, name: str, *given: Any) -> Any:
         """Call the method without waiting; Ray's reference to its answer."""
@@ -232,10 +233,9 @@ class RayActor:
             self._ray.kill(self._actor)
 
 
-def _cause(e: Exception) -> str:
+def _last_line(e: Exception) -> str:
     """The last line of what was raised there."""
-    lines = [line for line in str(getattr(e, "cause", None) or e).strip().splitlines() if line.strip()]
-    return lines[-1].strip() if lines else type(e).__name__
+    return next((line.strip() for line in reversed(str(e).splitlines()) if line.strip()), type(e).__name__)
 
 
 def _end_at_once() -> None:
