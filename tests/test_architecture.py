@@ -22,16 +22,17 @@ TOP = ["__init__", "__main__", "api"]
 
 # At most so many lines of code (bench/code_size.py). Whoever adds some takes some away, or says in the commit why not.
 BUDGET = {
-    "core": 1758,
+    "core": 1910,
     "envs": 4424,
-    "buffers": 1890,
+    "buffers": 2087,
     "games": 3578,
     "nets": 3240,
-    "weights": 1386,
+    "weights": 1497,
     "acting": 1160,
     "search": 1306,
     "learning": 3337,
-    "workers": 2905,
+    "workers": 2332,
+    "workers/hosts": 1300,
     "population": 1510,
     "systems": 1729,
     "runs": 4096,
@@ -125,7 +126,7 @@ def is_page(path: Path) -> bool:
 
 def test_the_package_is_fifteen_rooms_and_three_files():
     inside = {p.name for p in PACKAGE.iterdir() if any(p.glob("*.py"))}
-    assert inside == set(ORDER) == set(BUDGET)
+    assert inside == set(ORDER) == set(BUDGET) - {"workers/hosts"}
     assert len(ORDER) == 15
     assert sorted(p.stem for p in PACKAGE.glob("*.py")) == TOP
     for room in ORDER:
@@ -149,6 +150,7 @@ def test_no_room_has_more_code_than_its_budget():
     found: dict[str, int] = defaultdict(int)
     for path in FILES:
         found[path.relative_to(PACKAGE).parts[0]] += code_lines(path)
+        found["workers/hosts"] += code_lines(path) if path.parent.name == "hosts" else 0
     over = {room: f"{found[room]} lines of code, {most} allowed" for room, most in BUDGET.items() if found[room] > most}
     assert not over
 

@@ -9,12 +9,15 @@ room for past agents, then bots. The referee alone writes ratings, players and t
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
+from pathlib import Path
 from typing import ClassVar, NamedTuple
 
 import numpy as np
 
+from polyplay.core.checkpoint import self_path
 from polyplay.core.errors import UserError
+from polyplay.core.flows import EVERYONE, MAIN, Cells, Crossing, End, Flow, Piece
 from polyplay.core.shared_memory import LINE, Closable, shared_array
 from polyplay.core.tree import Batch
 from polyplay.core.worker import Arrow, Edge
@@ -260,6 +263,19 @@ class League(Closable, Edge):
             *([Arrow("who copies whom", ("rates",), ("posts",))] if self.varied else []),
         ]
 
+    def crossing(self) -> Crossing:
+        """Results of actors' matches and their tables. Tables come last: who is at one is known then."""
+        flows: list[Flow] = [Cells(MAIN, [EVERYONE], [self.agent, self.version, self.kind])]
+        for a in range(self.actors):
+            # who sees a draw acknowledged has all that was reported before
+            cells = [x[a : a + 1] for x in (self.lost, self.reported, self.acknowledged)]
+            rows = [self._draws[a], self._players[a], self._outcomes[a]]
+            bells = [self._bells[0]]
+            flows.append(Cells(End("league", a), [MAIN], cells, bells, log=rows, counted=lambda cells: cells[1][0]))
+        flows += [TableFlow(self, a) for a in range(self.actors)]
+        ends = [End("rates", 0), *(End("league", a) for a in range(self.actors))]
+        return Crossing(flows, [(self._bells[i], end) for i, end in enumerate(ends)], self.close)
+
     def save(self) -> Batch:
         """All of it, for a checkpoint that is made while everybody stands still."""
         return {name: array.copy() for name, array in self.arrays().items()}
@@ -268,3 +284,19 @@ class League(Closable, Edge):
         """The inverse."""
         for name, array in saved.items():
             self.arrays()[name][...] = array
+
+
+class TableFlow(Cells):
+    """Who sits at an actor's table; the files of past agents among them go first."""
+
+    def __init__(self, league: League, a: int):
+        cells = [league.taken[a : a + 1], league._tables[a], league.drawn[a : a + 1]]
+        super().__init__(MAIN, [End("league", a)], cells, [league._bells[1 + a]])
+        self.league = league
+
+    def pieces(self, old: bytes | None, new: bytes, gives: bool) -> Iterator[Piece]:
+        for player in {*self.split(new)[1].ravel().tolist()}:
+            who = self.league.identity(player)
+            if who.kind == PAST:
+                yield from self.traffic.files(str(self_path(Path(), who.agent, who.version)), keep=True)
+        yield from super().pieces(old, new, gives)

@@ -19,6 +19,7 @@ from polyplay.buffers.replay import Replay
 from polyplay.buffers.rollout_queue import FILLING, READING, RolloutQueue, SharedQueue
 from polyplay.core import checkpoint, tree
 from polyplay.core.files import refusal_text
+from polyplay.core.flows import BACK, Cells, Crossing, End, Flow
 from polyplay.core.shared_memory import LINE, Semaphore, shared_array
 from polyplay.core.tree import Batch
 from polyplay.core.worker import WorkerContext, seed_of
@@ -109,6 +110,18 @@ class SampleQueue(SharedQueue):
     def writer_bell(self, i: int) -> Semaphore:
         return self._stream.bell(i // self.learners)
 
+    def crossing(self) -> Crossing:
+        """The bells of memories are those of their stream."""
+        from polyplay.buffers.queue_flows import asking, queue_flows
+
+        memories = [End("out", m) for m in range(self.replay_workers)]
+        learners = [End("source", c) for c in range(self.learners)]
+        flows: list[Flow] = [Cells(learners[0], memories, [self._learning])]  # learner 0 writes for all
+        flows += [Cells(end, learners[:1], [self._remembering[end.i]]) for end in memories]
+        flows += [*queue_flows(self, self.learners, SampleContent(self)), asking(self, 0)]
+        bells = [(self._bells[end.i], end) for end in learners]
+        return Crossing(flows, bells + [(self._stream.bell(end.i), end) for end in memories], self.close)
+
     def item(self, slot: int) -> Batch:
         """The batch in a slot, as `ReplayBuffer.sample` gives it; its arrays are the slot's own."""
         return tree.at(self._items, slot)
@@ -141,6 +154,27 @@ class SampleQueue(SharedQueue):
         new = max(0.0, float(total - self._learning[_COUNTED]))
         self._learning[_COUNTED] += new
         return new
+
+
+class SampleContent:
+    """Between machines: a batch and its marks; it comes back with priorities, and whether it was scored."""
+
+    def __init__(self, samples: SampleQueue):
+        self.samples, self.leaves = samples, [x for _, x in tree.leaves(samples._items)]
+
+    def cells(self, slots: slice) -> list[np.ndarray]:
+        return [self.samples.marks[slots]]
+
+    def put(self, slot: int) -> list[np.ndarray]:
+        return [*(x[slot] for x in self.leaves), self.samples.marks[slot, _BY : _SCORED + 1]]
+
+    def left(self, slot: int) -> list[np.ndarray]:
+        return [self.samples.priority[slot], self.samples.marks[slot, _SCORED : _SCORED + 1]]
+
+    def land(self, part: int, slot: int, arrays: list[np.ndarray]) -> None:
+        places = self.left(slot) if part == BACK else self.put(slot)
+        for place, x in zip(places, arrays, strict=True):
+            place[...] = x
 
 
 class SampleWriter:

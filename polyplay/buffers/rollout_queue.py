@@ -22,6 +22,7 @@ import numpy as np
 
 from polyplay.core import tree
 from polyplay.core.errors import Closed, UserError
+from polyplay.core.flows import Cells, Crossing, End
 from polyplay.core.shared_memory import LINE, Closable, Ring, Semaphore, shared_array
 from polyplay.core.tree import Batch, Field, Spec
 from polyplay.core.worker import Arrow, Edge
@@ -267,6 +268,17 @@ class RolloutQueue(SharedQueue):
 
     def writer_bell(self, i: int) -> Semaphore:
         return self._bells[self.consumers + i // self.each]
+
+    def crossing(self) -> Crossing:
+        from polyplay.buffers.queue_flows import RolloutContent, asking, queue_flows
+
+        flows = queue_flows(self, self.each, RolloutContent(self))
+        for c in range(self.consumers):
+            learnt = [self.base[p : p + 1] for p in range(c, self.producers, self.consumers)]  # before this run
+            flows += [Cells(End("source", c), (), [self.turns[c : c + 1]]), asking(self, c, *learnt)]
+        bells = [(self._bells[c], End("source", c)) for c in range(self.consumers)]
+        bells += [(self.writer_bell(p * self.each), End("out", p)) for p in range(self.producers)]
+        return Crossing(flows, bells, self.close)
 
     def waiting(self, c: int) -> np.ndarray:
         """Slots that wait for consumer `c`: int64, one number for each producer that feeds it."""

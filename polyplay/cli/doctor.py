@@ -142,7 +142,7 @@ def measure_machine(cluster: Cluster, info: MachineInfo) -> dict[str, Any]:
     try:
         about = actor.call("about")
         actor.send("serve")
-        there = line.connect(tuple(about["address"]), key, SILENT)
+        there = line.connect(about["address"], key, SILENT)
 
         def seconds() -> float:
             """Until the other side answers a beat."""

@@ -16,13 +16,16 @@ import time
 from collections.abc import Callable, Sequence
 from functools import cached_property
 from multiprocessing import reduction, resource_sharer
-from typing import NamedTuple, cast
+from typing import TYPE_CHECKING, NamedTuple, cast
 
 import numpy as np
 from numpy.typing import DTypeLike
 
 from polyplay.core import tree
 from polyplay.core.errors import Closed
+
+if TYPE_CHECKING:
+    from polyplay.core.flows import Crossing
 
 Place = tuple[tuple[int, ...] | int, DTypeLike, int]  # shape, dtype and offset of an array in a block
 LINE = 64  # bytes of a cache line: neighbours that different workers write are kept this far apart
@@ -119,6 +122,10 @@ class SharedObject:
     def nbytes(self) -> int:
         """Bytes of shared memory."""
         return self.block.nbytes
+
+    def crossing(self) -> Crossing | None:
+        """What of it crosses between machines; None: those that share it are on one machine."""
+        return None
 
     def __getstate__(self) -> dict[str, object]:
         return {k: v for k, v in self.__dict__.items() if k not in self.LOCAL and k not in self._places}

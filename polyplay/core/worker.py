@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -13,6 +13,7 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 
 from polyplay.core.errors import SEATS, Closed
+from polyplay.core.flows import ANY, COUNTING, EVERYONE, MAIN, Cells, Crossing, End, Flow, Piece
 from polyplay.core.shared_memory import SharedObject, shared_array
 
 # What crosses between workers, as the crew, the diagram and the plan see it: they ask this, and know no class.
@@ -161,12 +162,54 @@ class Counters(SharedObject):
         self.names = {name: i for i, name in enumerate(metrics)}
         super().__init__()
 
+    def crossing(self) -> Crossing:
+        return Crossing([*(CounterFlow(self, row) for row in range(self.workers)), ProgressFlow(self)])
+
     def row(self, i: int) -> WorkerCounters:
         return WorkerCounters(self, i)
 
     def column(self, name: str) -> np.ndarray:
         """[workers] the present values of one column."""
         return self.values[:, self.columns[name]]
+
+
+class CounterFlow(Cells):
+    """A worker's row of the counters, and its new games; a learner's counters say which part it has written."""
+
+    every = COUNTING
+
+    def __init__(self, counters: Counters, row: int):
+        cells = [counters.values[row], counters.lags[row], counters.sizes[row], counters.metrics[row]]
+        self._stamps, self._saved, episodes = (counters.columns[name] for name in ("stamps", "saved", "episodes"))
+        games, counted = counters.games[row], lambda cells: cells[0][episodes]
+        super().__init__(End("row", row), [MAIN], cells, log=[games], counted=counted)
+
+    def pieces(self, old: bytes | None, new: bytes, gives: bool) -> Iterator[Piece]:
+        if old is not None and self.split(old)[0][self._saved] != self.split(new)[0][self._saved]:
+            yield from self.traffic.parts(-1, self.writer)
+        yield from super().pieces(old, new, gives)
+
+    def write(self, cells: list[np.ndarray]) -> None:
+        mine, theirs = self.cells[0], cells[0].copy()
+        # that machine has another clock
+        theirs[0] = mine[0] if theirs[self._stamps] == mine[self._stamps] else time.monotonic()
+        if self.traffic.failed(-1, self.writer):
+            theirs[self._saved] = -abs(theirs[self._saved])
+        super().write([theirs, *cells[1:]])
+
+
+class ProgressFlow(Cells):
+    """The counters of all workers, for one that reads them: home to its machine, but for the rows of that machine."""
+
+    every = COUNTING
+
+    def __init__(self, counters: Counters):
+        super().__init__(MAIN, [End("judge", ANY)], [counters.values])
+
+    def write(self, cells: list[np.ndarray]) -> None:
+        own = [end.i for _, end in self.traffic.seats if end.name == "row"]
+        others = np.setdiff1d(np.arange(len(cells[0])), own)
+        self.cells[0][others] = cells[0][others]
 
 
 @dataclass(frozen=True)
@@ -239,6 +282,27 @@ class Hyperparameters(SharedObject):
     def all(self) -> dict[str, float]:
         return {name: float(self._values[i]) for name, i in self._names.items()}
 
+    def crossing(self) -> Crossing:
+        flows: list[Flow] = [HyperparameterFlow(self)]
+        if "remaining" in self.configured:
+            at = self._names["remaining"]
+            flows.append(Cells(End("learner", 0), [MAIN], [self._values[at : at + 1]]))
+        return Crossing(flows)
+
+
+class HyperparameterFlow(Cells):
+    """Hyperparameters, as the main process sets them. Learners set what is scheduled, and what remains of the run."""
+
+    def __init__(self, hyper: Hyperparameters):
+        super().__init__(MAIN, [EVERYONE], [hyper._values])
+        scheduled = {"remaining", *(schedule.name for schedule in hyper.schedules)}
+        self._given = np.array([name not in scheduled for name in hyper.configured], bool)
+
+    def write(self, cells: list[np.ndarray]) -> None:
+        learns = any(end.name == "learner" for _, end in self.traffic.seats)
+        given = self._given if learns else np.ones_like(self._given)
+        self.cells[0][given] = cells[0][given]
+
 
 class RunControl(SharedObject):
     """What the main process wants of every worker: run on, save, finish, leave, or drop everything."""
@@ -257,6 +321,9 @@ class RunControl(SharedObject):
         self.show: Any = None  # weights.Params, for an evaluator beside training
         self.made = 0  # of `saves`, where checkpoints are made between two rounds of turns
         super().__init__()
+
+    def crossing(self) -> Crossing:
+        return Crossing([Cells(MAIN, [EVERYONE], [self._flags, self.dismissed])])
 
     halted = property(lambda self: bool(self._flags[self.HALT]))
     saves = property(lambda self: int(self._flags[self.SAVE]))

@@ -15,12 +15,14 @@ import math
 import time
 from collections.abc import Iterator, Mapping
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 import torch
 from torch import nn
 
 from polyplay.core.errors import UserError
+from polyplay.core.flows import ANY, EVERYONE, VECTOR, Cells, Crossing, End, Flow, Piece
 from polyplay.core.shared_memory import Semaphore, memory_barrier, shared_array
 from polyplay.core.worker import Arrow, WorkerContext
 from polyplay.nets.device import HostCopy
@@ -30,8 +32,9 @@ from polyplay.weights.params import FlatParams, TwoCopies, buffers_in
 # cells of the header, int64, behind those of all shared weights. HOLD: odd while shards are to stand still; DOUBLES:
 # where in the vector numbers of float64 begin
 HOLD, DOUBLES = 3, 4
-# of a shard; those of its two copies begin at ACTIVE. HELD: the last HOLD that it answered, where it is elsewhere
-VERSION, BUSY, APPLIED, STALE, LAG_SUM, LAG_MAX, HELD, ACTIVE = 0, 1, 2, 3, 4, 5, 6, 8
+# of a shard; those of its two copies begin at ACTIVE. HELD: the last HOLD in which it stood still; FILLED: by worker 0,
+# whether its first weights are there
+VERSION, BUSY, APPLIED, STALE, LAG_SUM, LAG_MAX, HELD, FILLED, ACTIVE = range(9)
 # of a slot: the learner writes the first two, the shard the last, a cache line away
 WRITTEN, BASE, TAKEN = 0, 1, 8
 LAGS = 64  # histogram of gradients' staleness; the last bin holds everything beyond
@@ -123,7 +126,7 @@ class ParameterServer(update.SharedWeights):
         """The first weights, by worker 0; shards begin behind it, with statistics that are there already."""
         for part, newest, of_part in zip(self.parts, self.newest, versions, strict=True):
             newest.write(vector.flat[part], of_part)
-        self.shard[:, VERSION] = versions
+        self.shard[:, VERSION], self.shard[:, FILLED] = versions, 1
         self.head[DOUBLES] = vector.doubles
         self.counts.begin(version, learnt)
         self.ring()
@@ -146,6 +149,31 @@ class ParameterServer(update.SharedWeights):
         elsewhere = [self.bell(k).relayed is not None for k in range(self.shards)]
         return np.where(elsewhere, self.shard[:, HELD] == number, self.shard[:, BUSY] == 0)
 
+    def crossing(self) -> Crossing:
+        """A learner's slices of gradients go to shards, their parts to learners; with learner 0 shards share, each by
+        itself, what they begin with and what a checkpoint has. The head comes last: shards obey it.
+        """
+        flows: list[Flow] = []
+        learners = [End("update", w) for w in range(self.workers)]
+        for k, (cells, part) in enumerate(zip(self.shard, self.parts, strict=True)):
+            shard, own = End("server", k), self.statistics[:, part.start : min(part.stop, self.weights)]
+            for w, learner in enumerate(learners):
+                mark, gradient = self.slot[w, k], [self.gradient[w, part]]
+                slot = [self.rate[w, k : k + 1], mark[BASE : BASE + 1], mark[WRITTEN : WRITTEN + 1]]
+                flows.append(Cells(learner, [shard], slot, [self.bell(k)], whole=gradient))
+                flows.append(Cells(shard, [learner], [mark[TAKEN : TAKEN + 1]], [self.reply(w)]))
+            first = [cells[VERSION : VERSION + 1], cells[ACTIVE:], self.copies[:, part], own]
+            flows += [
+                Cells(shard, [EVERYONE], [cells[APPLIED : LAG_MAX + 1], self.lags[k]]),
+                Cells(learners[0], [shard], [cells[FILLED : FILLED + 1]], whole=first),
+                PartFlow(self, k),
+                Cells(shard, learners[:1], [cells[HELD : HELD + 1]], [self.reply(0)], whole=[own]),
+            ]
+        flows += [Cells(end, [EVERYONE], [self.counters[end.i]]) for end in learners]
+        flows.append(Cells(learners[0], [EVERYONE], [self.head], [self.bell(k) for k in range(self.shards)]))
+        bells = [(self.bell(k), End("server", k)) for k in range(self.shards)]
+        return Crossing(flows, bells + [(self.reply(end.i), end) for end in learners], self.close)
+
     def totals(self) -> dict[str, np.ndarray]:
         """For reports: gradients that shards applied, dropped and had [shards], how stale [LAGS], losses refused."""
         columns = {"applied": APPLIED, "stale": STALE, "versions": VERSION}
@@ -156,6 +184,28 @@ class ParameterServer(update.SharedWeights):
             "lag_max": self.shard[:, LAG_MAX].max(),
             "outlier": self.counters[:, update.REFUSED].sum(),
         }
+
+
+class PartFlow(Flow):
+    """The newest version of a shard's part of the weights."""
+
+    def __init__(self, server: ParameterServer, k: int):
+        super().__init__(End("server", k), [End("update", ANY), End("params", ANY)])
+        self.server, self.cells, self.newest = server, server.shard[k], server.newest[k]
+        self.vector = torch.empty(server.parts[k].stop - server.parts[k].start)
+
+    def token(self, gives: bool) -> int:
+        return int(self.cells[VERSION]) if self.server.counts.ready else -1
+
+    def pieces(self, old: Any, new: int, gives: bool) -> Iterator[Piece]:
+        if self.server.counts.ready:
+            version = self.newest.read(self.vector, self.server.check)
+            yield VECTOR, version, [self.vector.numpy()]
+
+    def land(self, part: int, i: int, arrays: list[np.ndarray], gives: bool) -> None:
+        self.newest.write(torch.from_numpy(arrays[0]), i)
+        memory_barrier()
+        self.cells[VERSION] = i
 
 
 class _Server(update.OpenUpdate):
@@ -331,7 +381,8 @@ class ParameterShard:
         memory_barrier()
         for w in waiting:
             server.reply(w).post()
-        if head[HOLD] % 2:
+        if (hold := int(head[HOLD])) % 2:
+            self.counters[HELD] = hold
             server.reply(0).post()
         return len(waiting)
 

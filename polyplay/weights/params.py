@@ -8,8 +8,9 @@ gradient; publishing, pulling, checkpoints and replicas carry both parts.
 
 from __future__ import annotations
 
+import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, ClassVar
 
 import numpy as np
@@ -17,6 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from polyplay.core.errors import UserError
+from polyplay.core.flows import MAIN, VECTOR, WAITING, Crossing, End, Flow, Piece
 from polyplay.core.shared_memory import Closable, memory_barrier, shared_array
 from polyplay.core.tree import Batch
 from polyplay.core.worker import Arrow, Edge
@@ -261,6 +263,10 @@ class Params(SharedArrays):
     def arrows(self) -> list[Arrow]:
         return [Arrow(self.label(), ("publish",), ("params",))]
 
+    def crossing(self) -> Crossing:
+        bells = [(self._bells[i], End("params", i)) for i in range(self.readers)]
+        return Crossing([WeightFlow(self, End("publish", 0))], bells, self.close)
+
     def publish(
         self,
         vector: Any,  # has `flat`
@@ -333,6 +339,84 @@ class Params(SharedArrays):
         return have if self.version == have else self._newest.read(vector.flat, self.check)
 
 
+OFTEN, SELDOM = 4, 1.0  # versions that go to a machine in the time of a rollout, seconds between two, at most
+
+
+class WeightFlow(Flow):
+    """From the publisher's machine: version, round and rollouts learnt from, with that version's vector where it is
+    another; a judge's champion goes along as files. Of the versions that were published the newest goes: at once where
+    a reader waits, else at most four times in a rollout. From the readers' machine: whether one waits.
+    """
+
+    both = True
+
+    def __init__(self, params: Params, publisher: End):
+        super().__init__(publisher, [End("params", i) for i in range(params.readers)])
+        self.params = params
+        self._version = -1  # of the vector that was sent, or is here
+        self._waiting, self._last = False, (params.version, -1, b"")
+        self._sent = -math.inf, 0  # when, and slots that had come then
+        self._vector = torch.empty(params.size)
+
+    def activate(self, gives: bool) -> None:
+        """One of the readers wakes the line for all; so does who begins to wait."""
+        if not gives:
+            self.params._bells[self.params.readers].relay(self.traffic.relay)
+        elif across := self._readers(not self.traffic.away):
+            self.params._waiting[across[0]] = 1
+
+    def _readers(self, away: bool) -> list[int]:
+        """Those on the other machine, or those that are not."""
+        return [end.i for end in self.readers if ((self.thing, end) in self.traffic.seats) == away]
+
+    def token(self, gives: bool) -> Any:
+        params = self.params
+        if not gives:
+            return bool(params._waiting[self._readers(self.traffic.away)].any())
+        if params.round >= 0 and self._due():
+            learnt = params._learnt.tobytes()  # in the order opposite to that in which they are written
+            memory_barrier()
+            rounds = params.round
+            memory_barrier()
+            if (news := (params.version, rounds, learnt)) != self._last:
+                self._last, self._sent = news, (self.traffic.now, self.traffic.landed)
+        return self._last
+
+    def _due(self) -> bool:
+        """Whether another version may go out."""
+        when, landed = self._sent
+        if self.traffic.away or self._waiting or self.traffic.now >= when + SELDOM:
+            return True
+        return self.traffic.landed >= landed + len(self._readers(True)) / OFTEN
+
+    def pieces(self, old: Any, new: Any, gives: bool) -> Iterator[Piece]:
+        if not gives:
+            yield WAITING, 0, [np.array([new])]
+            return
+        params, (version, rounds, learnt) = self.params, new
+        if self.traffic.away:
+            yield from self.traffic.files("checkpoints/champion-*/*/*/*", keep=True)
+            yield from self.traffic.files("checkpoints/champion-*/manifest.json", keep=True)
+        vector = []
+        if rounds >= 0 and self._version != version:
+            vector = [self._vector.numpy()]
+            version = self._version = params._newest.read(self._vector, params.check)  # perhaps a later one
+        yield VECTOR, 0, [np.array([version, rounds, *np.frombuffer(learnt, np.int64)]), *vector]
+
+    def land(self, part: int, i: int, arrays: list[np.ndarray], gives: bool) -> None:
+        params = self.params
+        if part == WAITING:
+            self._waiting = bool(arrays[0][0])
+            if self._waiting and (across := self._readers(not self.traffic.away)):
+                params._bells[across[0]].post()  # a version that was left out may be there
+            return
+        (version, rounds), learnt = arrays[0][:2].tolist(), arrays[0][2:]
+        if len(arrays) > 1:
+            params._newest.write(torch.from_numpy(arrays[1]), version)
+            self._version = version
+        params.announce(version, rounds, learnt if learnt.size else None)
+
+
 class WeightCache:
     """A reader's copy of the weights, which it keeps for `rollouts` rollouts before it pulls newer ones."""
 
@@ -376,6 +460,10 @@ class AgentSnapshot(SharedArrays):
         super().__init__()
 
     number = property(lambda self: int(self._head[_NUMBER]))
+
+    def crossing(self) -> Crossing:
+        """Nothing: its learners are on the main machine."""
+        return Crossing()
 
     def write(self, number: int, vector: FlatParams, optimizer: torch.optim.Optimizer, version: int) -> None:
         """A snapshot for copy `number`."""
@@ -451,6 +539,11 @@ class AgentParams(SharedArrays):
         """Bytes of shared memory."""
         snapshot = 0 if self.snapshot is None else self.snapshot.nbytes
         return self.block.nbytes + snapshot + sum(params.nbytes for params in self.each)
+
+    def crossing(self) -> Crossing:
+        """Learners are on the main machine."""
+        bells = [bell for params in self.each for bell in params.crossing().bells]
+        return Crossing([WeightFlow(params, MAIN) for params in self.each], bells, self.close)
 
     def label(self) -> str:
         return f"{self.each[0].label()} × {self.agents} agents"

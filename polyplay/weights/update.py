@@ -23,6 +23,7 @@ import torch
 from torch import Tensor, nn
 
 from polyplay.core.errors import Leaving, UserError
+from polyplay.core.flows import Crossing
 from polyplay.core.shared_memory import RobustLocks, SharedBlock, memory_barrier, shared_array
 from polyplay.core.worker import Arrow, Edge, WorkerContext
 from polyplay.nets.device import HostCopy, to_device
@@ -285,6 +286,10 @@ class AllReduce(SharedArrays, Update):
         self._place = str(Path(tempfile.gettempdir()) / f"polyplay-{uuid.uuid4().hex}")
         if size:
             super().__init__(bells=replicas)
+
+    def crossing(self) -> Crossing:
+        """Nothing: replicas meet by torch.distributed."""
+        return Crossing()
 
     def fit(self, network: params.NetworkOrFactory) -> None:
         """See Update. The shared memory is made here."""

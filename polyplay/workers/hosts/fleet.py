@@ -25,13 +25,11 @@ from polyplay.core.files import JsonLines, LogWrites
 from polyplay.core.shared_memory import Semaphores, SharedObject
 from polyplay.weights.params import AgentParams, Params
 from polyplay.weights.update import AllReduce
-from polyplay.workers.hosts import line
 from polyplay.workers.hosts.cluster import MACHINES, Cluster, MachineInfo, RayActor
-from polyplay.workers.hosts.crossings import crossing_of
-from polyplay.workers.hosts.flows import RemoteSeat, Traffic, file_pieces
-from polyplay.workers.hosts.line import ENDED, LOAD, SIGNAL, START, WORD, LineEnd, LineLost
+from polyplay.workers.hosts.line import ENDED, LOAD, SIGNAL, START, WORD, LineEnd, LineLost, connect
 from polyplay.workers.hosts.places import PlaceRule, Places, Spot
 from polyplay.workers.hosts.remote import RemoteCrew, TwinNumbers, dump, needed_files
+from polyplay.workers.hosts.traffic import RemoteSeat, Traffic, file_pieces
 from polyplay.workers.process import Call
 from polyplay.workers.role import Role
 from polyplay.workers.sizing import threads_of
@@ -211,8 +209,9 @@ class Fleet:
         for role in roles_elsewhere(self.places, crew):
             if role.learns_own and crew.placement.device_for(role, 0) != "cpu":
                 raise UserError("--hosts: replicas on several machines compute on CPUs; take --device cpu")
-            for thing in self._shared(role.holds, crew.control)[0]:
-                crossing_of(thing, role.name)
+            if stays := [x for x in self._shared(role.holds, crew.control)[0] if x.crossing() is None]:
+                what = f"{role.name} shares a {type(stays[0]).__name__} with others"
+                raise UserError(f"--hosts: {what}, which does not cross machines; leave --hosts out")
         if crew.trace and self.learner_away(crew):
             raise UserError("--place: learn is elsewhere, but --trace writes its file here; leave one of them out")
         if not infos:
@@ -242,51 +241,41 @@ class Fleet:
         self._log = None if crew.directory is None else JsonLines(crew.directory / FILE)
         self._writes = LogWrites(self._messages.put)
         self.bells = Semaphores(MACHINES)
-        things: list[SharedObject] = []
-        crossing: dict[str, list[SharedObject]] = {}
-        roles = roles_elsewhere(self.places, crew)
+        roles, things = roles_elsewhere(self.places, crew), dict[int, SharedObject]()
         for role in roles:
-            crossing[role.name], bells = self._shared(role.holds, crew.control, crew.counters)
-            things += [x for x in crossing[role.name] if not any(x is other for other in things)]
+            shared, bells = self._shared(role.holds, crew.control, crew.counters)
+            things |= {id(thing): thing for thing in shared}
             for bell in bells:
                 bell.relay_by(self.bells)
-        for thing in things:
+            if role.spec is not None and isinstance(role.spec.update, AllReduce) and role.learns_own:
+                role.spec.update.spread(self.cluster.address())
+        for thing in things.values():
             thing._attach()
-        # weights of each agent are parts of a thing, and none by themselves
-        parts = {id(params) for thing in things if isinstance(thing, AgentParams) for params in thing.each}
-        things = [thing for thing in things if id(thing) not in parts]
+            for part in thing.each if isinstance(thing, AgentParams) else ():  # it crosses as a part of this
+                things = {i: x for i, x in things.items() if x is not part}
         # who sees news of weights relies on what was written to others before
-        self._things = sorted(things, key=lambda thing: isinstance(thing, (Params, AgentParams)))
+        self._things = sorted(things.values(), key=lambda thing: isinstance(thing, (Params, AgentParams)))
         for role in roles:
             ends = {id(edge): end for end, edge in role.edges().items()}
             held = [(i, ends[id(thing)]) for i, thing in enumerate(self._things) if id(thing) in ends]
             self._held[role.name] = tuple(held)
-            if role.spec is not None and isinstance(role.spec.update, AllReduce) and role.learns_own:
-                role.spec.update.spread(self.cluster.address())
         threads = sum(role.n * threads_of(role, crew) for role in roles)
         self._computing = -(-threads // max(1, len(self.cluster.machines())))
-        self._open_all()
         try:
+            with ThreadPoolExecutor(MACHINES) as pool:
+                list(pool.map(self._open, self.cluster.machines()))
+            self.opened.sort(key=lambda machine: machine.info.name)
             check_memory(self.places, crew, self.opened)
-        except UserError:
+        except Exception:
             self.close()
             raise
         threading.Thread(target=self._look_for_more, daemon=True).start()
 
-    def _open_all(self) -> None:
-        """All crews at the same time."""
-        try:
-            with ThreadPoolExecutor(MACHINES) as pool:
-                list(pool.map(self._open, self.cluster.machines()))
-        except Exception:
-            self.close()
-            raise
-        self.opened.sort(key=lambda machine: machine.info.name)
-
     def _open(self, info: MachineInfo) -> bool:
         """Start a crew on a machine. Whether it takes the place of one that was lost there. Raises UserError."""
-        given = self.key, info.address, PATIENCE * self.timeout
-        actor = self.cluster.start_actor(info, RemoteCrew, self._computing, *given)
+        actor = self.cluster.start_actor(
+            info, RemoteCrew, self._computing, self.key, info.address, PATIENCE * self.timeout
+        )
         try:
             machine = self._line_to(info, actor)
         except Exception:
@@ -295,16 +284,14 @@ class Fleet:
         machine.thread = threading.Thread(target=self._serve, args=(machine,), daemon=True)
         with self._lock:
             machine.thread.start()
-            old = next((m for m in self.opened if m.info.name == info.name), None)
-            if old is None:
-                self.opened.append(machine)
-            else:
-                self.opened[self.opened.index(old)] = machine
+            at = next((i for i, m in enumerate(self.opened) if m.info.name == info.name), len(self.opened))
+            again = at < len(self.opened)
+            self.opened[at : at + 1] = [machine]
             late = self._closing
         if late:
             self._shut([machine])
-        self._note("opened", info, address=info.address, cores=info.cores, **({"again": True} if old else {}))
-        return old is not None
+        self._note("opened", info, address=info.address, cores=info.cores, **({"again": True} if again else {}))
+        return again
 
     def _line_to(self, info: MachineInfo, actor: RayActor) -> Machine:
         """Open a line to a crew. Raises UserError."""
@@ -315,16 +302,18 @@ class Fleet:
             if not self._lines:
                 raise UserError(f"--hosts: there are more than {MACHINES} machines; allowed: {MACHINES}")
             number = self._lines.pop()
-        actor.call("open", data)
-        actor.send("serve")
         try:
-            there = line.connect(tuple(about["address"]), self.key, self.timeout)
-        except (OSError, LineLost) as e:
+            actor.call("open", data)
+            actor.send("serve")
+            there = connect(about["address"], self.key, self.timeout)
+        except (OSError, LineLost, UserError) as e:
             self._lines.add(number)
-            way = f"to {info.name} at {about['address'][0]}:{about['address'][1]}"
+            if isinstance(e, UserError):
+                raise
+            way = f"to {info.name} at {':'.join(map(str, about['address']))}"
             raise UserError(f"--hosts: no line {way}: {e}; is a firewall between them?") from None
-        traffic = Traffic([crossing_of(thing) for thing in self._things], False, number, self.directory)
-        traffic.warn = lambda text: self._messages.put(f"machine {info.name}: {text}")
+        warn = lambda text: self._messages.put(f"machine {info.name}: {text}")  # noqa: E731
+        traffic = Traffic(self._things, False, number, self.directory, warn)
         end = LineEnd(there, traffic, self.bells[number], {})
         machine = Machine(info, actor=actor, about=about, end=end, number=number)
         end.on |= {WORD: partial(self._hear, machine), ENDED: partial(self._ended, machine), LOAD: machine.load.update}
@@ -474,13 +463,13 @@ class Fleet:
 
     def _shut(self, machines: Sequence[Machine]) -> None:
         for machine in machines:
-            machine.end.request(machine.end.close)
+            machine.end.request(partial(machine.end.end, tell=True))
         for seconds in (1.0, 1.0):  # for all of them together, not for each
             until = time.monotonic() + seconds
             for machine in machines:
                 assert machine.thread is not None
                 machine.thread.join(max(0.0, until - time.monotonic()))
             for machine in machines:
-                machine.end.end("")
+                machine.end.end()
         for machine in machines:
             self._start_thread(machine.actor.end)

@@ -16,7 +16,8 @@ import socket
 import struct
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
 from multiprocessing import AuthenticationError
 from multiprocessing.connection import Connection, answer_challenge, deliver_challenge
 from typing import TYPE_CHECKING, Any
@@ -27,7 +28,7 @@ from polyplay.core.errors import Closed
 from polyplay.core.shared_memory import Semaphore
 
 if TYPE_CHECKING:
-    from polyplay.workers.hosts.flows import Frame, Traffic
+    from polyplay.workers.hosts.traffic import Frame, Traffic
 
 BEAT_EVERY, TICK = 1.0, 0.1  # seconds; between two looks at what rings no bell
 TRIES = 5  # waits for a message: of a process that was stopped itself only one of them is over
@@ -42,9 +43,11 @@ class LineLost(Exception):
 
 
 class Line:
-    """One end. Raises LineLost where it sends or receives, once the other end is gone or silent for `timeout` s."""
+    """One end. Raises LineLost: the other end does not know the key. Sending and receiving raise it once the other end
+    is gone, or silent for `timeout` s.
+    """
 
-    def __init__(self, sock: socket.socket, timeout: float):
+    def __init__(self, sock: socket.socket, timeout: float, key: bytes, listens: bool):
         sock.settimeout(None)
         span = struct.pack("ll", int(timeout), int(timeout % 1 * 1e6))
         for option in (socket.SO_RCVTIMEO, socket.SO_SNDTIMEO):
@@ -55,16 +58,24 @@ class Line:
         self._lock, self._arena, self._poll = threading.Lock(), bytearray(), select.poll()
         self._poll.register(self._connection.fileno(), select.POLLIN)
         self.sent = self.received = 0  # bytes
-
-    def prove(self, key: bytes, listens: bool) -> None:
-        """Both ends show that they know the key. Raises LineLost."""
-        first, second = (deliver_challenge, answer_challenge) if listens else (answer_challenge, deliver_challenge)
         try:
+            first, second = (deliver_challenge, answer_challenge)[:: 1 if listens else -1]
             first(self._connection, key)
             second(self._connection, key)
         except (AuthenticationError, OSError, EOFError, ValueError, AssertionError) as e:
             self.close()
             raise LineLost(f"the other end does not know this run's key ({e or type(e).__name__})") from None
+
+    @contextlib.contextmanager
+    def _lost(self, what: str) -> Iterator[None]:
+        try:
+            yield
+        except BlockingIOError:
+            raise LineLost(f"nothing {what} for {self.timeout:g} s") from None
+        except EOFError:
+            raise LineLost("the connection was closed") from None
+        except OSError as e:
+            raise LineLost(e.strerror or str(e)) from None
 
     def send(self, head: Any, arrays: Iterable[np.ndarray] = ()) -> None:
         """Small arrays go with the head."""
@@ -72,21 +83,16 @@ class Line:
         about = json.dumps([head, [(x.dtype.str, x.shape) for x in flat]]).encode() + b"\n"
         small = b"".join([about, *(x.tobytes() for x in flat if x.nbytes < LARGE)])
         large: list[Any] = [x.reshape(-1).view(np.uint8).data for x in flat if x.nbytes >= LARGE]
-        try:
-            with self._lock:
-                for data in (small, *large):
-                    self._connection.send_bytes(data)
-                    self.sent += len(data)
-        except BlockingIOError:
-            raise LineLost(f"nothing could be sent for {self.timeout:g} s") from None
-        except OSError as e:
-            raise LineLost(e.strerror or str(e)) from None
+        with self._lost("could be sent"), self._lock:
+            for data in (small, *large):
+                self._connection.send_bytes(data)
+                self.sent += len(data)
 
     def receive(self) -> Message:
         """The next message. Its large arrays are there until the next call."""
-        if not any(self._poll.poll(1e3 * self.timeout / TRIES) for _ in range(TRIES)):
-            raise LineLost(f"nothing came for {self.timeout:g} s")
-        try:
+        with self._lost("came"):
+            if not any(self._poll.poll(1e3 * self.timeout / TRIES) for _ in range(TRIES)):
+                raise BlockingIOError
             data = self._connection.recv_bytes()
             about, _, small = bytearray(data).partition(b"\n")  # arrays may be written to
             head, shapes = json.loads(about)
@@ -103,13 +109,7 @@ class Line:
                     self._connection.recv_bytes_into(place)
                 arrays.append(np.frombuffer(place, kind).reshape(shape))
             self.received += len(data) + used
-        except BlockingIOError:
-            raise LineLost(f"nothing came for {self.timeout:g} s") from None
-        except EOFError:
-            raise LineLost("the connection was closed") from None
-        except OSError as e:
-            raise LineLost(e.strerror or str(e)) from None
-        return head, arrays
+            return head, arrays
 
     def close(self) -> None:
         """Whoever waits at either end stops."""
@@ -124,42 +124,26 @@ class Line:
 
 def connect(address: tuple[str, int], key: bytes, timeout: float) -> Line:
     """The line to a machine that listens. Raises LineLost, OSError."""
-    line = Line(socket.create_connection(address, timeout), timeout)
-    line.prove(key, listens=False)
-    return line
+    return Line(socket.create_connection(address, timeout), timeout, key, listens=False)
 
 
-class Listener:
-    """Of a machine, for the main process alone. Each that connects has a thread, so a stranger delays nobody."""
+def listen(address: str, key: bytes, timeout: float) -> tuple[socket.socket, queue.SimpleQueue[Line]]:
+    """Who knows the key comes into the queue, until the socket is shut down. Each that connects has a thread, so a
+    stranger delays nobody.
+    """
+    listener, proven = socket.create_server((address, 0)), queue.SimpleQueue[Line]()
 
-    def __init__(self, address: str, key: bytes, timeout: float):
-        self.key, self.timeout, self._proven = key, timeout, queue.SimpleQueue[Line]()
-        self._socket = socket.create_server((address, 0))
-        self.address = self._socket.getsockname()[:2]
-        threading.Thread(target=self._listen, daemon=True).start()
-
-    def _listen(self) -> None:
-        with contextlib.suppress(OSError):  # it was closed
-            while True:
-                sock, _ = self._socket.accept()
-                threading.Thread(target=self._let_in, args=(sock,), daemon=True).start()
-
-    def _let_in(self, sock: socket.socket) -> None:
+    def let_in(sock: socket.socket) -> None:
         with contextlib.suppress(LineLost, OSError):
-            line = Line(sock, self.timeout)
-            line.prove(self.key, listens=True)
-            self._proven.put(line)
+            proven.put(Line(sock, timeout, key, listens=True))
 
-    def accept(self, seconds: float) -> Line:
-        """The main process's line. Raises LineLost: it did not come."""
-        try:
-            return self._proven.get(timeout=seconds)
-        except queue.Empty:
-            raise LineLost("the main process did not connect") from None
-        finally:
-            with contextlib.suppress(OSError):
-                self._socket.shutdown(socket.SHUT_RDWR)
-            self._socket.close()
+    def accept() -> None:
+        with contextlib.suppress(OSError), listener:
+            while True:
+                threading.Thread(target=let_in, args=listener.accept()[:1], daemon=True).start()
+
+    threading.Thread(target=accept, daemon=True).start()
+    return listener, proven
 
 
 class LineEnd:
@@ -168,17 +152,9 @@ class LineEnd:
     """
 
     def __init__(self, line: Line, traffic: Traffic, bell: Semaphore, on: Mapping[str, Callable[[Any], None]]):
-        self.line, self.traffic, self.bell = line, traffic, bell
-        self.on: dict[str, Callable[[Any], None]] = {
-            BEAT: lambda _: None,
-            ECHO: self._echoed,
-            CLOSE: lambda why: self.end(why or ""),
-            **on,
-        }
-        if traffic.away:  # one side alone answers, so that never both wait for the other to read
-            self.on[BEAT] = self._echo
-        self.why, self.closed = "", threading.Event()
-        self.beaten = self.round_trip = 0.0  # when the last beat went; seconds to the echo of one
+        self.line, self.traffic, self.bell, self.why, self.round_trip = line, traffic, bell, "", 0.0
+        self.on: dict[str, Callable[[Any], None]] = {BEAT: self._beat, ECHO: self._echo, CLOSE: self.end, **on}
+        self.closed = threading.Event()
         self.each_beat: Callable[[], None] = lambda: None  # what the sending thread does besides
         self.requests = queue.SimpleQueue[Callable[[], None]]()  # for the sending thread
 
@@ -191,25 +167,16 @@ class LineEnd:
         for flow, part, i, arrays in frames:
             self.line.send([flow, part, i], arrays)
 
-    def flush(self) -> None:
-        """In the sending thread: also what is not due yet."""
-        self.send(self.traffic.news(math.inf))
-
     def request(self, what: Callable[[], None]) -> None:
         self.requests.put(what)
         self.bell.post()
 
-    def close(self) -> None:
-        """In the sending thread: both ends stop, as is wished."""
-        self.end("", tell=True)
-
     def _serve(self) -> None:
         beat = 0.0
         while not self.closed.is_set():
-            now = time.monotonic()
-            if now >= beat:
-                beat, self.beaten = now + BEAT_EVERY, time.perf_counter()
-                self.tell(BEAT)
+            if (now := time.monotonic()) >= beat:
+                beat = now + BEAT_EVERY
+                self.tell(BEAT, now)
                 self.each_beat()
             while not self.requests.empty():
                 self.requests.get()()
@@ -226,33 +193,29 @@ class LineEnd:
             else:
                 self.on[head[0]](head[1])
 
-    def _echo(self, _: Any) -> None:
-        with contextlib.suppress(LineLost):  # what comes next says why
-            self.tell(ECHO)
+    def _beat(self, sent: float) -> None:
+        if self.traffic.away:  # one side alone answers
+            self.request(partial(self.tell, ECHO, sent))
 
-    def _echoed(self, _: Any) -> None:
-        self.round_trip = time.perf_counter() - self.beaten
+    def _echo(self, sent: float) -> None:
+        self.round_trip = time.monotonic() - sent
 
     def _guard(self, loop: Callable[[], None]) -> None:
         try:
             loop()
         except Closed:
-            self.end("")
+            self.end()
         except LineLost as e:
             if loop == self._serve:  # the other thread may be about to read why
                 self.closed.wait(BEAT_EVERY)
             self.end(str(e))
         except Exception as e:  # nobody else would notice
-            self.fail(f"a thread of its line failed: {e!r}")
+            self.end(f"a thread of its line failed: {e!r}", tell=True)
 
-    def fail(self, why: str) -> None:
-        """This end is closed, and says why."""
-        self.end(why, tell=True)
-
-    def end(self, why: str, tell: bool = False) -> None:
-        """This end is closed; why: where that was nobody's wish. tell: the other end, which may close at once."""
+    def end(self, why: str | None = "", tell: bool = False) -> None:
+        """This end is closed; why: where that was nobody's wish. tell: the other end, which closes too."""
         if not self.closed.is_set():
-            self.why = why
+            self.why = why or ""
             self.closed.set()
             if tell:
                 with contextlib.suppress(LineLost):

@@ -7,8 +7,11 @@ from __future__ import annotations
 
 import contextlib
 import io
+import math
 import os
+import queue
 import shutil
+import socket
 import tempfile
 import threading
 import time
@@ -26,9 +29,8 @@ from polyplay.core.processes import ForkedProcess
 from polyplay.core.shared_memory import Semaphores, SharedBlock, SharedObject
 from polyplay.core.worker import RunControl
 from polyplay.workers.hosts.cluster import OPENING, needed_versions
-from polyplay.workers.hosts.crossings import crossing_of
-from polyplay.workers.hosts.flows import RemoteSeat, Traffic
-from polyplay.workers.hosts.line import ENDED, LOAD, SIGNAL, START, WORD, LineEnd, LineLost, Listener
+from polyplay.workers.hosts.line import ENDED, LOAD, SIGNAL, START, WORD, LineEnd, LineLost, listen
+from polyplay.workers.hosts.traffic import RemoteSeat, Traffic
 from polyplay.workers.process import SERVER, Call, CloudPickled, as_process, prepare
 from polyplay.workers.role import Role
 
@@ -63,7 +65,7 @@ class _TwinPickler(cloudpickle.Pickler):
         self.numbers, self.found = numbers, list[SharedObject]()
 
     def _number(self, block: SharedBlock) -> int:
-        return self.numbers.setdefault(id(block), (len(self.numbers), block))[0]  # it is kept, and so is its identity
+        return self.numbers.setdefault(id(block), (len(self.numbers) + 1, block))[0]  # with it, so that it lives
 
     def reducer_override(self, obj: Any) -> Any:
         if isinstance(obj, Semaphores):
@@ -86,29 +88,19 @@ def dump(value: object, numbers: TwinNumbers) -> tuple[bytes, list[SharedObject]
     return file.getvalue(), pickler.found
 
 
-_blocks: dict[int, SharedBlock] = {}
-_made: dict[int, Semaphores] = {}
-_relays: list[Semaphores] = []  # one: of this machine's end of its line
-
-
-def relay_by(lines: Semaphores) -> None:
-    """This machine's end of its line, which gets the tokens of whoever waits elsewhere."""
-    _relays[:] = [lines]
+_twins: dict[int, Any] = {}  # blocks and semaphores of this process, by their numbers
+BELLS = 0  # number of those of this machine's end of its line, which get the tokens of whoever waits elsewhere
 
 
 def _block(number: int, nbytes: int) -> SharedBlock:
-    block = _blocks.get(number)
-    if block is None:
-        block = _blocks[number] = SharedBlock(nbytes)
-    return block
+    return _twins.setdefault(number, SharedBlock(nbytes))
 
 
 def _semaphores(number: int, n: int) -> Semaphores:
-    if number not in _made:
-        _made[number] = made = Semaphores(n)
-        made.relays = _relays[0]
-        made._attach()
-    return _made[number]
+    if number not in _twins:
+        _twins[number] = Semaphores(n)
+        _twins[number].relay_by(_twins[BELLS])
+    return _twins[number]
 
 
 FOLDER = "polyplay-crew-"  # and the number of the process whose it is
@@ -127,11 +119,11 @@ class RemoteCrew:
             os.setpriority(os.PRIO_PROCESS, 0, 0)  # Ray's workers are 15 nicer
         sweep()
         self.root, self.bells = Path(tempfile.mkdtemp(prefix=f"{FOLDER}{os.getpid()}-")), Semaphores(1)
-        relay_by(self.bells)
+        _twins[BELLS] = self.bells
         self.traffic = Traffic([], away=True, relay=0, root=self.root)
         self.calls: dict[int, Call] = {}
         self.workers: dict[int, ForkedProcess] = {}
-        self.listener = Listener(address, key, timeout)
+        self.listener, self.proven = listen(address, key, timeout)
         threading.Thread(target=self._watch, args=(os.getppid(),), daemon=True).start()
         prepare()
         SERVER.ensure_running()
@@ -141,20 +133,20 @@ class RemoteCrew:
         while os.getppid() == raylet:
             time.sleep(PACE)
         with contextlib.suppress(AttributeError):  # there may be no line yet
-            self.line.fail("its raylet is gone")  # before workers end: none of them is lost by itself
+            self.line.end("its raylet is gone", tell=True)  # before workers end: none of them is lost by itself
         self.end()
         os._exit(0)
 
     def about(self) -> dict[str, Any]:
         """What the main process must know of it."""
-        where = {"address": self.listener.address, "pid": os.getpid(), "folder": str(self.root)}
+        where = {"address": self.listener.getsockname()[:2], "pid": os.getpid(), "folder": str(self.root)}
         gpus = Path("/proc/driver/nvidia/gpus")
         has = {"memory": psutil.virtual_memory().total, "gpus": len(list(gpus.iterdir())) if gpus.is_dir() else 0}
         return {**where, "cores": cores(), **has, "versions": needed_versions()}
 
     def open(self, data: bytes) -> None:
         """Begin with these shared objects."""
-        self.traffic = Traffic([crossing_of(x) for x in cloudpickle.loads(data)], away=True, relay=0, root=self.root)
+        self.traffic = Traffic(cloudpickle.loads(data), away=True, relay=0, root=self.root)
 
     def give(self, number: int, data: bytes) -> str:
         """A worker's call, by its number; why it cannot begin."""
@@ -172,9 +164,10 @@ class RemoteCrew:
         """Until the line ends."""
         import ray
 
-        with contextlib.suppress(LineLost, OSError):
-            on = {START: self._start, SIGNAL: self._signal}
-            self.line = LineEnd(self.listener.accept(OPENING), self.traffic, self.bells[0], on)
+        with contextlib.suppress(LineLost, OSError, queue.Empty):
+            line, on = self.proven.get(timeout=OPENING), {START: self._start, SIGNAL: self._signal}
+            self.listener.shutdown(socket.SHUT_RDWR)  # the main process alone connects
+            self.line = LineEnd(line, self.traffic, self.bells[0], on)
             psutil.cpu_percent()  # what it says first means nothing
             self.line.each_beat = self._tell_load
             self.line.run()
@@ -224,12 +217,12 @@ class RemoteCrew:
             ended = {"number": number, "how": runs.ending(), "code": runs.exitcode}
             self.line.request(partial(self._pass_on, ENDED, ended, last=True))
         except Exception as e:
-            self.line.fail(f"the thread of a worker failed: {e!r}")
+            self.line.end(f"the thread of a worker failed: {e!r}", tell=True)
 
     def _pass_on(self, kind: str, value: dict[str, Any], last: bool) -> None:
         """In the sending thread. last: after all that the worker wrote."""
         if last:
-            self.line.flush()
+            self.line.send(self.traffic.news(math.inf))  # also what is not due yet
         self.line.send((0, *piece) for piece in self.traffic.files("not-finite-*"))  # that the message is about
         self.line.tell(kind, value)
 

@@ -15,8 +15,7 @@ from polyplay.buffers.rollout_queue import RolloutQueue
 from polyplay.core.shared_memory import Semaphores, SharedObject
 from polyplay.core.tree import Field
 from polyplay.workers.hosts import remote
-from polyplay.workers.hosts.crossings import crossing_of
-from polyplay.workers.hosts.flows import Frame, RemoteSeat, Traffic
+from polyplay.workers.hosts.traffic import Frame, RemoteSeat, Traffic
 
 T, LANES = 3, 2
 ROLES = {"out": "act", "params": "act", "source": "serve_replay", "publish": "learn", "league": "act", "update": "a"}
@@ -58,9 +57,8 @@ class Wire:
         numbers: remote.TwinNumbers | None = None,
         roots: tuple[Path | None, Path | None] = (None, None),
     ):
-        remote._blocks.clear()
-        remote._made.clear()
-        remote.relay_by(bells := Semaphores(1))
+        remote._twins.clear()
+        remote._twins[remote.BELLS] = bells = Semaphores(1)
         data, found = remote.dump(things, remote.TwinNumbers() if numbers is None else numbers)
         for bell in found:
             if isinstance(bell, Semaphores) and bell.relays is None:
@@ -69,8 +67,8 @@ class Wire:
             thing._attach()
         self.twins: Any = cloudpickle.loads(data)
         self.bells = LINES[relay], bells[0]
-        self.home = Traffic([crossing_of(x) for x in things], False, relay, roots[0])
-        self.away = Traffic([crossing_of(x) for x in self.twins], True, 0, roots[1])
+        self.home = Traffic(things, False, relay, roots[0])
+        self.away = Traffic(self.twins, True, 0, roots[1])
         self.to_away, self.to_home = deque[Frame | RemoteSeat](), deque[Frame]()
         nothing: list[Frame] = []
         self._sending, self._sending_back = iter(nothing), iter(nothing)  # looks that go on

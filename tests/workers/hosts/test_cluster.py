@@ -75,7 +75,7 @@ def prepared(monkeypatch, *held: SharedObject) -> Fleet:
     none: Any = SimpleNamespace(connect=lambda: None, machines=list)
     monkeypatch.setattr(fleet_module, "roles_elsewhere", lambda *of: [role])
     monkeypatch.setattr(fleet_module, "threads_of", lambda *of: 1)
-    monkeypatch.setattr(Fleet, "_open_all", lambda self: None)
+    monkeypatch.setattr(fleet_module, "check_memory", lambda *of: None)
     monkeypatch.setattr(Fleet, "_look_for_more", lambda self: None)
     fleet = Fleet(none)
     fleet.prepare(crew)

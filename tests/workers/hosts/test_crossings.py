@@ -12,11 +12,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from polyplay.buffers import queue_flows
 from polyplay.buffers.replay_worker import SampleQueue
 from polyplay.buffers.rollout_queue import RolloutQueue
 from polyplay.core.tree import Field
 from polyplay.weights.params import Params
-from polyplay.workers.hosts import crossings, remote
+from polyplay.workers.hosts import remote
 from tests.buffers.test_replay_worker import draw, slots_of
 from tests.workers.hosts.by_hand import Vector, Wire, fill, queue_of
 
@@ -374,14 +375,14 @@ def test_stacks_that_are_packed_and_unpacked_are_the_same(T, B, size, seed):
     rng = np.random.default_rng(seed)
     resets = rng.random((T, B)) < 0.3
     rows = stacks(T, B, size, resets, rng)
-    numbers = crossings.words(rows)
+    numbers = queue_flows.words(rows)
     whole, packed = np.zeros((T, B), np.uint8), np.empty((T * B * K, numbers.shape[-1]), numbers.dtype)
-    n = crossings.pack_planes(numbers, whole, packed)
+    n = queue_flows.pack_planes(numbers, whole, packed)
     resets[0] = True
     assert (whole == resets).all()
     assert n == resets.sum() * K + (~resets).sum()
     back = np.full_like(rows, 77)
-    crossings.unpack_planes(crossings.words(back), whole, packed[:n].copy())
+    queue_flows.unpack_planes(queue_flows.words(back), whole, packed[:n].copy())
     assert (back == rows).all()
 
 

@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from polyplay.buffers.league import AGENT, PAST, RESULTS, Identity, League
-from polyplay.core import checkpoint
+from polyplay.core import checkpoint, flows
 from polyplay.weights.params import AgentParams, Params
-from polyplay.workers.hosts import flows, remote
+from polyplay.workers.hosts import remote
 from tests.population.leagues import play, small
 from tests.weights.ends import POLICY
 from tests.workers.hosts.by_hand import Vector, Wire, files_in

@@ -7,7 +7,9 @@ import struct
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -17,8 +19,8 @@ from polyplay.core.errors import Closed
 from polyplay.core.shared_memory import Semaphores
 from polyplay.core.worker import RunControl
 from polyplay.workers.hosts import line as line_module
-from polyplay.workers.hosts.flows import Traffic
-from polyplay.workers.hosts.line import BEAT, CLOSE, LARGE, WORD, Line, LineEnd, LineLost, Listener, connect
+from polyplay.workers.hosts.line import BEAT, CLOSE, LARGE, WORD, Line, LineEnd, LineLost, connect, listen
+from polyplay.workers.hosts.traffic import Traffic
 from tests.workers.hosts.by_hand import Wire
 
 KEY, LONG = b"k" * 32, 30.0  # seconds
@@ -32,9 +34,15 @@ def sockets() -> tuple[socket.socket, socket.socket]:
     return one, other
 
 
+def line_of(sock: socket.socket, timeout: float = LONG, key: bytes = KEY, listens: bool = False) -> Line:
+    return Line(sock, timeout, key, listens)
+
+
 def lines(timeout: float = LONG) -> tuple[Line, Line]:
     one, other = sockets()
-    return Line(one, timeout), Line(other, timeout)
+    with ThreadPoolExecutor() as pool:
+        there = pool.submit(line_of, other, timeout, listens=True)
+        return line_of(one, timeout), there.result(LONG)
 
 
 def end_of(line: Line, traffic: Traffic | None = None, **on: Callable[[Any], None]) -> LineEnd:
@@ -52,27 +60,20 @@ def in_thread(what: Callable[[], Any]) -> threading.Thread:
 
 @pytest.mark.parametrize(("home", "away"), [(b"a" * 32, b"b" * 32), (b"", b"b" * 32)])
 def test_who_does_not_know_the_key_is_refused_at_both_ends(home, away):
-    one, other = lines()
-    said = list[str]()
-
-    def answer() -> None:
-        try:
-            other.prove(away, listens=True)
-        except LineLost as e:
-            said.append(str(e))
-
-    thread = in_thread(answer)
-    with pytest.raises(LineLost, match="does not know this run's key"):
-        one.prove(home, listens=False)
-    thread.join(LONG)
-    assert "does not know this run's key" in said[0]
+    one, other = sockets()
+    with ThreadPoolExecutor() as pool:
+        there = pool.submit(line_of, other, key=away, listens=True)
+        with pytest.raises(LineLost, match="does not know this run's key"):
+            line_of(one, key=home)
+        with pytest.raises(LineLost, match="does not know this run's key"):
+            there.result(LONG)
 
 
 @pytest.mark.parametrize("kind", ["silent", "gone", "wrong", "web"])
 def test_strangers_do_not_keep_the_main_process_from_its_crew(kind):
-    listener, accepted = Listener("127.0.0.1", KEY, LONG), list[Line]()
-    thread = in_thread(lambda: accepted.append(listener.accept(LONG)))
-    strangers = [socket.create_connection(listener.address) for _ in range(5)]
+    listener, proven = listen("127.0.0.1", KEY, LONG)
+    address = listener.getsockname()
+    strangers = [socket.create_connection(address) for _ in range(5)]
     for stranger in strangers:
         if kind == "gone":
             stranger.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))  # a reset
@@ -81,20 +82,17 @@ def test_strangers_do_not_keep_the_main_process_from_its_crew(kind):
             stranger.sendall(stranger.recv(100))
         elif kind == "web":
             stranger.sendall(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
-    home = connect(listener.address, KEY, LONG)
-    thread.join(LONG)
+    home = connect(address, KEY, LONG)
+    away = proven.get(timeout=LONG)
     home.send("a", [np.arange(3)])
-    head, (array,) = accepted[0].receive()
+    head, (array,) = away.receive()
+    assert proven.empty()
     assert (head, array.tolist()) == ("a", [0, 1, 2])
     for stranger in strangers:
         stranger.close()
+    listener.shutdown(socket.SHUT_RDWR)
     with pytest.raises(OSError, match="refused"):
-        socket.create_connection(listener.address)
-
-
-def test_a_crew_whose_main_process_does_not_come_says_so():
-    with pytest.raises(LineLost, match="the main process did not connect"):
-        Listener("127.0.0.1", KEY, LONG).accept(0.01)
+        socket.create_connection(address)
 
 
 # What travels.
@@ -149,7 +147,7 @@ def test_two_idle_ends_hear_each_other(monkeypatch):
     assert not home.closed.is_set()
     assert not away.closed.is_set()
     assert 0.0 < home.round_trip < 0.4
-    home.end("")
+    home.end()
     for thread in threads:
         thread.join(LONG)
     assert (home.why, away.why) == ("", "the connection was closed")
@@ -209,10 +207,10 @@ def test_a_thread_that_fails_closes_the_line_at_both_ends_and_both_say_why(fault
 @pytest.mark.parametrize("data", [b"GET / HTTP/1.1\r\nHost: x\r\n\r\n", struct.pack("!i", 5) + b"hello"])
 def test_what_is_no_message_ends_the_line_and_changes_nothing(data):
     control = RunControl()
-    one, other = sockets()
-    end = end_of(Line(one, LONG), Wire(control).home)
+    one, other = lines()
+    end = end_of(one, Wire(control).home)
     thread = in_thread(end.run)
-    other.sendall(data)
+    other._sock.sendall(data)
     other.close()
     thread.join(LONG)
     assert end.why
@@ -230,7 +228,7 @@ def test_a_close_that_is_wished_ends_both_ends_without_a_reason():
     one, other = lines()
     ends = end_of(one), end_of(other, Traffic([], True, 0, None))
     threads = [in_thread(end.run) for end in ends]
-    ends[0].request(ends[0].close)
+    ends[0].request(partial(ends[0].end, tell=True))
     for thread in threads:
         thread.join(LONG)
     assert [end.why for end in ends] == ["", ""]
@@ -258,7 +256,7 @@ def test_what_the_main_process_writes_comes_over_a_line_while_it_runs():
     while wire.twins[0].until != 500 and time.monotonic() < until:
         time.sleep(0.001)
     assert wire.twins[0].until == 500
-    home.request(home.close)
+    home.request(partial(home.end, tell=True))
     for thread in threads:
         thread.join(LONG)
 
@@ -269,7 +267,7 @@ def test_one_look_is_for_all_that_rang_before_it():
     end.traffic.news = lambda now: looks.append(now) or iter(())  # type: ignore[method-assign]
     for _ in range(1000):
         end.bell.post()
-    end.request(end.close)
+    end.request(partial(end.end, tell=True))
     end.run()
     assert len(looks) <= 2
     other.close()

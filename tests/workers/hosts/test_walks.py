@@ -8,7 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from polyplay.workers.hosts import crossings, flows, remote
+from polyplay.buffers import queue_flows
+from polyplay.core import flows
+from polyplay.workers.hosts import remote, traffic
 from tests.workers.hosts.by_hand import Wire, fill, queue_of
 
 
@@ -160,7 +162,7 @@ MOVES = st.lists(st.tuples(st.sampled_from(WALKS), st.integers(0, 1), st.boolean
 def test_a_reader_sees_every_rollout_once_and_in_order_however_lines_send_and_workers_begin_anew(away, moves):
     walk = Walk(away)
     with pytest.MonkeyPatch.context() as patch:
-        for module in (flows, crossings):
+        for module in (flows, queue_flows, traffic):
             patch.setattr(module, "memory_barrier", walk.go_on)
         for move in moves:
             walk.step(*move)

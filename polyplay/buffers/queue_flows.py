@@ -1,0 +1,208 @@
+"""The flows of a queue whose writers and readers are on several machines. Imports no torch.
+
+A pair of a writer and a reader crosses a line where one of the two is at its other side. What the writer put into slots
+goes to the reader's side, what the reader left in them comes back, and the numbers of slots go both ways.
+
+Of stacked pictures only the newest plane crosses where a row continues the one before. That is exact to the bit: what a
+row has of the row before is compared, not assumed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Protocol
+
+import numpy as np
+
+from polyplay.buffers.rollout_queue import FILLING, READING, RolloutQueue, SharedQueue
+from polyplay.core import tree
+from polyplay.core.compiled import cached_njit
+from polyplay.core.flows import BACK, PAIR, RINGS, SLOT, Answer, Cells, End, Flow, Piece
+from polyplay.core.shared_memory import Ring, memory_barrier
+
+
+def words(pictures: np.ndarray) -> np.ndarray:
+    """The same memory as [..., k, n] numbers of eight bytes where a plane divides so, for speed."""
+    flat = pictures.reshape(*pictures.shape[:-2], -1)
+    return flat.view(np.uint64) if flat.shape[-1] % 8 == 0 else flat
+
+
+@cached_njit()
+def pack_planes(rows: np.ndarray, whole: np.ndarray, planes: np.ndarray) -> int:
+    """rows [T, B, k, n] → whole uint8 [T, B], 1 where a row does not continue the one before, and planes [≤ T·B·k, n]:
+    all k of such a row, else the newest. Returns how many planes.
+    """
+    T, B, k, n = rows.shape
+    at = 0
+    for t in range(T):
+        for b in range(B):
+            differs = t == 0
+            for i in range(k - 1):
+                if differs:
+                    break
+                for j in range(n):
+                    if rows[t, b, i, j] != rows[t - 1, b, i + 1, j]:
+                        differs = True
+                        break
+            whole[t, b] = differs
+            for i in range(0 if differs else k - 1, k):
+                planes[at] = rows[t, b, i]
+                at += 1
+    return at
+
+
+@cached_njit()
+def unpack_planes(rows: np.ndarray, whole: np.ndarray, planes: np.ndarray) -> None:
+    """The inverse; whole[0] is all 1."""
+    T, B, k, _ = rows.shape
+    at = 0
+    for t in range(T):
+        for b in range(B):
+            first = 0 if whole[t, b] else k - 1
+            for i in range(first):
+                rows[t, b, i] = rows[t - 1, b, i + 1]
+            for i in range(first, k):
+                rows[t, b, i] = planes[at]
+                at += 1
+
+
+class SlotContent(Protocol):
+    """What is in the slots of a queue."""
+
+    def cells(self, slots: slice) -> list[np.ndarray]:
+        """What a pair begins with."""
+
+    def put(self, slot: int) -> list[np.ndarray]:
+        """What the writer put there."""
+
+    def left(self, slot: int) -> list[np.ndarray]:
+        """What the reader left there."""
+
+    def land(self, part: int, slot: int, arrays: list[np.ndarray]) -> None:
+        """Write what came: SLOT what was put there, BACK what was left there."""
+
+
+class RolloutContent:
+    """Rows and who acted them; stacked pictures come last, as a mask and their planes."""
+
+    def __init__(self, queue: RolloutQueue):
+        self.queue = queue
+        leaves = list(tree.leaves({"rows": queue.rows, "state": queue.state}))
+        # [slots, T+1, lanes, k, height, width] of bytes: pictures that may be stacks of planes
+        stacked = [x for _, x in leaves if x.dtype == np.uint8 and x.ndim == 6 and x.shape[3] > 1][:1]
+        self.pictures = words(stacked[0]) if stacked else None
+        self.leaves = [x for _, x in leaves if not stacked or x is not stacked[0]]
+        if self.pictures is not None:
+            T, B, k, n = self.pictures.shape[1:]
+            self._whole, self._planes = np.ones((T, B), np.uint8), np.empty((T * B * k, n), self.pictures.dtype)
+            few = self.pictures[0, :1, :1].copy()
+            pack_planes(few, self._whole, self._planes)  # compiles
+            unpack_planes(few, self._whole, self._planes)
+
+    def cells(self, slots: slice) -> list[np.ndarray]:
+        return [self.queue.marks[slots], self.queue.by[slots]]
+
+    def _places(self, slot: int) -> list[np.ndarray]:
+        return [self.queue.by[slot : slot + 1], *(x[slot] for x in self.leaves)]
+
+    def put(self, slot: int) -> list[np.ndarray]:
+        if self.pictures is None:
+            return self._places(slot)
+        n = pack_planes(self.pictures[slot], self._whole, self._planes)
+        return [*self._places(slot), self._whole, self._planes[:n]]
+
+    def left(self, slot: int) -> list[np.ndarray]:
+        return []
+
+    def land(self, part: int, slot: int, arrays: list[np.ndarray]) -> None:
+        for place, x in zip(self._places(slot), arrays, strict=False):
+            place[...] = x
+        if self.pictures is not None:
+            unpack_planes(self.pictures[slot], *arrays[-2:])
+
+
+class Pair(Flow):
+    """A writer and a reader of a queue, and the rings of numbers between them. Token: numbers taken and put here."""
+
+    both = True
+
+    def __init__(self, queue: SharedQueue, i: int, writer: End, reader: End, slots: SlotContent):
+        super().__init__(writer, [reader])
+        self.queue, self.i, self.slots = queue, i, slots
+        self._holder = READING + (queue.each > 1) * reader.i
+
+    def _rings(self, gives: bool) -> tuple[Ring, Ring]:
+        """That this side writes, and that it reads."""
+        full, empty = self.queue._full[self.i], self.queue._empty[self.i]
+        return (full, empty) if gives else (empty, full)
+
+    def token(self, gives: bool) -> tuple[int, int]:
+        """The end of what is written here first: what another slot's way home needs is read after it."""
+        written, read = self._rings(gives)
+        put = int(written._tail[0])
+        memory_barrier()
+        return int(read._head[0]), put
+
+    def pieces(self, old: tuple[int, int] | None, new: tuple[int, int], gives: bool) -> Iterator[Piece]:
+        assert old is not None
+        written, _ = self._rings(gives)
+        for number in range(old[1], new[1]):
+            slot = int(written._ring[number % self.queue.share])
+            if arrays := self.slots.put(slot) if gives else self.slots.left(slot):
+                yield SLOT if gives else BACK, slot, arrays
+        yield RINGS, 0, [np.concatenate([new, written._ring])]
+
+    def begin(self, gives: bool, token: tuple[int, int]) -> Iterator[Piece]:
+        """Who is here goes on meanwhile: it takes, then puts."""
+        queue, (taken, put) = self.queue, token
+        empty, full = np.array(queue._rings[0, self.i]), np.array(queue._rings[1, self.i])
+        mine, theirs = (full, empty) if gives else (empty, full)
+        mine[8], theirs[0] = put, taken
+        owner = self.i // queue.each
+        cells = [np.array(x) for x in self.slots.cells(self._own(owner))]
+        for number in range(full[0], full[8]):
+            slot = int(full[16 + number % queue.share])
+            yield SLOT, slot, self.slots.put(slot)
+        yield PAIR, owner, [empty, full, *cells]
+
+    def _own(self, owner: int) -> slice:
+        return slice(owner * self.queue.share, (owner + 1) * self.queue.share)
+
+    def land(self, part: int, i: int, arrays: list[np.ndarray], gives: bool) -> None:
+        if part == RINGS:
+            self._replay(arrays[0], gives)
+        elif part == PAIR:
+            places = [*self.queue._rings[:, self.i], *self.slots.cells(self._own(i))]
+            for place, x in zip(places, arrays, strict=True):
+                place[...] = x
+        else:
+            self.traffic.landed += part == SLOT
+            self.slots.land(part, i, arrays)
+
+    def _replay(self, numbers: np.ndarray, gives: bool) -> None:
+        """Take and put here what was taken and put there."""
+        (taken, put), ring = numbers[:2].tolist(), numbers[2:]
+        read, written = self._rings(gives)  # by the other side
+        memory_barrier()
+        for _ in range(taken - int(read._head[0])):
+            read.take(self.queue.use, self._holder if gives else FILLING)
+        for number in range(int(written._tail[0]), put):
+            written.put(int(ring[number % self.queue.share]))
+
+
+def queue_flows(queue: SharedQueue, per: int, slots: SlotContent) -> list[Flow]:
+    """Pairs, and behind them the answers of writers that readers ask for parts of a checkpoint. per: pairs of each
+    writer.
+    """
+    pairs = [(End("out", i // per), End("source", i % queue.readers)) for i in range(len(queue._full))]
+    flows: list[Flow] = [Pair(queue, i, *ends, slots) for i, ends in enumerate(pairs)]
+    asks = len(queue._asked)
+    answers = enumerate(queue.answered.reshape(-1, 1))
+    return flows + [Answer(End("out", w), [End("source", w % asks)], [cell]) for w, cell in answers]
+
+
+def asking(queue: SharedQueue, r: int, *first: np.ndarray) -> Cells:
+    """What reader `r` asks its writers for. first: cells that they have before that."""
+    asks = len(queue._asked)
+    writers = [End("out", w) for w in range(r, len(queue.answered), asks)]
+    return Cells(End("source", r), writers, [*first, queue._last[r : r + 1], queue._asked[r : r + 1]])

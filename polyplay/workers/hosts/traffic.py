@@ -1,0 +1,246 @@
+"""The traffic of a line: which flows of the shared objects cross it, and the files that go with them. Imports no torch.
+
+The main process's machine has a line to each other one, and passes on what comes from one for readers on another.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from polyplay.core.flows import ANY, EVERYONE, EVERYWHERE, FILE, Crossing, End, Flow, Piece
+from polyplay.core.shared_memory import SharedObject, memory_barrier
+
+Frame = tuple[int, int, int, list[np.ndarray]]  # number of the flow, and a piece of it
+
+
+@dataclass(frozen=True)
+class RemoteSeat:
+    """A worker on another machine. held: (number of a shared object, end) of what it holds."""
+
+    role: str
+    index: int
+    row: int
+    held: tuple[tuple[int, str], ...] = ()
+    kinds: tuple[str, ...] = ()  # of EVERYWHERE, besides row
+
+    @property
+    def name(self) -> str:
+        """As files of a checkpoint have it."""
+        return f"{self.role}-{self.index}"
+
+    def keys(self) -> set[tuple[int, End]]:
+        """Its ends, by objects."""
+        own = {(thing, End(end, self.index)) for thing, end in self.held}
+        return own | {(-1, End("row", self.row))} | {(-1, End(kind, self.index)) for kind in self.kinds}
+
+
+class Traffic:
+    """One end of a line: all flows of the objects that cross it. away: the other machine's end. relay: the number of
+    the line, whose bell rings for this side. root: where files are. warn: is told of a file that was not written.
+    """
+
+    def __init__(
+        self,
+        things: Sequence[SharedObject],
+        away: bool,
+        relay: int,
+        root: Path | None,
+        warn: Callable[[str], None] = lambda text: None,
+    ):
+        self.away, self.relay, self.root, self.warn, self.now, self.landed = away, relay, root, warn, 0.0, 0
+        self.crossings = [thing.crossing() or Crossing() for thing in things]
+        self.flows = [flow for crossing in self.crossings for flow in crossing.flows]
+        for i, crossing in enumerate(self.crossings):
+            for flow in crossing.flows:
+                flow.traffic, flow.thing = self, i
+        for number, flow in enumerate(self.flows):
+            flow.number = number
+        self.seats: dict[tuple[int, End], str] = {}  # ends on the other machine, and their workers' names
+        self.active: list[tuple[Flow, bool]] = []  # flows that this side sends, and whether as the writer
+        self.gave: dict[int, bool] = {}  # by flow that crosses, or did: whether the writer was on this side
+        self.known: dict[int, Any] = {}  # tokens that the other side has
+        self.unwritten = set[str]()  # workers whose part of a checkpoint could not be written here
+        self._copied = set[str]()  # files that stay here and are there
+
+    def _there(self, flow: Flow, end: End, seats: Collection[tuple[int, End]] | None = None) -> bool:
+        """Whether an end is on the other machine. seats: or whether it is one of these."""
+        seats, thing = self.seats if seats is None else seats, -1 if end.name in EVERYWHERE else flow.thing
+        if end.i == ANY:
+            return any(i == thing and other.name == end.name for i, other in seats)
+        return (thing, end) in seats
+
+    def gives(self, flow: Flow) -> bool:
+        """Whether the writer is on this side."""
+        return self._there(flow, flow.writer) == self.away
+
+    def _sends(self, flow: Flow) -> bool:
+        everyone, writer = EVERYONE in flow.readers, self._there(flow, flow.writer)
+        there = everyone or any(self._there(flow, end) for end in flow.readers)
+        elsewhere = everyone or any(end.i == ANY or not self._there(flow, end) for end in flow.readers)
+        if flow.both:
+            return elsewhere if writer else there
+        return elsewhere and writer if self.away else there and not writer
+
+    def begin(self, seat: RemoteSeat) -> Iterator[Frame]:
+        """home: a worker will begin over there; what is here of all that it writes, and reads, with all news."""
+        keys, sending, found = seat.keys(), {flow.number: gives for flow, gives in self.active}, []
+        for flow in reversed(self.flows):
+            writes = self._there(flow, flow.writer, keys)
+            reads = not self.seats and EVERYONE in flow.readers
+            reads = reads or any(self._there(flow, end, keys) for end in flow.readers)
+            # where both are there they have all from each other
+            if flow.number in sending or writes or (reads and not self._there(flow, flow.writer)):
+                gives = sending.get(flow.number, not writes)
+                found.append((flow, gives, flow.token(gives)))
+                memory_barrier()
+        for flow, gives, token in reversed(found):
+            if flow.number in sending:
+                yield from self._changed(flow, gives, token)
+            else:
+                self.known[flow.number] = token
+                for piece in flow.begin(gives, token):
+                    yield flow.number, *piece
+
+    def sit(self, seat: RemoteSeat) -> None:
+        """Both sides: from now on that worker is away."""
+        self.seats = self.seats | dict.fromkeys(seat.keys(), seat.name)
+        active = [(flow, self.gives(flow)) for flow in self.flows if self._sends(flow)]
+        before = {flow.number for flow, _ in self.active}
+        for flow, gives in active:
+            if flow.number not in before:
+                if self.away or flow.number not in self.known:
+                    self.known[flow.number] = flow.token(gives)
+                flow.activate(gives)
+        self.gave |= {flow.number: gives for flow, gives in active}
+        self.active = active
+        for thing, crossing in enumerate(self.crossings):
+            for bell, end in crossing.bells:
+                there = (thing, end) in self.seats
+                if self.away or there:  # others of home's may have another line
+                    bell.relay(None if there == self.away else self.relay)
+
+    def news(self, now: float) -> Iterator[Frame]:
+        """What was written on this side since the last call: tokens are read in the order opposite to that in which
+        flows are sent, so that whoever sees one has what was written before it.
+        """
+        self.now = now
+        found = []
+        for flow, gives in reversed(self.active):
+            found.append((flow, gives, flow.token(gives)))
+            memory_barrier()
+        for flow, gives, token in reversed(found):
+            yield from self._changed(flow, gives, token)
+
+    def _changed(self, flow: Flow, gives: bool, token: Any) -> Iterator[Frame]:
+        if token != (old := self.known.get(flow.number)):
+            for piece in flow.pieces(old, token, gives):
+                yield flow.number, *piece
+            self.known[flow.number] = token
+
+    def land(self, frame: Frame) -> None:
+        """A frame that came."""
+        number, part, i, arrays = frame
+        if part == FILE:
+            self._write(i, arrays)
+        else:
+            flow = self.flows[number]
+            # what a reader sent before its writer was there too may have been on its way
+            flow.land(part, i, arrays, self.gave.get(number, self.gives(flow)))
+
+    def close(self) -> None:
+        """away: end every wait."""
+        for crossing in self.crossings:
+            crossing.close()
+
+    # ---- files
+
+    def parts(self, thing: int, end: End) -> Iterator[Piece]:
+        """The part of a checkpoint that a worker has written. Others that are whole go along: those of actors whose
+        memory is here, which has their answers.
+        """
+        if self.away:  # answers that are passed on have none: they stay at home
+            name = self.seats.get((thing, end), "")
+            for where in ("workers/[a-z]*", "agents/*/[a-z]*", f"replay/{name}/[0-9a-z]*"):
+                yield from self.files(f"checkpoints/.partial-*/{where}", name=name)
+
+    def files(self, pattern: str, keep: bool = False, name: str = "") -> Iterator[Piece]:
+        """Files of this side, in pieces. keep: they stay here, and go once; else they go: whose they are."""
+        for path in sorted(self.root.glob(pattern)) if self.root is not None else ():
+            there = str(path.relative_to(self.root or ""))
+            if path.is_file() and ACCEPTED.fullmatch(there) and there not in self._copied:
+                yield from file_pieces(path, there, name)
+                if keep:
+                    self._copied.add(there)
+                else:
+                    path.unlink(missing_ok=True)
+
+    def _write(self, at: int, arrays: list[np.ndarray]) -> None:
+        """A piece of a file. What can't be written at home is left out, and its owner's answer says so; elsewhere it is
+        needed.
+        """
+        name, owner = (bytes(x).decode() for x in arrays[:2])
+        if self.root is None or not ACCEPTED.fullmatch(name):
+            raise ValueError(f"a file named {name!r}")
+        path = self.root / name
+        temporary = path.with_name(f".{path.name}.line")
+        try:
+            if at == WHOLE:
+                os.replace(temporary, path)
+            elif at or not _is_late(self.root, name):
+                if not at:
+                    temporary.parent.mkdir(parents=True, exist_ok=True)
+                with open(temporary, "r+b" if at else "wb") as file:
+                    file.seek(at)
+                    file.write(arrays[2].data)
+        except FileNotFoundError:  # the checkpoint was made meanwhile, without this part, or it was not written
+            pass
+        except OSError as e:
+            temporary.unlink(missing_ok=True)
+            if self.away:
+                raise
+            self.unwritten |= {owner, Path(name).stem}  # who sends it, and whose it is
+            self.warn(f"{name} could not be written: {e.strerror or e}")
+
+    def failed(self, thing: int, end: End) -> bool:
+        """Whether a worker's part could not be written here; once."""
+        failed = not self.away and (name := self.seats.get((thing, end))) in self.unwritten
+        if failed:
+            self.unwritten.discard(name)
+        return failed
+
+
+_WORKERS = r"workers/[a-z_]+-\d+\.(safetensors|json)|replay/[a-z_]+-\d+/\w[\w.-]*\.(safetensors|json)"
+_WEIGHTS = r"agents/\d+/[a-z]+\.(safetensors|json)"
+ACCEPTED = re.compile(
+    rf"checkpoints/\.partial-\d{{12}}/({_WORKERS}|{_WEIGHTS})|resume/({_WORKERS}|{_WEIGHTS}|replay/[\w-]+/replay\.json)"
+    rf"|checkpoints/champion-[\w-]+/({_WEIGHTS}|manifest\.json)|past_agents/\d+-\d+\.safetensors"
+    r"|resume/workers/stream-\d+\.json|resume/manifest\.json|not-finite-[\d-]+\.safetensors",
+    re.ASCII,
+)
+ACTORS = re.compile(r"checkpoints/\.partial-(\d{12})/workers/(?!replica-)")
+CHUNK = 1 << 20  # bytes of a file at once
+WHOLE = -1  # in place of where a piece begins: it was the last
+
+
+def file_pieces(path: Path, name: str, owner: str = "") -> Iterator[Piece]:
+    """A file, by its name over there."""
+    about = [np.frombuffer(text.encode(), np.uint8) for text in (name, owner)]
+    for at in range(0, max(1, path.stat().st_size), CHUNK):
+        yield FILE, at, [*about, np.fromfile(path, np.uint8, CHUNK, offset=at)]
+    yield FILE, WHOLE, about
+
+
+def _is_late(root: Path, name: str) -> bool:
+    """Whether the checkpoint was made without this part. Only actors' parts are not waited for; the checkpoint of the
+    beginning has none, and update 0 may be saved again.
+    """
+    found = ACTORS.match(name)
+    made = (root / "checkpoints").glob(f"{found[1]}*") if found else ()
+    return any(not path.name.endswith("-steps-0") for path in made)
