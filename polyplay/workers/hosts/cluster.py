@@ -15,7 +15,7 @@ import sys
 import tempfile
 import threading
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
@@ -90,6 +90,7 @@ class Cluster:
             raise UserError(f"--ship: {ship} given, but there is no such folder")
         self.head, self._ship = rest if kind == "ray" else "", ship
         self._names: dict[str, str] = {}  # of nodes that there are, by their IDs
+        self.lost = set[str]()  # IDs of nodes that the run has lost
         self._started: LocalCluster | None = None
         self._nodes: list[dict[str, Any]] = []
         self._missed, self._over, self._lock = 0, threading.Event(), threading.Lock()
@@ -168,9 +169,9 @@ class Cluster:
             return [MachineInfo(f"local-{i + 1}", "127.0.0.1", cores()) for i in range(self.local)]
         here = self.connect().get_runtime_context().get_node_id()
         nodes = {n["NodeID"]: n for n in self._nodes if n["Alive"] and n["NodeID"] != here}
-        self._names = node_names({i: n["NodeName"] for i, n in nodes.items()}, self._names)
+        self._names = node_names({i: n["NodeName"] for i, n in nodes.items()}, self._names, self.lost)
         found = []
-        for i, node in nodes.items():
+        for i, node in ((i, nodes[i]) for i in self._names):
             names = tuple(r for r in node["Resources"] if r not in OWN and not r.startswith("node:"))
             n = int(node["Resources"].get("CPU", 0))
             found.append(MachineInfo(self._names[i], node["NodeManagerAddress"], n, names, i))
@@ -245,10 +246,13 @@ def _end_at_once() -> None:
     os._exit(1)
 
 
-def node_names(nodes: Mapping[str, str], before: Mapping[str, str]) -> dict[str, str]:
-    """Names of nodes by their IDs: with a part of the ID where several have the same one. A name never changes."""
-    count = Counter(nodes.values())
-    return {i: before.get(i) or (name if count[name] == 1 else f"{name}-{i[:6]}") for i, name in nodes.items()}
+def node_names(nodes: Mapping[str, str], before: Mapping[str, str], lost: Collection[str] = ()) -> dict[str, str]:
+    """Names of nodes by their IDs: with a part of the ID where several have the same one. A name never changes. A new
+    node that is called like a lost one gets none until Ray has noticed that loss: it may be the same machine.
+    """
+    count, gone = Counter(nodes.values()), {nodes[i] for i in nodes.keys() & {*lost}}
+    there = {i: name for i, name in nodes.items() if i in before or name not in gone}
+    return {i: before.get(i) or (name if count[name] == 1 else f"{name}-{i[:6]}") for i, name in there.items()}
 
 
 # A cluster of this machine, for trying and for tests. Its own process ends it when the run does, however that ends.

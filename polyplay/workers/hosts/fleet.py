@@ -174,7 +174,7 @@ class Fleet:
         self._things: list[SharedObject] = []  # that cross machines, in the order in which lines look at them
         self._held: dict[str, tuple[tuple[int, str], ...]] = {}  # by role its things, and what it is to them
         self._threads = list[threading.Thread]()  # that open machines, and end what is left on them
-        self._failures: dict[str, tuple[int, float]] = {}  # by machine: how many, until when it is not tried again
+        self._failures: dict[MachineInfo, tuple[int, float]] = {}  # how many, until when it is not tried again
         self._opening, self._seated = set[str](), set[tuple[str, int]]()  # machines; who had one
         self._messages = queue.SimpleQueue[str]()
         self._lock, self._closing, self._over = threading.Lock(), False, threading.Event()
@@ -287,6 +287,7 @@ class Fleet:
             at = next((i for i, m in enumerate(self.opened) if m.info.name == info.name), len(self.opened))
             again = at < len(self.opened)
             self.opened[at : at + 1] = [machine]
+            self.cluster.lost.discard(info.node)
             late = self._closing
         if late:
             self._shut([machine])
@@ -339,17 +340,17 @@ class Fleet:
         while not self._over.wait(LOOK):
             there = {m.info.name for m in self.opened if m.lost is None} | self._opening
             for info in self.cluster.machines():
-                _, until = self._failures.get(info.name, (0, 0.0))
+                _, until = self._failures.get(info, (0, 0.0))
                 if info.name not in there and time.monotonic() >= until and not self._ending:
                     self._opening.add(info.name)
                     self._start_thread(self._open_another, info)
 
     def _put_off(self, info: MachineInfo) -> float:
         """For how many seconds a machine is not tried again."""
-        n, until = self._failures.get(info.name, (0, 0.0))
+        n, until = self._failures.get(info, (0, 0.0))
         n = n if time.monotonic() < until + HOUR else 0
         pause = min(FIRST * 2.0**n, HOUR)
-        self._failures[info.name] = n + 1, time.monotonic() + pause
+        self._failures[info] = n + 1, time.monotonic() + pause
         return pause
 
     def _open_another(self, info: MachineInfo) -> None:
@@ -430,6 +431,8 @@ class Fleet:
             machine.lost = f"is lost with machine {machine.info.name}: {why}"
             workers = list(machine.workers.values())
             self._lines.add(machine.number)
+            self.cluster.lost.add(machine.info.node)
+        machine.end.traffic = Traffic([], False, machine.number, None)  # the old one has large buffers
         retry = self._put_off(machine.info)  # where the machine itself lives
         self._note("lost", machine.info, why=why, workers=len(workers), retry=retry)
         for i, worker in enumerate(workers):

@@ -193,6 +193,7 @@ class Machines:
 
     def __init__(self, monkeypatch, *names: str):
         self.infos, self.refuses, self.now = [MachineInfo(name, "127.0.0.1", 2) for name in names], set[str](), 1000.0
+        self.lost = set[str]()
         monkeypatch.setattr(fleets, "time", SimpleNamespace(monotonic=lambda: self.now))
         self.fleet = Fleet(self)
         self.fleet._control, self.fleet._log = RunControl(), None
@@ -207,9 +208,9 @@ class Machines:
             raise UserError(f"no crew on {info.name}")
         old = [m for m in self.fleet.opened if m.info.name == info.name]
         self.fleet.opened[:] = [m for m in self.fleet.opened if m not in old]
-        actor = SimpleNamespace(end=int)
+        actor, end = SimpleNamespace(end=int), SimpleNamespace(traffic=None)
         number = self.fleet._lines.pop()
-        self.fleet.opened.append(SimpleNamespace(info=info, lost=None, workers={}, number=number, actor=actor))
+        self.fleet.opened.append(SimpleNamespace(info=info, lost=None, workers={}, number=number, actor=actor, end=end))
         return bool(old)
 
     def look(self, after: float = 0.0) -> list[str]:
@@ -264,3 +265,5 @@ def test_nodes_keep_their_names():
     assert [*node_names({"id1111x": "m", "id2222x": "n"}, {}).values()] == ["m", "n"]
     assert [*node_names(alike, {}).values()] == ["m-id1111", "m-id2222"]
     assert [*node_names(alike, {"id1111x": "m"}).values()] == ["m", "m-id2222"], "one joins"
+    assert node_names(alike, {"id1111x": "m"}, {"id1111x"}) == {"id1111x": "m"}, "it may be the lost one"
+    assert node_names({"id2222x": "m"}, {"id1111x": "m"}, {"id1111x"}) == {"id2222x": "m"}, "the same machine is back"
