@@ -264,7 +264,7 @@ class League(Closable, Edge):
         ]
 
     def crossing(self) -> Crossing:
-        """Results of actors' matches and their tables. Tables come last: who is at one is known then."""
+        """Return the flows of results and tables. Tables come last: the players at a table are known by then."""
         flows: list[Flow] = [Cells(MAIN, [EVERYONE], [self.agent, self.version, self.kind])]
         for a in range(self.actors):
             # who sees a draw acknowledged has all that was reported before
@@ -287,7 +287,7 @@ class League(Closable, Edge):
 
 
 class TableFlow(Cells):
-    """Who sits at an actor's table; the files of past agents among them go first."""
+    """Players at an actor's table. The weights of past agents among them are sent first."""
 
     def __init__(self, league: League, a: int):
         cells = [league.taken[a : a + 1], league._tables[a], league.drawn[a : a + 1]]

@@ -1,10 +1,10 @@
-"""The flows of a queue whose writers and readers are on several machines. Imports no torch.
+"""Flows of queues between machines. Imports no torch.
 
-A pair of a writer and a reader crosses a line where one of the two is at its other side. What the writer put into slots
-goes to the reader's side, what the reader left in them comes back, and the numbers of slots go both ways.
+A writer and a reader of a queue are a pair. If they are on different machines, full slots go to the reader's side, the
+reader's results come back, and the numbers of slots go both ways.
 
-Of stacked pictures only the newest plane crosses where a row continues the one before. That is exact to the bit: what a
-row has of the row before is compared, not assumed.
+If a row of stacked pictures continues the row before, only its newest plane is sent. Rows are compared, so the result
+is exact to the bit.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ from polyplay.core.shared_memory import Ring, memory_barrier
 
 
 def words(pictures: np.ndarray) -> np.ndarray:
-    """The same memory as [..., k, n] numbers of eight bytes where a plane divides so, for speed."""
+    """View pictures as [..., k, n]; with numbers of eight bytes if a plane divides, for speed."""
     flat = pictures.reshape(*pictures.shape[:-2], -1)
     return flat.view(np.uint64) if flat.shape[-1] % 8 == 0 else flat
 
 
 @cached_njit()
 def pack_planes(rows: np.ndarray, whole: np.ndarray, planes: np.ndarray) -> int:
-    """rows [T, B, k, n] → whole uint8 [T, B], 1 where a row does not continue the one before, and planes [≤ T·B·k, n]:
-    all k of such a row, else the newest. Returns how many planes.
+    """Pack rows [T, B, k, n] into whole uint8 [T, B], 1 where a row does not continue the row before, and planes
+    [≤ T·B·k, n]: all k planes of such a row, else the newest. Return the number of planes.
     """
     T, B, k, n = rows.shape
     at = 0
@@ -53,7 +53,7 @@ def pack_planes(rows: np.ndarray, whole: np.ndarray, planes: np.ndarray) -> int:
 
 @cached_njit()
 def unpack_planes(rows: np.ndarray, whole: np.ndarray, planes: np.ndarray) -> None:
-    """The inverse; whole[0] is all 1."""
+    """Unpack what `pack_planes` packed; whole[0] is all 1."""
     T, B, k, _ = rows.shape
     at = 0
     for t in range(T):
@@ -67,23 +67,23 @@ def unpack_planes(rows: np.ndarray, whole: np.ndarray, planes: np.ndarray) -> No
 
 
 class SlotContent(Protocol):
-    """What is in the slots of a queue."""
+    """Content of a queue's slots."""
 
     def cells(self, slots: slice) -> list[np.ndarray]:
-        """What a pair begins with."""
+        """Return the marks that a pair starts with."""
 
     def put(self, slot: int) -> list[np.ndarray]:
-        """What the writer put there."""
+        """Return the writer's data in a slot."""
 
     def left(self, slot: int) -> list[np.ndarray]:
-        """What the reader left there."""
+        """Return the reader's results in a slot."""
 
     def land(self, part: int, slot: int, arrays: list[np.ndarray]) -> None:
-        """Write what came: SLOT what was put there, BACK what was left there."""
+        """Write received arrays into a slot: SLOT the writer's data, BACK the reader's results."""
 
 
 class RolloutContent:
-    """Rows and who acted them; stacked pictures come last, as a mask and their planes."""
+    """Rows and the number of their actor's incarnation; stacked pictures come last, as a mask and planes."""
 
     def __init__(self, queue: RolloutQueue):
         self.queue = queue
@@ -122,7 +122,7 @@ class RolloutContent:
 
 
 class Pair(Flow):
-    """A writer and a reader of a queue, and the rings of numbers between them. Token: numbers taken and put here."""
+    """Rings of slot numbers between a writer and a reader. Token: counts of numbers taken and put on this side."""
 
     both = True
 
@@ -132,12 +132,12 @@ class Pair(Flow):
         self._holder = READING + (queue.each > 1) * reader.i
 
     def _rings(self, gives: bool) -> tuple[Ring, Ring]:
-        """That this side writes, and that it reads."""
+        """Return the ring that this side writes, and the ring that it reads."""
         full, empty = self.queue._full[self.i], self.queue._empty[self.i]
         return (full, empty) if gives else (empty, full)
 
     def token(self, gives: bool) -> tuple[int, int]:
-        """The end of what is written here first: what another slot's way home needs is read after it."""
+        """Read the end of the written ring first: the data that a slot needs on its way back are read after it."""
         written, read = self._rings(gives)
         put = int(written._tail[0])
         memory_barrier()
@@ -153,7 +153,7 @@ class Pair(Flow):
         yield RINGS, 0, [np.concatenate([new, written._ring])]
 
     def begin(self, gives: bool, token: tuple[int, int]) -> Iterator[Piece]:
-        """Who is here goes on meanwhile: it takes, then puts."""
+        """Yield all slots and rings. The end on this side keeps running: it takes, then puts."""
         queue, (taken, put) = self.queue, token
         empty, full = np.array(queue._rings[0, self.i]), np.array(queue._rings[1, self.i])
         mine, theirs = (full, empty) if gives else (empty, full)
@@ -180,7 +180,7 @@ class Pair(Flow):
             self.slots.land(part, i, arrays)
 
     def _replay(self, numbers: np.ndarray, gives: bool) -> None:
-        """Take and put here what was taken and put there."""
+        """Repeat the other side's takes and puts on this side."""
         (taken, put), ring = numbers[:2].tolist(), numbers[2:]
         read, written = self._rings(gives)  # by the other side
         memory_barrier()
@@ -191,7 +191,7 @@ class Pair(Flow):
 
 
 def queue_flows(queue: SharedQueue, per: int, slots: SlotContent) -> list[Flow]:
-    """Pairs, and behind them the answers of writers that readers ask for parts of a checkpoint. per: pairs of each
+    """Return the flows of all pairs, then those of the writers' answers about checkpoints. per: pairs of each
     writer.
     """
     pairs = [(End("out", i // per), End("source", i % queue.readers)) for i in range(len(queue._full))]
@@ -202,7 +202,7 @@ def queue_flows(queue: SharedQueue, per: int, slots: SlotContent) -> list[Flow]:
 
 
 def asking(queue: SharedQueue, r: int, *first: np.ndarray) -> Cells:
-    """What reader `r` asks its writers for. first: cells that they have before that."""
+    """Return the flow of reader `r`'s requests to its writers. first: cells that arrive before a request."""
     asks = len(queue._asked)
     writers = [End("out", w) for w in range(r, len(queue.answered), asks)]
     return Cells(End("source", r), writers, [*first, queue._last[r : r + 1], queue._asked[r : r + 1]])

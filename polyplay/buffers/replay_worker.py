@@ -111,7 +111,7 @@ class SampleQueue(SharedQueue):
         return self._stream.bell(i // self.learners)
 
     def crossing(self) -> Crossing:
-        """The bells of memories are those of their stream."""
+        """Return the flows to other machines. Replay workers wait on the bells of their stream."""
         from polyplay.buffers.queue_flows import asking, queue_flows
 
         memories = [End("out", m) for m in range(self.replay_workers)]
@@ -157,7 +157,7 @@ class SampleQueue(SharedQueue):
 
 
 class SampleContent:
-    """Between machines: a batch and its marks; it comes back with priorities, and whether it was scored."""
+    """Content of slots between machines: a batch with its marks, then priorities and whether it was scored."""
 
     def __init__(self, samples: SampleQueue):
         self.samples, self.leaves = samples, [x for _, x in tree.leaves(samples._items)]

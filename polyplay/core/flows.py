@@ -1,9 +1,9 @@
-"""Flows: what of a shared object crosses between two machines. Imports no torch.
+"""Flows of shared objects between two machines. Imports no torch.
 
 Every cell of a shared object has one writer at a time. A flow is what one writer writes for some readers: it crosses a
-line where the writer is on one side and a reader on the other. The writer's side looks whether the flow has changed and
-sends what is new, data before the number that says that they are there. The other side writes the same into its twin of
-the object, and rings the bells there. Each class of shared objects declares its own flows (SharedObject.crossing).
+line if the writer is on one side and a reader on the other. The writer's side polls the flow and sends changes, data
+before the number that announces the data. The other side writes them into its twin of the object, and rings the bells
+there. Each class of shared objects declares its own flows (SharedObject.crossing).
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ COUNTING = 0.25  # seconds between two copies of a worker's counters
 
 
 class End(NamedTuple):
-    """A worker as a flow knows it: the name of the argument that holds the object, and the worker's number. Of every
-    object there are besides `row` (of the counters), `learner` and `judge`, of workers that are these.
+    """Worker, from a flow's view: the name of the argument that holds the object, and the worker's number. Three names
+    exist for every object: `row` (a worker's row of the counters), `learner` and `judge`.
     """
 
     name: str
@@ -39,30 +39,30 @@ EVERYWHERE = ("row", "learner", "judge")
 
 
 class Side(Protocol):
-    """One end of a line, as a flow sees it."""
+    """End of a line, from a flow's view."""
 
-    away: bool  # the other machine's end, not the main machine's
+    away: bool  # whether this is the other machine's end, not the main machine's
     now: float
     relay: int  # the number of the line, whose bell rings for this side
-    landed: int  # slots that have come
+    landed: int  # slots received
 
     @property
     def seats(self) -> Collection[tuple[int, End]]:
-        """Ends that are on the other machine, by the number of the object."""
+        """Ends on the other machine, each with the number of its object."""
 
     def parts(self, thing: int, end: End) -> Iterator[Piece]:
-        """The part of a checkpoint that a worker has written."""
+        """Yield the pieces of a worker's part of a checkpoint."""
 
     def failed(self, thing: int, end: End) -> bool:
-        """Whether a worker's part could not be written here; once."""
+        """Tell once whether a worker's part could not be written here."""
 
     def files(self, pattern: str, keep: bool = False) -> Iterator[Piece]:
-        """Files of this side's folder, in pieces. keep: they stay here."""
+        """Yield files of this side's folder in pieces. keep: the files stay here."""
 
 
 class Flow(ABC):
-    """writer, readers: their ends; without readers only a worker that begins gets it. both: reader and writer both
-    write. A token tells what was written: another one, and there is something to send.
+    """Data of one writer for some readers. Without readers, only a starting worker gets it. both: the readers write
+    too. A token names the state of the data: if it changes, there is something to send.
     """
 
     both = False
@@ -74,31 +74,31 @@ class Flow(ABC):
 
     @abstractmethod
     def token(self, gives: bool) -> Any:
-        """What was written on this side so far. gives: this is the writer's side."""
+        """Return the token of this side's state. gives: whether the writer is on this side."""
 
     @abstractmethod
     def pieces(self, old: Any, new: Any, gives: bool) -> Iterator[Piece]:
-        """What was written since the old token; None: all."""
+        """Yield the changes since the old token. None: everything."""
 
     @abstractmethod
     def land(self, part: int, i: int, arrays: list[np.ndarray], gives: bool) -> None:
-        """Write what came from the other side. gives: this is the writer's side."""
+        """Write a piece from the other side. gives: whether the writer is on this side."""
 
     def begin(self, gives: bool, token: Any) -> Iterator[Piece]:
-        """What a worker that begins over there has to know. gives: the writer is here, and goes on. token: of this
-        side; what is newer is sent later.
+        """Yield what a worker needs when it starts on the other side. gives: the writer is here, and keeps writing.
+        token: of this side; newer changes are sent later.
         """
         yield from self.pieces(None, token if gives else self.token(True), True)
 
     def activate(self, gives: bool) -> None:  # noqa: B027 - most need nothing
-        """It crosses from now on."""
+        """Prepare to cross from now on."""
 
 
 class Cells(Flow):
-    """Small arrays, whole. The last is written after the others. bells: ring once they are there.
+    """Small arrays, sent whole. The last is written after the others; then the bells ring.
 
-    whole: large arrays, which go along. log: arrays of the last rows of something, of which the new ones go along;
-    counted(cells): how many rows there were so far. every: seconds between two copies of the cells.
+    whole: large arrays that are sent with each change. log: ring buffers; only their new rows are sent. counted(cells):
+    number of rows written so far. every: seconds between two looks at the cells.
     """
 
     every = 0.0
@@ -118,7 +118,7 @@ class Cells(Flow):
         self.cells, self.bells, self.whole, self.log, self.counted = cells, bells, whole, log, counted
 
     def token(self, gives: bool) -> bytes:
-        """The last is read first: who sees it has what was written before."""
+        """Read the last array first, so that a reader of it has all earlier writes."""
         if not self.every or not self._last or self.traffic.now >= self._next:
             found = []
             for x in reversed(self.cells):
@@ -152,14 +152,14 @@ class Cells(Flow):
             place[...] = numbers
 
     def split(self, data: bytes) -> list[np.ndarray]:
-        """The arrays in a token."""
+        """Return the arrays in a token."""
         ends = np.cumsum([0, *(x.nbytes for x in self.cells)]).tolist()
         parts = [data[a:b] for a, b in itertools.pairwise(ends)]
         return [np.frombuffer(x, v.dtype).reshape(v.shape) for x, v in zip(parts, self.cells, strict=True)]
 
 
 class Answer(Cells):
-    """The number of the checkpoint of which a worker has written its part: that part goes first."""
+    """Number of the last checkpoint for which a worker has written its part. The part is sent first."""
 
     def pieces(self, old: bytes | None, new: bytes, gives: bool) -> Iterator[Piece]:
         if old is not None:
@@ -172,7 +172,7 @@ class Answer(Cells):
 
 
 class Crossing(NamedTuple):
-    """What of an object crosses: its flows, in the order in which they are sent, and its bells by who waits there."""
+    """Flows of an object, in the order of sending, and its bells with the end that waits on each."""
 
     flows: Sequence[Flow] = ()
     bells: Sequence[tuple[Semaphore, End]] = ()

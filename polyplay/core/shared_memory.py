@@ -124,7 +124,7 @@ class SharedObject:
         return self.block.nbytes
 
     def crossing(self) -> Crossing | None:
-        """What of it crosses between machines; None: those that share it are on one machine."""
+        """Return the flows to other machines; None: the object stays on one machine."""
         return None
 
     def __getstate__(self) -> dict[str, object]:

@@ -174,7 +174,7 @@ class Counters(SharedObject):
 
 
 class CounterFlow(Cells):
-    """A worker's row of the counters, and its new games; a learner's counters say which part it has written."""
+    """Worker's row of the counters, with its new games. A learner's part of a checkpoint is sent before its count."""
 
     every = COUNTING
 
@@ -199,7 +199,7 @@ class CounterFlow(Cells):
 
 
 class ProgressFlow(Cells):
-    """The counters of all workers, for one that reads them: home to its machine, but for the rows of that machine."""
+    """Counters of all workers, for a judge on another machine. Rows of that machine are left out."""
 
     every = COUNTING
 
@@ -291,7 +291,7 @@ class Hyperparameters(SharedObject):
 
 
 class HyperparameterFlow(Cells):
-    """Hyperparameters, as the main process sets them. Learners set what is scheduled, and what remains of the run."""
+    """Hyperparameters that the main process sets. A learner sets scheduled ones, and `remaining`, by itself."""
 
     def __init__(self, hyper: Hyperparameters):
         super().__init__(MAIN, [EVERYONE], [hyper._values])

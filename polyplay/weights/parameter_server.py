@@ -150,8 +150,8 @@ class ParameterServer(update.SharedWeights):
         return np.where(elsewhere, self.shard[:, HELD] == number, self.shard[:, BUSY] == 0)
 
     def crossing(self) -> Crossing:
-        """A learner's slices of gradients go to shards, their parts to learners; with learner 0 shards share, each by
-        itself, what they begin with and what a checkpoint has. The head comes last: shards obey it.
+        """Return the flows: slices of gradients to shards, parts of weights to learners, and, between learner 0 and
+        each shard, the initial state and the state for checkpoints. The head comes last, because shards obey it.
         """
         flows: list[Flow] = []
         learners = [End("update", w) for w in range(self.workers)]
@@ -187,7 +187,7 @@ class ParameterServer(update.SharedWeights):
 
 
 class PartFlow(Flow):
-    """The newest version of a shard's part of the weights."""
+    """Newest version of a shard's part of the weights."""
 
     def __init__(self, server: ParameterServer, k: int):
         super().__init__(End("server", k), [End("update", ANY), End("params", ANY)])

@@ -343,9 +343,9 @@ OFTEN, SELDOM = 4, 1.0  # versions that go to a machine in the time of a rollout
 
 
 class WeightFlow(Flow):
-    """From the publisher's machine: version, round and rollouts learnt from, with that version's vector where it is
-    another; a judge's champion goes along as files. Of the versions that were published the newest goes: at once where
-    a reader waits, else at most four times in a rollout. From the readers' machine: whether one waits.
+    """Published weights: version, round, rollouts learned from, and the vector if it is new. A judge's champion goes
+    along as files. The newest version is sent at once if a reader waits, else at most four times per rollout. The readers'
+    machine sends whether a reader waits.
     """
 
     both = True
@@ -359,14 +359,14 @@ class WeightFlow(Flow):
         self._vector = torch.empty(params.size)
 
     def activate(self, gives: bool) -> None:
-        """One of the readers wakes the line for all; so does who begins to wait."""
+        """Have one reader's bell, and a reader that starts to wait, wake the line for all."""
         if not gives:
             self.params._bells[self.params.readers].relay(self.traffic.relay)
         elif across := self._readers(not self.traffic.away):
             self.params._waiting[across[0]] = 1
 
     def _readers(self, away: bool) -> list[int]:
-        """Those on the other machine, or those that are not."""
+        """Return the readers on the other machine, or those on this side."""
         return [end.i for end in self.readers if ((self.thing, end) in self.traffic.seats) == away]
 
     def token(self, gives: bool) -> Any:
@@ -383,7 +383,7 @@ class WeightFlow(Flow):
         return self._last
 
     def _due(self) -> bool:
-        """Whether another version may go out."""
+        """Tell whether another version may be sent."""
         when, landed = self._sent
         if self.traffic.away or self._waiting or self.traffic.now >= when + SELDOM:
             return True
@@ -462,7 +462,7 @@ class AgentSnapshot(SharedArrays):
     number = property(lambda self: int(self._head[_NUMBER]))
 
     def crossing(self) -> Crossing:
-        """Nothing: its learners are on the main machine."""
+        """Return no flows: learners are on the main machine."""
         return Crossing()
 
     def write(self, number: int, vector: FlatParams, optimizer: torch.optim.Optimizer, version: int) -> None:
@@ -541,7 +541,7 @@ class AgentParams(SharedArrays):
         return self.block.nbytes + snapshot + sum(params.nbytes for params in self.each)
 
     def crossing(self) -> Crossing:
-        """Learners are on the main machine."""
+        """Return the flows of each agent's weights; learners are on the main machine."""
         bells = [bell for params in self.each for bell in params.crossing().bells]
         return Crossing([WeightFlow(params, MAIN) for params in self.each], bells, self.close)
 

@@ -288,7 +288,7 @@ class AllReduce(SharedArrays, Update):
             super().__init__(bells=replicas)
 
     def crossing(self) -> Crossing:
-        """Nothing: replicas meet by torch.distributed."""
+        """Return no flows: replicas meet by torch.distributed."""
         return Crossing()
 
     def fit(self, network: params.NetworkOrFactory) -> None:

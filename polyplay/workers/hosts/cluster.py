@@ -1,4 +1,4 @@
-"""The machines of a Ray cluster: one that is there, or one of this machine's that `local:N` starts. Alone knows Ray."""
+"""Cluster: the machines of a Ray cluster, an existing one or that of `local:N`. Only this file knows Ray."""
 
 from __future__ import annotations
 
@@ -40,14 +40,14 @@ OLDEST = (2, 40)  # version of Ray with what is used here
 
 
 def needed_versions() -> dict[str, str]:
-    """What must be the same on all machines."""
+    """Return the versions that must be equal on all machines."""
     names = ("polyplay", "torch", "numpy")
     return {"python": platform.python_version(), **{name: metadata.version(name).partition("+")[0] for name in names}}
 
 
 @dataclass(frozen=True)
 class MachineInfo:
-    """A machine of the cluster other than the main process's."""
+    """Machine of the cluster other than the main machine."""
 
     name: str
     address: str
@@ -56,7 +56,7 @@ class MachineInfo:
     node: str = ""  # its ID, as Ray has it
 
     def check_versions(self, theirs: dict[str, str]) -> None:
-        """Raises UserError: calls travel pickled, which takes the same versions."""
+        """Raise UserError if versions differ: calls travel pickled."""
         ours = needed_versions()
         if other := [name for name in ours if ours[name] != theirs.get(name)]:
             what = ", ".join(f"{name} {theirs.get(name)} there and {ours[name]} here" for name in other)
@@ -64,7 +64,7 @@ class MachineInfo:
 
 
 def _ray() -> Any:
-    """Ray itself. Raises UserError: it is not there, or too old."""
+    """Return the module `ray`. Raises UserError if it is missing or too old."""
     try:
         import ray
     except ImportError:
@@ -76,8 +76,8 @@ def _ray() -> Any:
 
 
 class Cluster:
-    """The machines that `--hosts` names. ship: a folder whose modules go along. Raises UserError: another word than
-    those it takes, no such folder.
+    """Machines that `--hosts` names. ship: folder whose modules are sent along. Raises UserError for another word, or a
+    missing folder.
     """
 
     def __init__(self, hosts: str, ship: str | None = None):
@@ -97,11 +97,11 @@ class Cluster:
 
     @property
     def own_cores(self) -> bool:
-        """Whether machines have cores of their own, not this one's."""
+        """Tell whether machines have their own cores, not this machine's."""
         return not self.local
 
     def connect(self) -> Any:
-        """Ray, of which this process is a driver. Raises UserError."""
+        """Return `ray`, with this process as a driver of the cluster. Raises UserError."""
         if "ray" not in sys.modules:  # it reads these when it is imported
             os.environ["RAY_DEDUP_LOGS_SKIP_REGEX"] = "."  # what raylets say of workers that were lost
             os.environ["RAY_IGNORE_UNHANDLED_ERRORS"] = "1"  # those are answers that nobody waits for
@@ -138,20 +138,20 @@ class Cluster:
             threading.Thread(target=watch, args=(ray,), daemon=True).start()
 
     def _look(self, ray: Any) -> None:
-        """Ask the head for its nodes, again and again."""
+        """Ask the head for its nodes every second, in a thread."""
         while not self._over.wait(EVERY):
             with contextlib.suppress(Exception):
                 self._nodes = ray.nodes()
                 self._missed = 0
 
     def _count(self, _: Any) -> None:
-        """Count seconds without an answer; those in which this process was stopped itself do not count."""
+        """Count the seconds without an answer, in a thread. Seconds in which this process is stopped do not count."""
         while not self._over.wait(EVERY):
             self._missed += 1
 
     def failing(self) -> str:
-        """Why no machine can be held much longer; "": nothing is wrong. Ray's own client ends this process a minute
-        after the head has ended.
+        """Return why the cluster is lost, or "". Ray's own client would end this process a minute after the loss of the
+        head.
         """
         if self._missed <= TRIES:
             return ""
@@ -159,12 +159,12 @@ class Cluster:
         return f"--hosts: the head of the Ray cluster, {self.head}, has given no answer for {silent}"
 
     def address(self) -> str:
-        """This machine's, as others reach it."""
+        """Return this machine's address in the cluster."""
         here = self.connect().get_runtime_context().get_node_id()
         return str(next(node["NodeManagerAddress"] for node in self._nodes if node["NodeID"] == here))
 
     def machines(self) -> list[MachineInfo]:
-        """Those that are there but for the main process's own. Names stay as they are. Raises UserError."""
+        """Return the machines of the cluster other than this one. A machine keeps its name. Raises UserError."""
         if self.local and self._started is None:  # a plan starts nothing
             return [MachineInfo(f"local-{i + 1}", "127.0.0.1", cores()) for i in range(self.local)]
         here = self.connect().get_runtime_context().get_node_id()
@@ -178,7 +178,7 @@ class Cluster:
         return sorted(found, key=lambda info: info.name)
 
     def start_actor(self, info: MachineInfo, cls: type, cpus: int, *given: Any) -> RayActor:
-        """An actor of this class on a machine. Ray never restarts it nor repeats a call: the run does that itself."""
+        """Start an actor of a class on a machine. Ray never restarts it or repeats a call: the run does that itself."""
         ray = self.connect()
         where = ray.util.scheduling_strategies.NodeAffinitySchedulingStrategy(info.node, soft=False)
         options = {"num_cpus": max(0, min(info.cores, cpus)), "max_restarts": 0, "max_task_retries": 0}
@@ -186,8 +186,8 @@ class Cluster:
         return RayActor(ray, actor.remote(*given), info)
 
     def close(self) -> None:
-        """Leave the cluster, which is its owner's, and end one of this run's own. A process can't leave a head that is
-        silent: Ray would wait for that one for ever, or crash at the end of the process, which therefore ends at once.
+        """Leave the cluster, and end it if this run started it. A process can't leave a silent head: Ray would wait for
+        ever, or crash at exit. So the process then ends at once.
         """
         lost = self.failing() != ""
         if not self._over.is_set() and self._nodes:
@@ -204,13 +204,13 @@ class Cluster:
 
 
 class RayActor:
-    """An actor on another machine."""
+    """Ray actor on another machine."""
 
     def __init__(self, ray: Any, actor: Any, info: MachineInfo):
         self._ray, self._actor, self.info = ray, actor, info
 
     def call(self, name: str, *given: Any, timeout: float = OPENING) -> Any:
-        """What the method answers. Raises UserError: it raised, gave no answer in time, or is gone."""
+        """Call a method; return its answer. Raises UserError if it raises, takes too long, or the actor is gone."""
         ray, where = self._ray, f"{self.info.name} ({self.info.address})"
         try:
             return ray.get(self.send(name, *given), timeout=timeout)
@@ -223,11 +223,11 @@ class RayActor:
             raise UserError(f"--hosts: no crew on {where}: {_last_line(cause)}") from None
 
     def send(self, name: str, *given: Any) -> Any:
-        """Call the method without waiting; Ray's reference to its answer."""
+        """Call a method without waiting; return Ray's reference to its answer."""
         return getattr(self._actor, name).remote(*given)
 
     def end(self) -> None:
-        """End it, and what it started."""
+        """End the actor and its processes."""
         with contextlib.suppress(Exception):  # it may be lost
             self._ray.get(self._actor.end.remote(), timeout=3.0)
         with contextlib.suppress(Exception):
@@ -235,27 +235,27 @@ class RayActor:
 
 
 def _last_line(e: Exception) -> str:
-    """The last line of what was raised there."""
+    """Return the last line of an exception of the actor."""
     return next((line.strip() for line in reversed(str(e).splitlines()) if line.strip()), type(e).__name__)
 
 
 def _end_at_once() -> None:
-    """As the run that lost the head: status 1."""
+    """End with status 1, as a run that lost the head."""
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(1)
 
 
 def node_names(nodes: Mapping[str, str], before: Mapping[str, str], lost: Collection[str] = ()) -> dict[str, str]:
-    """Names of nodes by their IDs: with a part of the ID where several have the same one. A name never changes. A new
-    node that is called like a lost one gets none until Ray has noticed that loss: it may be the same machine.
+    """Return the names of nodes by ID, with a part of the ID if several share a name. A name never changes. A new node
+    with the name of a lost one is left out until Ray has noticed that loss: it may be the same machine.
     """
     count, gone = Counter(nodes.values()), {nodes[i] for i in nodes.keys() & {*lost}}
     there = {i: name for i, name in nodes.items() if i in before or name not in gone}
     return {i: before.get(i) or (name if count[name] == 1 else f"{name}-{i[:6]}") for i, name in there.items()}
 
 
-# A cluster of this machine, for trying and for tests. Its own process ends it when the run does, however that ends.
+# Cluster on this machine, for trials and tests. A separate process ends it when the run ends, even if that is killed.
 CODE = """
 import shutil, sys
 from ray.cluster_utils import Cluster
@@ -274,7 +274,7 @@ QUIET = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_worker_niceness": "0", "RAY_AUTH_M
 
 
 class LocalCluster:
-    """A head and `n` raylets. Raises UserError: they did not start."""
+    """Head and `n` raylets on this machine. Raises UserError if they do not start."""
 
     def __init__(self, n: int):
         self.folder = tempfile.mkdtemp(prefix="polyplay-", dir="/tmp")  # sockets have short names
@@ -289,7 +289,7 @@ class LocalCluster:
             raise UserError(f"--hosts: local:{n} given, but Ray could not start {n + 1} raylets here; lower it")
 
     def close(self, lost: bool = False) -> None:
-        """lost: its head is, without which it can't be ended gently."""
+        """End the cluster. lost: its head is lost, so it is killed at once."""
         assert self._runs.stdin is not None
         self._runs.stdin.close()
         try:
@@ -307,7 +307,7 @@ class LocalCluster:
 
 
 def fleet_of(options: Any) -> Fleet | None:
-    """The machines that `--hosts` names; None: no others. Raises UserError."""
+    """Return the machines that `--hosts` names; None: no others. Raises UserError."""
     hosts = options.hosts
     if hosts is None or hosts == "none":
         for name in ("place", "ship"):

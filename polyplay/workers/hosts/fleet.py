@@ -1,4 +1,4 @@
-"""The main process's side of several machines: which there are, who works where, who is lost."""
+"""Fleet: the main process's view of several machines and their workers."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 
 class RemoteWorker(processes.Handle):
-    """A worker on another machine. pipe: what it says. Its machine's thread tells it that, and how it ended."""
+    """Worker on another machine. pipe: its messages, which the machine's thread forwards."""
 
     apart = True
 
@@ -86,7 +86,7 @@ class RemoteWorker(processes.Handle):
 
 @dataclass(eq=False, kw_only=True)
 class Machine(Spot):
-    """One that has a crew, as the main process sees it."""
+    """Machine with a crew, from the main process's view."""
 
     actor: RayActor
     about: dict[str, Any]  # RemoteCrew.about
@@ -99,7 +99,7 @@ class Machine(Spot):
     reported: tuple[float, int, int] = field(default_factory=lambda: (time.monotonic(), 0, 0))  # when; bytes in, out
 
     def report(self) -> dict[str, float]:
-        """How it and its line do, since the last report."""
+        """Return the machine's metrics since the last report."""
         there = self.end.line
         (then, *old), now = self.reported, (time.monotonic(), there.received, there.sent)
         self.reported = now
@@ -108,7 +108,7 @@ class Machine(Spot):
         return {"workers": len(self.workers), "mb_in": mb_in, "mb_out": mb_out, "round_trip_ms": trip, **load}
 
     def seat(self, seat: RemoteSeat, number: int, files: Sequence[tuple[str, Path]]) -> None:
-        """In the sending thread: have the crew start a worker. files: that it begins with, by their names there."""
+        """Have the crew start a worker, in the sending thread. files: those it needs, with their names there."""
         for name, path in files:
             self.end.send((0, *piece) for piece in file_pieces(path, name))
         if (seat.role, seat.index) not in self.seats:
@@ -119,7 +119,7 @@ class Machine(Spot):
 
 
 def roles_elsewhere(places: Places, crew: Crew) -> list[Role]:
-    """Those that have workers on other machines. Raises UserError: there are none."""
+    """Return the roles with workers on other machines. Raises UserError if there are none."""
     if roles := [role for role in crew.roles if places.goes(role)]:
         return roles
     text = "given, but all workers of this run stay here, by --place or since one that acts and learns is alone"
@@ -127,7 +127,7 @@ def roles_elsewhere(places: Places, crew: Crew) -> list[Role]:
 
 
 def plan_in_words(places: Places, crew: Crew, infos: Sequence[MachineInfo]) -> dict[str, str]:
-    """By machine, this one first. Raises UserError: a rule of `--place` means nothing here."""
+    """Return the workers of each machine, this one first. Raises UserError if a rule of `--place` has no meaning."""
     threads = {role.name: threads_of(role, crew) for role in crew.roles}
     places.check(infos, threads)
     cores = {info.name: f" ({info.cores} core{'s' * (info.cores != 1)})" for info in infos}
@@ -135,7 +135,7 @@ def plan_in_words(places: Places, crew: Crew, infos: Sequence[MachineInfo]) -> d
 
 
 def check_memory(places: Places, crew: Crew, machines: Sequence[Machine]) -> None:
-    """Raises UserError: the replays of who works on a machine are larger than its memory."""
+    """Raise UserError if the replays on a machine are larger than its memory."""
     threads = {role.name: threads_of(role, crew) for role in crew.roles}
     plan = places.plan([machine.info for machine in machines], threads)
     sizes = {r.name: r.held_replay.bytes(batches="out" not in r.holds) for r in crew.roles if r.held_replay is not None}
@@ -147,7 +147,7 @@ def check_memory(places: Places, crew: Crew, machines: Sequence[Machine]) -> Non
 
 
 def _in_words(seats: list[tuple[str, int]]) -> str:
-    """act 0-3 5, learn 0"""
+    """Return seats as text: act 0-3 5, learn 0."""
     words = dict[str, list[str]]()
     for (name, _), run in itertools.groupby(enumerate(seats), lambda found: (found[1][0], found[1][1] - found[0])):
         indices = [index for _, (_, index) in run]
@@ -164,7 +164,7 @@ FIRST, HOUR = 2.0, 3600.0  # seconds to the first try after a failure, each next
 
 
 class Fleet:
-    """timeout: seconds after which a silent machine is lost. rules: of who is where."""
+    """Machines of a run. timeout: seconds until a silent machine is lost. rules: those of `--place`."""
 
     def __init__(self, cluster: Cluster, timeout: float = 5.0, rules: Sequence[PlaceRule] = ()):
         self.cluster, self.timeout, self.places = cluster, timeout, Places(rules)
@@ -182,28 +182,28 @@ class Fleet:
     # ------------------------------------------------------------------------------------------ wiring
 
     def is_away(self, role: Role, index: int) -> bool:
-        """Whether this worker is elsewhere."""
+        """Tell whether a worker is on another machine."""
         return self.places.is_away(role, index, len(self.opened))
 
     def _there(self) -> list[MachineInfo]:
         return [m.info for m in self.opened if m.lost is None] or self.cluster.machines()
 
     def cores(self) -> int:
-        """Of all other machines together; 0: they are this one's."""
+        """Return the cores of all other machines together; 0 if they are this machine's."""
         return sum(info.cores for info in self._there()) if self.cluster.own_cores else 0
 
     def cores_for(self, name: str) -> int:
-        """Likewise, of those that actors of this name are on."""
+        """Return the cores of the machines with workers of this role; 0 if they are this machine's."""
         infos = self.places.machines_for(name, self._there())
         return sum(info.cores for info in infos) if self.cluster.own_cores else 0
 
     def elsewhere(self, roles: Sequence[Role]) -> dict[str, int]:
-        """How many of each role's workers are on other machines."""
+        """Return the number of each role's workers on other machines."""
         n = len(self.opened or self._there())
         return {role.name: sum(self.places.is_away(role, i, n) for i in range(role.n)) for role in roles}
 
     def check(self, crew: Crew) -> str:
-        """Who goes where, in words. Raises UserError: that cannot work. Nothing is started."""
+        """Return the plan as text. Raises UserError if it cannot work. Nothing is started."""
         infos, self.places.roles = self.cluster.machines(), crew.roles
         planned = plan_in_words(self.places, crew, infos)
         for role in roles_elsewhere(self.places, crew):
@@ -223,18 +223,18 @@ class Fleet:
         return any(role.learner and not role.learns_own and self.places.goes(role) for role in crew.roles)
 
     def plan(self, crew: Crew) -> dict[str, str]:
-        """Who would be on each machine, this one first. Raises UserError: a rule of `--place` means nothing here."""
+        """Return the planned workers of each machine, this one first. Raises UserError: see plan_in_words."""
         self.places.roles = crew.roles
         return plan_in_words(self.places, crew, self.cluster.machines())
 
     def _shared(self, *values: object) -> tuple[list[SharedObject], list[Semaphores]]:
-        """The shared objects in these, and the bells."""
+        """Return the shared objects in these values, and the bells."""
         _, found = dump(values, self._numbers)
         bells = [x for x in found if isinstance(x, Semaphores)]
         return [x for x in found if not isinstance(x, Semaphores)], bells
 
     def prepare(self, crew: Crew) -> None:
-        """Find what crosses machines, and start a crew on each. Raises UserError."""
+        """Find the objects that cross machines, and start a crew on each machine. Raises UserError."""
         self.cluster.connect()
         sys.setswitchinterval(TURN)
         self.directory, self._control = crew.directory, crew.control
@@ -272,7 +272,7 @@ class Fleet:
         threading.Thread(target=self._look_for_more, daemon=True).start()
 
     def _open(self, info: MachineInfo) -> bool:
-        """Start a crew on a machine. Whether it takes the place of one that was lost there. Raises UserError."""
+        """Start a crew on a machine; return whether it replaces a lost one. Raises UserError."""
         actor = self.cluster.start_actor(
             info, RemoteCrew, self._computing, self.key, info.address, PATIENCE * self.timeout
         )
@@ -321,13 +321,13 @@ class Fleet:
         return machine
 
     def _serve(self, machine: Machine) -> None:
-        """The thread of a line."""
+        """Serve a line, in a thread."""
         self._lose(machine, machine.end.run())
 
     # ----------------------------------------------------------------------------------------- workers
 
     def place(self, role: Role, index: int) -> Machine | None:
-        """Where a worker goes; None: nowhere yet."""
+        """Choose a worker's machine; None: no machine has room yet."""
         best = self.places.choose(role, index, self.opened)
         if best is not None and (role.name, index) in self._seated:
             self._note("replaced", best.info, worker=f"{role.name} {index}")
@@ -336,7 +336,7 @@ class Fleet:
         return best
 
     def _look_for_more(self) -> None:
-        """The thread that opens machines that have joined, and those whose crews were lost."""
+        """Open machines that have joined, and machines whose crews were lost, in a thread."""
         while not self._over.wait(LOOK):
             there = {m.info.name for m in self.opened if m.lost is None} | self._opening
             for info in self.cluster.machines():
@@ -346,7 +346,7 @@ class Fleet:
                     self._start_thread(self._open_another, info)
 
     def _put_off(self, info: MachineInfo) -> float:
-        """For how many seconds a machine is not tried again."""
+        """Return the seconds until a machine is tried again."""
         n, until = self._failures.get(info, (0, 0.0))
         n = n if time.monotonic() < until + HOUR else 0
         pause = min(FIRST * 2.0**n, HOUR)
@@ -354,7 +354,7 @@ class Fleet:
         return pause
 
     def _open_another(self, info: MachineInfo) -> None:
-        """While the run goes on."""
+        """Open a machine during the run."""
         try:
             again = self._open(info)
             self._messages.put(f"machine {info.name} has {'a new crew' if again else 'joined'}")
@@ -401,17 +401,17 @@ class Fleet:
         return worker
 
     def report(self) -> dict[str, dict[str, float]]:
-        """By machine: how it and its line do, since the last report."""
+        """Return the metrics of each machine since the last report."""
         return {m.info.name: m.report() for m in self.opened if m.lost is None}
 
     # ------------------------------------------------------------------------------------- what happens
 
     def news(self) -> list[str]:
-        """What there is to warn of since the last time."""
+        """Return the warnings since the last call."""
         return [self._messages.get() for _ in range(self._messages.qsize())]
 
     def _hear(self, machine: Machine, value: dict[str, Any]) -> None:
-        """A worker's word, with paths as they are here; of a user's mistake, where that is."""
+        """Log a worker's message, with this machine's paths. A user's mistake names the machine."""
         text: str = value["text"].replace(machine.about["folder"], str(self.directory))
         where = f"; that is on {machine.info.name}, to which --ship DIR takes a folder's modules along"
         if (worker := machine.workers.get(value["number"])) is not None:
@@ -424,7 +424,7 @@ class Fleet:
         worker.ended(value["how"], value.get("code"))
 
     def _lose(self, machine: Machine, why: str) -> None:
-        """A machine is gone, and all that worked there. Its line has ended: nothing of it is written here any more."""
+        """Record the loss of a machine and its workers. Its line has ended, so it writes nothing here any more."""
         with self._lock:
             if self._closing:
                 return
@@ -442,7 +442,7 @@ class Fleet:
 
     @property
     def _ending(self) -> bool:
-        """Whether the run ends, and lines with it."""
+        """Tell whether the run ends, and lines with it."""
         return self._closing or self._control.halted
 
     def _note(self, event: str, info: MachineInfo, **more: Any) -> None:

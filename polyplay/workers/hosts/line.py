@@ -1,8 +1,8 @@
-"""A line: the connection between two machines by which rows, weights and counts go, and the two threads of an end.
+"""Line: the connection between two machines that carries rows, weights and counts.
 
-It is the standard library's: who connects and who listens prove that they know the run's key, which went through Ray.
-A message is a head in JSON and arrays; nothing is unpickled. An end that hears nothing for a while takes the other for
-lost: each says at least something every second.
+It uses `multiprocessing.connection`. Both ends prove that they know the run's key, which went through Ray. A message is
+a head in JSON and arrays; nothing is unpickled. Each end sends a beat every second. An end that receives nothing for a
+while takes the other end for lost.
 """
 
 from __future__ import annotations
@@ -39,12 +39,12 @@ Message = tuple[Any, list[np.ndarray]]
 
 
 class LineLost(Exception):
-    """The other end is gone, silent, or none of ours."""
+    """The other end is gone, silent, or a stranger."""
 
 
 class Line:
-    """One end. Raises LineLost: the other end does not know the key. Sending and receiving raise it once the other end
-    is gone, or silent for `timeout` s.
+    """One end of the connection. Raises LineLost if the other end does not know the key. `send` and `receive` raise it
+    if the other end is gone, or silent for `timeout` s.
     """
 
     def __init__(self, sock: socket.socket, timeout: float, key: bytes, listens: bool):
@@ -78,7 +78,7 @@ class Line:
             raise LineLost(e.strerror or str(e)) from None
 
     def send(self, head: Any, arrays: Iterable[np.ndarray] = ()) -> None:
-        """Small arrays go with the head."""
+        """Send a message. Small arrays go with the head."""
         flat = [np.ascontiguousarray(x) for x in arrays]
         about = json.dumps([head, [(x.dtype.str, x.shape) for x in flat]]).encode() + b"\n"
         small = b"".join([about, *(x.tobytes() for x in flat if x.nbytes < LARGE)])
@@ -89,7 +89,7 @@ class Line:
                 self.sent += len(data)
 
     def receive(self) -> Message:
-        """The next message. Its large arrays are there until the next call."""
+        """Return the next message. Its large arrays are valid until the next call."""
         with self._lost("came"):
             if not any(self._poll.poll(1e3 * self.timeout / TRIES) for _ in range(TRIES)):
                 raise BlockingIOError
@@ -112,24 +112,24 @@ class Line:
             return head, arrays
 
     def close(self) -> None:
-        """Whoever waits at either end stops."""
+        """Shut the connection: waits at both ends stop."""
         with contextlib.suppress(OSError):
             self._sock.shutdown(socket.SHUT_RDWR)
 
     def free(self) -> None:
-        """Nobody uses it any more."""
+        """Release the sockets."""
         self._connection.close()
         self._sock.close()
 
 
 def connect(address: tuple[str, int], key: bytes, timeout: float) -> Line:
-    """The line to a machine that listens. Raises LineLost, OSError."""
+    """Return a line to a machine that listens. Raises LineLost, OSError."""
     return Line(socket.create_connection(address, timeout), timeout, key, listens=False)
 
 
 def listen(address: str, key: bytes, timeout: float) -> tuple[socket.socket, queue.SimpleQueue[Line]]:
-    """Who knows the key comes into the queue, until the socket is shut down. Each that connects has a thread, so a
-    stranger delays nobody.
+    """Listen at an address until the socket is shut down. Lines of those that know the key come into the queue. Each
+    connection has a thread, so a stranger causes no delay.
     """
     listener, proven = socket.create_server((address, 0)), queue.SimpleQueue[Line]()
 
@@ -147,8 +147,8 @@ def listen(address: str, key: bytes, timeout: float) -> tuple[socket.socket, que
 
 
 class LineEnd:
-    """The threads of an end: one sends what the traffic finds changed whenever the bell rings, the other takes what
-    comes. on: what messages of a kind do.
+    """Threads of an end: one sends the traffic's changes when the bell rings, the other receives. on: handlers of
+    messages, by kind.
     """
 
     def __init__(self, line: Line, traffic: Traffic, bell: Semaphore, on: Mapping[str, Callable[[Any], None]]):
@@ -159,11 +159,11 @@ class LineEnd:
         self.requests = queue.SimpleQueue[Callable[[], None]]()  # for the sending thread
 
     def tell(self, kind: str, value: Any = None) -> None:
-        """Raises LineLost."""
+        """Send a message of a kind. Raises LineLost."""
         self.line.send([kind, value])
 
     def send(self, frames: Iterable[Frame]) -> None:
-        """In the sending thread. Raises LineLost."""
+        """Send frames, in the sending thread. Raises LineLost."""
         for flow, part, i, arrays in frames:
             self.line.send([flow, part, i], arrays)
 
@@ -213,7 +213,7 @@ class LineEnd:
             self.end(f"a thread of its line failed: {e!r}", tell=True)
 
     def end(self, why: str | None = "", tell: bool = False) -> None:
-        """This end is closed; why: where that was nobody's wish. tell: the other end, which closes too."""
+        """Close this end. why: the failure, if any. tell: send the reason, so that the other end closes too."""
         if not self.closed.is_set():
             self.why = why or ""
             self.closed.set()
@@ -224,7 +224,7 @@ class LineEnd:
             self.bell.post()
 
     def run(self) -> str:
-        """Serve until it ends; why."""
+        """Serve until the line ends; return why."""
         receiving = threading.Thread(target=self._guard, args=(self._receive,), daemon=True)
         receiving.start()
         self._guard(self._serve)

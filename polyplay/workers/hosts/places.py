@@ -1,4 +1,4 @@
-"""Which worker is on which machine: `--place`, read, and what it leaves open. Imports no torch."""
+"""Places: the machine of each worker, by `--place` and by default rules. Imports no torch."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ HERE, OTHERS, EVEN = "here", "others", "even"
 
 @dataclass(eq=False)
 class Spot:
-    """A machine that workers may be on."""
+    """Machine for workers."""
 
     info: MachineInfo
     lost: str | None = None  # why it is not there any more
@@ -27,7 +27,7 @@ class Spot:
 
     @property
     def free(self) -> int:
-        """Cores that no worker computes on."""
+        """Return the number of cores that no worker uses."""
         return self.info.cores - sum(self.threads.values())
 
 
@@ -36,7 +36,7 @@ S = TypeVar("S", bound=Spot)
 
 @dataclass(frozen=True)
 class PlaceRule:
-    """A part of `--place`: where these workers of a role are; last: included, None: all are meant."""
+    """Part of `--place`: workers `first` to `last` of a role, and their place. last None: all workers."""
 
     role: str
     first: int
@@ -49,7 +49,7 @@ class PlaceRule:
 
 
 def parse_places(text: str) -> tuple[PlaceRule, ...]:
-    """Raises UserError."""
+    """Parse `--place`. Raises UserError."""
     rules = []
     for part in text.split(","):
         found = RULE.fullmatch(part.strip())
@@ -74,18 +74,18 @@ def _acts(role: Role) -> bool:
 
 
 def _remembers(role: Role) -> bool:
-    """Whether it holds a replay between those that act and those that learn."""
+    """Tell whether a role holds a replay between actors and learners."""
     return role.source is None and "source" in role.edges() and role.held_replay is not None
 
 
 def _learns(role: Role) -> bool:
-    """Whether it is one learner, of what others act."""
+    """Tell whether a role is one learner with separate actors."""
     return role.learner and role.n == 1 and role.source is not None and role.source.edge is not None
 
 
 class Places:
-    """Where each worker of a run's roles is, by the rules, the last that names it first; else: who only acts is on
-    others, replicas are divided evenly, all else is here. An actor is where the memory is that takes its rollouts.
+    """Places of a run's workers. The last rule that names a worker counts. By default, actors are on other machines,
+    replicas are divided evenly, and all else is here. An actor is on the machine of the replay worker that it feeds.
     """
 
     def __init__(self, rules: Sequence[PlaceRule] = (), roles: Sequence[Role] = ()):
@@ -94,14 +94,14 @@ class Places:
 
     @staticmethod
     def moves(role: Role) -> bool:
-        """Whether its workers can be elsewhere: those that act, hold a replay, or serve parameters; one learner; of
-        those that act and learn others than the first.
+        """Tell whether a role's workers can move: actors, replay workers, parameter shards, one learner, and replicas
+        other than the first.
         """
         alone = _acts(role) or _remembers(role) or "server" in role.edges() or _learns(role)
         return role.on == "process" and (alone or (role.learns_own and role.n > 1))
 
     def where(self, role: Role, index: int) -> str:
-        """here, others, even, or a machine."""
+        """Return the place of a worker: here, others, even, or a machine."""
         for rule in reversed(self.rules):
             if rule.role == role.name and (rule.last is None or rule.first <= index <= rule.last):
                 return rule.where
@@ -110,27 +110,27 @@ class Places:
         return OTHERS if _acts(role) else EVEN if role.learns_own else HERE
 
     def machines_for(self, name: str, infos: Sequence[MachineInfo]) -> list[MachineInfo]:
-        """Those that the actors of this name are on, before the role is there; none: they are here."""
+        """Return the machines of a role's actors before the role exists; none: they are here."""
         where = next((r.where for r in reversed(self.rules) if r.role == name and r.last is None), OTHERS)
         return [info for info in infos if where in (OTHERS, EVEN) or _at(info, where)]
 
     def goes(self, role: Role) -> bool:
-        """Whether workers of it are elsewhere."""
+        """Tell whether workers of a role are on other machines."""
         return self.moves(role) and any(self.where(role, i) != HERE for i in range(role.n))
 
     def is_away(self, role: Role, index: int, machines: int) -> bool:
-        """Whether this worker of it is elsewhere; machines: others that there are."""
+        """Tell whether a worker is on another machine. machines: number of the others."""
         where = self.where(role, index)
         here = where == HERE or (where == EVEN and self._turn(role, index, machines) == 0)
         return self.moves(role) and not here
 
     @staticmethod
     def _turn(role: Role, index: int, machines: int) -> int:
-        """Divided evenly, in order: 0 is here, then come the machines."""
+        """Return the machine of a worker that is placed evenly: 0 is here, others follow."""
         return index * (machines + 1) // role.n
 
     def choose(self, role: Role, index: int, spots: Sequence[S]) -> S | None:
-        """The machine of a worker that is elsewhere: the same as before while that is there. None: there is none."""
+        """Choose a worker's machine: the previous one while it exists. None: no machine."""
         old = self._seats.get((role.name, index))
         if (chosen := next((spot for spot in spots if spot is old and spot.lost is None), None)) is None:
             chosen = self._find(role, index, spots)
@@ -154,13 +154,13 @@ class Places:
         return max(named or there, key=partial(self._room, role), default=None)
 
     def _room(self, role: Role, spot: Spot) -> tuple[float, int]:
-        """How much of it a machine has: free cores; for a memory, whose actors follow it, cores by memories there."""
+        """Return a machine's room: free cores, or, for replay workers, cores per replay worker (actors follow it)."""
         n = sum(name == role.name and other is spot for (name, _), other in self._seats.items())
         return (spot.info.cores / (1 + n), -n) if _remembers(role) else (float(spot.free), 0)
 
     def check(self, infos: Sequence[MachineInfo], threads: Mapping[str, int]) -> None:
-        """threads: of a worker, by role. Raises UserError: a rule means nothing here, or asks for cores that a machine
-        does not have.
+        """Raise UserError if a rule has no meaning here, or needs more cores than a machine has. threads: of a worker,
+        by role.
         """
         for rule in self.rules:
             role = next((role for role in self.roles if role.name == rule.role), None)
@@ -193,7 +193,7 @@ class Places:
             raise UserError(f"--place: {rule} given, but {has}; place fewer there, or leave the others to `others`")
 
     def plan(self, infos: Sequence[MachineInfo], threads: Mapping[str, int]) -> dict[str, list[tuple[str, int]]]:
-        """Who would be where: seats by machine, `here` first. threads: of a worker, by role."""
+        """Return the planned seats of each machine, `here` first. threads: of a worker, by role."""
         places, spots = Places(self.rules, self.roles), [*map(Spot, infos)]
         found: dict[str, list[tuple[str, int]]] = {HERE: [], **{info.name: [] for info in infos}}
         for role in self.roles:

@@ -1,6 +1,6 @@
-"""The crew of another machine, a Ray actor: it starts workers there and passes on what they say, by its end of a line.
+"""Crew of another machine: a Ray actor that starts workers there, and forwards their messages by its end of a line.
 
-It ends, and with it all that it started, when the line ends: when the main process closes it, dies, or is silent.
+The crew and its workers end when the line ends: when the main process closes it, dies, or is silent.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ from polyplay.workers.role import Role
 
 
 def needed_files(saved: Path | None, directory: Path, role: Role, seat: RemoteSeat) -> list[tuple[str, Path]]:
-    """Files that a worker begins with, by their names over there: of the checkpoint that the run goes on from, and a
-    judge's champion.
+    """Return the files that a worker needs to start, with their names there: those of the checkpoint to resume, and
+    of a judge's champion.
     """
     found: list[tuple[str, Path]] = []
     if "judge" in seat.kinds:
@@ -52,8 +52,7 @@ def needed_files(saved: Path | None, directory: Path, role: Role, seat: RemoteSe
     return found
 
 
-# What is pickled here for another machine has there twins of its blocks, of zeros; flows write what is written here.
-# Calls travel by Ray.
+# A value that is pickled for another machine gets twins of its shared blocks there. Flows copy the data.
 
 
 TwinNumbers = dict[int, tuple[int, SharedBlock]]  # of this process's blocks that have twins, by identity
@@ -81,7 +80,7 @@ class _TwinPickler(cloudpickle.Pickler):
 
 
 def dump(value: object, numbers: TwinNumbers) -> tuple[bytes, list[SharedObject]]:
-    """For another machine; and the shared objects in it."""
+    """Pickle a value for another machine; return it with its shared objects."""
     file = io.BytesIO()
     pickler = _TwinPickler(file, numbers)
     pickler.dump(value)
@@ -109,8 +108,8 @@ MOST_TEXT = 60_000  # letters of one message
 
 
 class RemoteCrew:
-    """key: of the run, for the line. address: that it listens at. timeout: seconds after which the main process counts
-    as lost.
+    """Workers of one machine. key: the run's, for the line. address: to listen at. timeout: seconds until a silent main
+    process counts as lost.
     """
 
     def __init__(self, key: bytes, address: str, timeout: float):
@@ -129,7 +128,7 @@ class RemoteCrew:
         SERVER.ensure_running()
 
     def _watch(self, raylet: int) -> None:
-        """Ray leaves an actor alone whose raylet was killed; here the machine counts as lost then."""
+        """End the crew if its raylet is killed: Ray would leave it running."""
         while os.getppid() == raylet:
             time.sleep(PACE)
         with contextlib.suppress(AttributeError):  # there may be no line yet
@@ -138,18 +137,18 @@ class RemoteCrew:
         os._exit(0)
 
     def about(self) -> dict[str, Any]:
-        """What the main process must know of it."""
+        """Return the facts that the main process needs."""
         where = {"address": self.listener.getsockname()[:2], "pid": os.getpid(), "folder": str(self.root)}
         gpus = Path("/proc/driver/nvidia/gpus")
         has = {"memory": psutil.virtual_memory().total, "gpus": len(list(gpus.iterdir())) if gpus.is_dir() else 0}
         return {**where, "cores": cores(), **has, "versions": needed_versions()}
 
     def open(self, data: bytes) -> None:
-        """Begin with these shared objects."""
+        """Create the twins of the run's shared objects."""
         self.traffic = Traffic(cloudpickle.loads(data), away=True, relay=0, root=self.root)
 
     def give(self, number: int, data: bytes) -> str:
-        """A worker's call, by its number; why it cannot begin."""
+        """Take a worker's call; return why it cannot start, or an empty text."""
         try:
             call: Call = cloudpickle.loads(data)
         except ImportError as e:
@@ -161,7 +160,7 @@ class RemoteCrew:
         return ""
 
     def serve(self) -> None:
-        """Until the line ends."""
+        """Serve the line until it ends."""
         import ray
 
         with contextlib.suppress(LineLost, OSError, queue.Empty):
@@ -177,7 +176,7 @@ class RemoteCrew:
     # ------------------------------------------------------------------------------------------ workers
 
     def _start(self, value: dict[str, Any]) -> None:
-        """In the receiving thread: after all that the seat begins with has come."""
+        """Start a worker, in the receiving thread: all that it needs has arrived."""
         number = value.pop("number")
         call = self.calls.pop(number)
         self.traffic.sit(RemoteSeat(**{**value, "held": tuple((i, end) for i, end in value["held"])}))
@@ -203,7 +202,7 @@ class RemoteCrew:
         self.line.tell(LOAD, load)
 
     def _attend(self, number: int, runs: ForkedProcess, pipe: connection.Connection) -> None:
-        """The thread of a worker, which passes on what it says and how it ends. The line ends where that fails."""
+        """Forward a worker's messages and its end, in a thread. If that fails, the line ends."""
         try:
             while pipe.poll() or runs.sentinel not in connection.wait([pipe, runs.sentinel]) or pipe.poll():
                 try:
@@ -220,7 +219,7 @@ class RemoteCrew:
             self.line.end(f"the thread of a worker failed: {e!r}", tell=True)
 
     def _pass_on(self, kind: str, value: dict[str, Any], last: bool) -> None:
-        """In the sending thread. last: after all that the worker wrote."""
+        """Send a worker's message, in the sending thread. last: send all that the worker wrote first."""
         if last:
             self.line.send(self.traffic.news(math.inf))  # also what is not due yet
         self.line.send((0, *piece) for piece in self.traffic.files("not-finite-*"))  # that the message is about

@@ -1,6 +1,6 @@
-"""The traffic of a line: which flows of the shared objects cross it, and the files that go with them. Imports no torch.
+"""Traffic of a line: the flows of shared objects that cross it, and files. Imports no torch.
 
-The main process's machine has a line to each other one, and passes on what comes from one for readers on another.
+The main machine has a line to each other machine, and forwards data from one machine to readers on another.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ Frame = tuple[int, int, int, list[np.ndarray]]  # number of the flow, and a piec
 
 @dataclass(frozen=True)
 class RemoteSeat:
-    """A worker on another machine. held: (number of a shared object, end) of what it holds."""
+    """Worker on another machine. held: (number, end) of each shared object that the worker holds."""
 
     role: str
     index: int
@@ -32,18 +32,18 @@ class RemoteSeat:
 
     @property
     def name(self) -> str:
-        """As files of a checkpoint have it."""
+        """Return the worker's name in files of a checkpoint."""
         return f"{self.role}-{self.index}"
 
     def keys(self) -> set[tuple[int, End]]:
-        """Its ends, by objects."""
+        """Return the worker's ends, each with the number of its object."""
         own = {(thing, End(end, self.index)) for thing, end in self.held}
         return own | {(-1, End("row", self.row))} | {(-1, End(kind, self.index)) for kind in self.kinds}
 
 
 class Traffic:
-    """One end of a line: all flows of the objects that cross it. away: the other machine's end. relay: the number of
-    the line, whose bell rings for this side. root: where files are. warn: is told of a file that was not written.
+    """End of a line, with all flows of the objects that cross it. away: whether this is the other machine's end. relay:
+    number of the line, whose bell rings for this side. root: folder of files. warn: called if a file can't be written.
     """
 
     def __init__(
@@ -70,14 +70,14 @@ class Traffic:
         self._copied = set[str]()  # files that stay here and are there
 
     def _there(self, flow: Flow, end: End, seats: Collection[tuple[int, End]] | None = None) -> bool:
-        """Whether an end is on the other machine. seats: or whether it is one of these."""
+        """Tell whether an end is on the other machine, or, if `seats` is given, among these."""
         seats, thing = self.seats if seats is None else seats, -1 if end.name in EVERYWHERE else flow.thing
         if end.i == ANY:
             return any(i == thing and other.name == end.name for i, other in seats)
         return (thing, end) in seats
 
     def gives(self, flow: Flow) -> bool:
-        """Whether the writer is on this side."""
+        """Tell whether the writer is on this side."""
         return self._there(flow, flow.writer) == self.away
 
     def _sends(self, flow: Flow) -> bool:
@@ -89,7 +89,7 @@ class Traffic:
         return elsewhere and writer if self.away else there and not writer
 
     def begin(self, seat: RemoteSeat) -> Iterator[Frame]:
-        """home: a worker will begin over there; what is here of all that it writes, and reads, with all news."""
+        """Yield, at home, the flows that a worker on the other machine needs to start, and all other changes."""
         keys, sending, found = seat.keys(), {flow.number: gives for flow, gives in self.active}, []
         for flow in reversed(self.flows):
             writes = self._there(flow, flow.writer, keys)
@@ -109,7 +109,7 @@ class Traffic:
                     yield flow.number, *piece
 
     def sit(self, seat: RemoteSeat) -> None:
-        """Both sides: from now on that worker is away."""
+        """Note on both sides that a worker is on the other machine."""
         self.seats = self.seats | dict.fromkeys(seat.keys(), seat.name)
         active = [(flow, self.gives(flow)) for flow in self.flows if self._sends(flow)]
         before = {flow.number for flow, _ in self.active}
@@ -127,8 +127,8 @@ class Traffic:
                     bell.relay(None if there == self.away else self.relay)
 
     def news(self, now: float) -> Iterator[Frame]:
-        """What was written on this side since the last call: tokens are read in the order opposite to that in which
-        flows are sent, so that whoever sees one has what was written before it.
+        """Yield this side's changes since the last call. Tokens are read in the reverse order of sending, so that a
+        reader of one flow has all earlier writes of others.
         """
         self.now = now
         found = []
@@ -145,7 +145,7 @@ class Traffic:
             self.known[flow.number] = token
 
     def land(self, frame: Frame) -> None:
-        """A frame that came."""
+        """Write a received frame."""
         number, part, i, arrays = frame
         if part == FILE:
             self._write(i, arrays)
@@ -155,15 +155,15 @@ class Traffic:
             flow.land(part, i, arrays, self.gave.get(number, self.gives(flow)))
 
     def close(self) -> None:
-        """away: end every wait."""
+        """End every wait on this machine (away)."""
         for crossing in self.crossings:
             crossing.close()
 
     # ---- files
 
     def parts(self, thing: int, end: End) -> Iterator[Piece]:
-        """The part of a checkpoint that a worker has written. Others that are whole go along: those of actors whose
-        memory is here, which has their answers.
+        """Yield a worker's part of a checkpoint. Other whole parts go along: actors answer to a replay worker on their
+        machine.
         """
         if self.away:  # answers that are passed on have none: they stay at home
             name = self.seats.get((thing, end), "")
@@ -171,7 +171,7 @@ class Traffic:
                 yield from self.files(f"checkpoints/.partial-*/{where}", name=name)
 
     def files(self, pattern: str, keep: bool = False, name: str = "") -> Iterator[Piece]:
-        """Files of this side, in pieces. keep: they stay here, and go once; else they go: whose they are."""
+        """Yield files of this side in pieces. keep: the files stay here, and are sent once. name: of their worker."""
         for path in sorted(self.root.glob(pattern)) if self.root is not None else ():
             there = str(path.relative_to(self.root or ""))
             if path.is_file() and ACCEPTED.fullmatch(there) and there not in self._copied:
@@ -182,8 +182,8 @@ class Traffic:
                     path.unlink(missing_ok=True)
 
     def _write(self, at: int, arrays: list[np.ndarray]) -> None:
-        """A piece of a file. What can't be written at home is left out, and its owner's answer says so; elsewhere it is
-        needed.
+        """Write a piece of a file. If the main machine can't write a file, the owner's answer says so. Another machine
+        needs every file: there the error is raised.
         """
         name, owner = (bytes(x).decode() for x in arrays[:2])
         if self.root is None or not ACCEPTED.fullmatch(name):
@@ -209,7 +209,7 @@ class Traffic:
             self.warn(f"{name} could not be written: {e.strerror or e}")
 
     def failed(self, thing: int, end: End) -> bool:
-        """Whether a worker's part could not be written here; once."""
+        """Tell once whether a worker's part could not be written here."""
         failed = not self.away and (name := self.seats.get((thing, end))) in self.unwritten
         if failed:
             self.unwritten.discard(name)
@@ -230,7 +230,7 @@ WHOLE = -1  # in place of where a piece begins: it was the last
 
 
 def file_pieces(path: Path, name: str, owner: str = "") -> Iterator[Piece]:
-    """A file, by its name over there."""
+    """Yield a file in pieces, with its name on the other side."""
     about = [np.frombuffer(text.encode(), np.uint8) for text in (name, owner)]
     for at in range(0, max(1, path.stat().st_size), CHUNK):
         yield FILE, at, [*about, np.fromfile(path, np.uint8, CHUNK, offset=at)]
@@ -238,8 +238,8 @@ def file_pieces(path: Path, name: str, owner: str = "") -> Iterator[Piece]:
 
 
 def _is_late(root: Path, name: str) -> bool:
-    """Whether the checkpoint was made without this part. Only actors' parts are not waited for; the checkpoint of the
-    beginning has none, and update 0 may be saved again.
+    """Tell whether the checkpoint was completed without this part. Only actors' parts can be late. The initial
+    checkpoint has none, and update 0 may be saved again.
     """
     found = ACTORS.match(name)
     made = (root / "checkpoints").glob(f"{found[1]}*") if found else ()
