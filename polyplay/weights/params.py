@@ -344,8 +344,8 @@ OFTEN, SELDOM = 4, 1.0  # versions that go to a machine in the time of a rollout
 
 class WeightFlow(Flow):
     """Published weights: version, round, rollouts learned from, and the vector if it is new. A judge's champion goes
-    along as files. The newest version is sent at once if a reader waits, else at most four times per rollout. The readers'
-    machine sends whether a reader waits.
+    along as files. The newest version is sent at once if a reader waits, else at most four times per rollout. The
+    readers' machine sends whether a reader waits.
     """
 
     both = True
