@@ -48,6 +48,7 @@ BEGIN = 20.0  # seconds until a run learns
 WORKLOADS = {
     "Pong, Nature": "impala --preset quick --network nature --actors 2",
     "Pong, a3c": "impala --preset quick --network a3c --actors 2",
+    "Pong, a3c, 3 slots": "impala --preset quick --network a3c --actors 2 --slots 3",
     "CartPole": "impala --env CartPole-v1 --actors 2",
 }
 Arms = Mapping[str, tuple[str, Sequence[str]]]  # by name: --hosts, and other words of `polyplay train`

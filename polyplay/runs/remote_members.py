@@ -1,6 +1,6 @@
-"""Members of a population on other machines: a session's directory goes there in pieces, and what changes comes back.
+"""Members of a population on other machines. A session's directory is sent there in pieces, and its changes come back.
 
-The directory at home stays the truth: a session begins with its newest checkpoint, wherever that was made.
+The directory on the main machine is the authority: a session starts from its newest checkpoint.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ SAVED = "checkpoints"
 
 
 class DirectoryChanges:
-    """What is new in a run's directory since the last look. known: checkpoints and files that are not sent again."""
+    """Changes of a run's directory since the last look. known: checkpoints and files that are not sent again."""
 
     def __init__(self, directory: Path, known: Iterable[Path] = ()):
         self.directory = directory
@@ -54,7 +54,7 @@ class DirectoryChanges:
         self.saved = bool(checkpoint.everything(directory))  # lines of updates are damage where there is none
 
     def pieces(self) -> Iterator[Piece]:
-        """Of checkpoints those that were there before lines were read: no line of theirs is missing."""
+        """Yield changes, and checkpoints that existed before lines were read: none of their lines is missing."""
         saved = sorted(
             p for p in (self.directory / SAVED).glob("[!.]*") if p.is_dir() and not p.match(f"{checkpoint.UNUSED}*")
         )
@@ -83,7 +83,7 @@ class DirectoryChanges:
 
 
 def _plain_files(directory: Path) -> list[Path]:
-    """All but checkpoints and what is hidden. Some may be removed meanwhile."""
+    """Return all files except checkpoints and hidden ones. Some may be removed meanwhile."""
     found = list[Path]()
     for root, folders, names in os.walk(directory):
         folders[:] = [name for name in folders if name != SAVED and not name.startswith(".")]
@@ -92,7 +92,7 @@ def _plain_files(directory: Path) -> list[Path]:
 
 
 def _checkpoint(found: Path) -> Iterator[Piece]:
-    """All its files are open at once: it may be removed meanwhile."""
+    """Yield a checkpoint's pieces. All files are opened first, because the checkpoint may be removed meanwhile."""
     about, root = checkpoint.manifest(found), f"{SAVED}/.partial-{found.name}"
     with contextlib.ExitStack() as opened:
         files = {name: opened.enter_context((found / name).open("rb")) for name in about["files"]}
@@ -108,7 +108,7 @@ def _read(fd: int, begin: int, end: int, name: str, final: str) -> Iterator[Piec
 
 
 def take_pieces(pieces: Iterator[Piece]) -> list[Piece]:
-    """The next ones, for one call."""
+    """Take the next pieces, as many as one call carries."""
     found, size = list[Piece](), 0
     for piece in pieces:
         found.append(piece)
@@ -152,7 +152,7 @@ SWEEP = 'trap "" HUP INT TERM; read x; for i in 1 2 3; do sleep 0.5; rm -rf "$0"
 
 
 class MemberActor:
-    """Runs sessions of members, one after the other, in a folder of its own. Threads of Ray's call its methods."""
+    """Actor that runs sessions of members, one after the other, in a folder. Ray's threads call its methods."""
 
     def __init__(self) -> None:
         import torch  # noqa: F401 - takes seconds, in which nothing could be answered
@@ -165,12 +165,12 @@ class MemberActor:
         return needed_versions()
 
     def give(self, name: str, pieces: list[Piece]) -> None:
-        """Pieces of a member's directory. name: its own, below that of the population."""
+        """Take pieces of a member's directory. name: of the directory, below the population's."""
         for piece in pieces:
             put_piece(self.root / name, piece)
 
     def begin(self, name: str, runner: MemberRunner, m: Row, until: int, share: tuple[int, int]) -> None:
-        """Start a session, once all pieces have come. share: which of the machine's, and the cores of each."""
+        """Start a session, once all pieces have arrived. share: number of the share of the machine, and its cores."""
         self.directory = self.root / name
         (saved := self.directory / SAVED).mkdir(parents=True, exist_ok=True)
         self.changes = DirectoryChanges(self.directory, saved.iterdir())
@@ -198,7 +198,7 @@ class MemberActor:
         return self.why or "nobody asks for it any more" * silent
 
     def poll(self, why: str) -> tuple[list[Piece], list[tuple[str, str]], tuple[str, str]]:
-        """What is new, what was said, and how it ended and why, once nothing is left to send. why: it is to end."""
+        """Return changes, messages, and, once nothing is left to send, the end and its reason. why: end the session."""
         self.why, self.heard = why, time.monotonic()
         over = not self.thread.is_alive()
         batch = take_pieces(self.coming)
@@ -220,7 +220,7 @@ SHUNNED = 30.0  # seconds in which a machine on which a session was lost is take
 
 @dataclass(eq=False)
 class MemberSeat:
-    """An actor's place: the cores number, number + n, … of a machine. group: machines that share their cores."""
+    """Place of an actor: the cores number, number + n, … of a machine. group: machines that share their cores."""
 
     info: MachineInfo
     group: str
@@ -230,8 +230,8 @@ class MemberSeat:
 
 
 class RemoteMembers:
-    """Runs sessions of members on the machines of a cluster. Each trainer has one actor at a time, and keeps it: the
-    next session there finds torch loaded. cores: of each session.
+    """Sessions of members on the machines of a cluster. Each trainer keeps one actor, so its next session finds torch
+    loaded. cores: of each session.
     """
 
     def __init__(self, cluster: Cluster, cores: int, options: RunOptions):
@@ -243,7 +243,7 @@ class RemoteMembers:
     def __call__(
         self, runner: MemberRunner, directory: Path, m: Row, part: RunSegment, say: Callable[[str, str], None]
     ) -> tuple[str, str]:
-        """How a session ended, and why. Raises UserError and OSError, and WorkerLost: it can be tried again."""
+        """Run a session; return how it ended, and why. Raises UserError, OSError, and WorkerLost for another try."""
         assert part.stopping is not None
         directory.mkdir(parents=True, exist_ok=True)
         try:
@@ -289,7 +289,7 @@ class RemoteMembers:
                 time.sleep(LOOK)
 
     def _arrived(self, runner: MemberRunner, home: Path, name: str) -> None:
-        """A file or a checkpoint of this name has come whole."""
+        """Handle the complete arrival of a file or a checkpoint."""
         if name == "config.json":
             contents = run_files.read_config(home)
             run_files.check_named(home, contents, run_files.read_config(runner.directory, population=True))
@@ -306,7 +306,7 @@ class RemoteMembers:
 
     @contextlib.contextmanager
     def _seat(self, stopping: Callable[[], str]) -> Iterator[MemberSeat]:
-        """An actor for a session. Raises UserError and WorkerLost; after what is raised within it is ended."""
+        """Provide an actor for a session. Raises UserError and WorkerLost. If the body raises, the actor is ended."""
         seat = self._take(stopping)
         try:
             if seat.actor is None:
@@ -336,7 +336,7 @@ class RemoteMembers:
         raise WorkerLost("it is to end")
 
     def _choose(self) -> MemberSeat | None:
-        """A seat on the machine with the most free cores; None: there is none."""
+        """Choose a seat on the machine with the most free cores; None: no seat is free."""
         used, now = Counter(seat.info.name for seat in self.seats), time.monotonic()
         infos = self.cluster.machines()
         free = {info.name: info.cores - self.cores * used[info.name] for info in infos}
@@ -355,7 +355,7 @@ class RemoteMembers:
 
 
 def _ask(seat: MemberSeat, name: str, *given: Any, **how: float) -> Any:
-    """What the actor answers. Raises WorkerLost: it gives no answer."""
+    """Return the actor's answer. Raises WorkerLost if there is none."""
     assert seat.actor is not None
     try:
         return seat.actor.call(name, *given, **how)
@@ -364,7 +364,7 @@ def _ask(seat: MemberSeat, name: str, *given: Any, **how: float) -> Any:
 
 
 def _needed(home: Path, warn: Callable[[str], None]) -> DirectoryChanges:
-    """Of a member's directory, what a session begins with: all but older checkpoints. Raises UserError."""
+    """Return the files of a member's directory for a session: all except older checkpoints. Raises UserError."""
     if not (home / "config.json").exists():
         return DirectoryChanges(home)
     found, _ = load.find_checkpoint(home, warn)

@@ -1,4 +1,4 @@
-"""Replicas on several machines: each averages and changes its part of the weights, and gloo carries the numbers."""
+"""All-reduce between machines: each replica averages and updates its part of the weights, and gloo carries the data."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ PARTING = 5.0  # seconds after the loss of a replica in which the run may be hal
 
 
 def join_group(place: tuple[str, int], name: str, rank: int, replicas: int) -> Any:
-    """This process's end of a group that meets at a store. Others may come later, and compute for as long as they do.
+    """Join the group that meets at a store. Other processes may join later, and compute until then.
 
-    Its address is the one by which it reaches the store: that of its host name may be one that nobody else reaches.
+    This process's address is the one that reaches the store. The address of its host name may be unreachable.
     """
     with socket.create_connection(place, timeout=60.0) as connection:
         here = connection.getsockname()[0]
@@ -41,9 +41,9 @@ def join_group(place: tuple[str, int], name: str, rank: int, replicas: int) -> A
 
 
 class GlooReplica(OpenUpdate):
-    """A replica's end where they are on several machines. An update is three rounds, each a message to every other:
-    sums, buffers and the gradient of the part that is the other's; the square of its own part's norm; the part's new
-    weights. The optimizer's statistics of the other parts come only when all save: a run that fails has none to save.
+    """Update of a replica among several machines. It takes three rounds, each with a message to every other replica:
+    sums, buffers and the gradient of the receiver's part; the squared norm of the own part; the part's new weights.
+    Optimizer statistics of other parts are sent only when all save. So a run that fails has none to save.
     """
 
     def __init__(self, reduce: AllReduce, ctx: WorkerContext, vector: FlatParams, place: tuple[str, int]):
@@ -62,11 +62,11 @@ class GlooReplica(OpenUpdate):
         self.group = join_group(place, str(ctx.incarnation // 1000), self.rank, self.n)
 
     def agree(self, sums: Sums) -> Agree:
-        """See OpenUpdate. Others may be in `apply`: they take this shorter message too, and hear that one leaves."""
+        """See OpenUpdate. Replicas in `apply` take this shorter message too, and learn that one leaves."""
         return self._meet(sums, [x[:_SUMS].clone() for x in self.sent])
 
     def _meet(self, sums: Sums, messages: Sequence[Tensor]) -> Agree:
-        """Send each replica its message, of which these sums come first; the sums of all."""
+        """Send each replica its message, with these sums first; return the sums of all."""
         own = np.zeros(_SUMS, np.float32)
         as_doubles(own)[: len(sums)] = sums
         for message in messages:
@@ -81,7 +81,7 @@ class GlooReplica(OpenUpdate):
         return total
 
     def _of_all(self, own: np.ndarray, at: slice) -> list[np.ndarray]:
-        """What all have brought, in their order. at: where it is in messages."""
+        """Return the values of all replicas, in their order. at: place in messages."""
         got = self.got.numpy()[:, at]
         return [*got[: self.rank], own, *got[self.rank :]]
 
@@ -104,7 +104,7 @@ class GlooReplica(OpenUpdate):
         return norm, total
 
     def _gather(self, vector: Tensor) -> Generator[None, None, None]:
-        """Have in a vector [weights] each replica's part of its own."""
+        """Fill a vector [weights] with each replica's own part."""
         parts = [vector[at] for at in self.slices]
         if len(vector) < _MANY:
             own, lengths = parts[self.rank], [len(part) for part in parts]
@@ -115,7 +115,7 @@ class GlooReplica(OpenUpdate):
 
     @contextlib.contextmanager
     def writers_paused(self) -> Iterator[None]:
-        """See OpenUpdate. All replicas save after the same updates: this one then has the statistics of all weights."""
+        """See OpenUpdate. All replicas save after the same updates. This one then has the statistics of all weights."""
         if not self.whole:
             for row in self.statistics:
                 for _ in self._gather(row):
@@ -124,7 +124,7 @@ class GlooReplica(OpenUpdate):
         yield
 
     def _wait(self, works: Sequence[Any]) -> Generator[None, None, None]:
-        """Wait for what gloo does in threads of its own."""
+        """Wait for gloo's threads."""
         before = time.perf_counter()
         try:
             for work in works:
@@ -143,7 +143,7 @@ class GlooReplica(OpenUpdate):
         self.waited += time.perf_counter() - before
 
     def _tell_lost(self) -> NoReturn:
-        """Another replica is gone: either the run was halted, or that is news."""
+        """Raise the loss of another replica, unless the run is halted."""
         until = time.monotonic() + PARTING
         while time.monotonic() < until:
             self.ctx.control.check()
