@@ -130,11 +130,12 @@ class CrewMetrics:
                 warn("games ended faster than they could be counted: reports lack some")
             games += [self.counters.games[row, i % EPISODES] for i in range(first, count)]
             self.reported[row] = count
-        several = any(role.agents for role in self.crew.roles)
+        several, found = any(role.agents for role in self.crew.roles), list[Row]()
+        at = {"frames": self.frames, "steps": self.steps}
         for return_, length, lane, agent, _ in sorted(games, key=lambda game: float(game[-1])):
-            game = {"frames": self.frames, "steps": self.steps, "episodic_return": float(return_)}
-            game |= {"episodic_length": int(length), "lane": int(lane), **({"agent": int(agent)} if several else {})}
-            reporter.episode(game)
+            game = {**at, "episodic_return": float(return_), "episodic_length": int(length), "lane": int(lane)}
+            found.append({**game, **({"agent": int(agent)} if several else {})})
+        reporter.episode(*found)
 
     def read(self) -> tuple[Row, dict[str, float]]:
         """A report's numbers; and what learners report, means since the last time."""

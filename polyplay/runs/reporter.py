@@ -249,16 +249,18 @@ class Reporter:
         mean = self.return_mean
         return len(self.returns) == WINDOW and mean is not None and mean >= target
 
-    def episode(self, game: Row) -> None:
-        """A full game ended: the run's frames and steps then, its unclipped return, its length in agent steps, its
-        lane; in a run of several agents also whose it was.
+    def episode(self, *games: Row) -> None:
+        """Report full games that ended, in one write: the run's frames and steps then, unclipped return, length in
+        agent steps, lane; in a run of several agents also the agent.
         """
-        self._count(game)
-        row = self._line(game)
-        if self.log_episodes:
-            self._write("episodes", row)
-            self._event(game["steps"], of_episode(self.style, game))
-        self.listen("episodes", row)
+        rows = [self._line(game) for game in games]
+        if self.log_episodes and rows:
+            self._write("episodes", *rows)
+        for game, row in zip(games, rows, strict=True):
+            self._count(game)
+            if self.log_episodes:
+                self._event(game["steps"], of_episode(self.style, game))
+            self.listen("episodes", row)
 
     def decision(self, decided: Mapping[str, Any], steps: int, updates: int) -> Row:
         """Write one decision of a scheduler (`autoscale.schedule`); its line of decisions.jsonl."""
@@ -349,13 +351,13 @@ class Reporter:
         line: Row = to_plain({"wall_seconds": round(self.wall_seconds, 3), **row})
         return line
 
-    def _write(self, name: str, line: Row) -> None:
+    def _write(self, name: str, *lines: Row) -> None:
         """The file is made when it is first needed."""
 
         def write() -> None:
             if name not in self.files:
                 self.files[name] = JsonLines(self.directory / f"{name}.jsonl")
-            self.files[name].write(line)
+            self.files[name].write(*lines)
 
         self.writes.attempt(f"{name}.jsonl", write)
 

@@ -103,7 +103,7 @@ def test_games_are_reported_once_and_those_missed_are_counted(crew, metrics):
     row = crew.counters.row(0)
     games: list[tuple] = []
     warnings: list[str] = []
-    reporter: Any = SimpleNamespace(episode=games.append)
+    reporter: Any = SimpleNamespace(episode=lambda *ended: games.extend(ended))
     row.episode(1.5, 20, 7)
     for _ in range(2):
         metrics.report_games(reporter, warnings.append)
