@@ -11,38 +11,27 @@ core-seconds a GB; 70 % on CartPole, where a step is a hundred times cheaper.
 
 from __future__ import annotations
 
-import contextlib
-import json
-import os
-import shlex
-import signal
 import statistics
 import subprocess
 import sys
 import tempfile
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from common import (
     RESULTS,
-    ROOT,
     Row,
     about,
     command_line,
     commands,
-    evaluation,
     lines_about,
     publish,
-    reached,
     table,
-    thin,
 )
 from host_faults import run_faults, run_soak
-from raylets import Raylets
 
-from polyplay.core.files import read_lines, read_object, write_json
+from polyplay.core.files import read_lines
 
 BEGIN = 20.0  # seconds until a run learns
 WORKLOADS = {
@@ -113,40 +102,21 @@ def main() -> None:
     page(asked, "Other machines", "hosts", rows, what)
 
 
-MACHINES, ACTORS = (1, 2, 4, 8), 8
-
-
-def run_many() -> None:
-    """More machines: impala on Pong, its actors on raylets.
-
-        python bench/hosts.py many --seconds 12 --rounds 2
-
-    Eight actors here and on 1, 2, 4 and 8 raylets, in turn. What is measured is what more lines cost, not what more
-    machines bring.
-    """
-    asked, what = arguments(run_many.__doc__, 12.0, 2), about()
-    words = f"impala --preset quick --network a3c --actors {ACTORS}".split()
-    arms = {"here": ("none", words)} | {f"{n} raylets": (f"local:{n}", words) for n in MACHINES}
-    page(asked, "More machines", "hosts_many", in_turn("impala", arms, asked.rounds, asked.seconds), what)
-
-
 PONG = "--env ALE/Pong-v5"
 GORILA = f"gorila {PONG} --learners 2 --learning-starts 1000 --capacity 20000"
 APEX = f"apex {PONG} --actors 2 --lanes 8 --learning-starts 1000 --capacity 20000 --prefetch 4"
 SHARDS, MEMORY = "serve_parameters=others,bundle=here", "serve_replay=others,act=here"
 SYSTEMS = {  # words, and the places of the arm elsewhere
-    "a2c, a replica there": (f"a2c {PONG} --replicas 2 --network a3c", ""),
-    "a2c, Nature's network": (f"a2c {PONG} --replicas 2 --network nature", ""),
+    "a2c, a replica there": (f"a2c {PONG} --replicas 2 --network nature", ""),
     "ppo, a replica there": (f"ppo {PONG} --replicas 2", ""),
-    "gorila, a learner there": (GORILA, ""),
-    **{f"gorila, {n} shards there": (f"{GORILA} --shards {n}", SHARDS) for n in (1, 2, 4)},
-    "apex, memory there": (APEX, MEMORY),
+    "gorila, 2 shards there": (f"{GORILA} --shards 2", SHARDS),
+    "apex, replay worker there": (APEX, MEMORY),
     "impala, learner there": ("impala --preset quick --actors 2", "learn=others,act=here"),
 }
 
 
 def run_learners() -> None:
-    """What learners, shards and memories on another machine cost.
+    """Cost of learners, shards and replay workers on another machine.
 
         python bench/hosts.py learners --seconds 12 --rounds 2
 
@@ -160,70 +130,6 @@ def run_learners() -> None:
     page(asked, "Learners on other machines", "hosts_learners", rows, what)
 
 
-# Pong learnt on a Ray cluster of three that loses a machine every two minutes
-
-
-CURVE = ("wall_seconds", "frames", "updates", "episodes", "episodic_return_mean", "lag_mean")
-
-
-def words_of(*given: str) -> list[str]:
-    print(f"$ polyplay {shlex.join(given)}", flush=True)
-    return [sys.executable, "-m", "polyplay", *given]
-
-
-def run_lost() -> None:
-    """Pong learnt on a Ray cluster of three that loses a machine every two minutes.
-
-        python bench/hosts.py lost --until-return 19.0 --minutes 60
-
-    impala's learner is with the head, its two actors on two raylets, which have a core each. Every --every seconds one
-    of these, in turn, gets SIGKILL, and a new one joins. The run, its evaluation by 30 games, its curve and its
-    hosts.jsonl go to results/hosts_lost*. A run that was stopped goes on.
-    """
-    p = command_line(run_lost.__doc__)
-    p.add_argument("--until-return", type=float, default=19.0)
-    p.add_argument("--minutes", type=float, default=60.0, help="the longest run")
-    p.add_argument("--every", type=float, default=120.0, help="seconds between two losses")
-    p.add_argument("--seed", type=int, default=0)
-    p.add_argument("--run", type=Path, default=ROOT / "runs/hosts-lost")
-    asked = p.parse_args()
-    cluster, i = Raylets(2, cores=1), 0
-    limits = ["--until-return", str(asked.until_return), "--minutes", str(asked.minutes)]
-    limits += ["--hosts", f"ray:{cluster.address}"]
-    words = ["train", "impala", "--env", "ALE/Pong-v5", "--preset", "quick", "--run", str(asked.run)]
-    words += ["--seed", str(asked.seed), "--checkpoint-every", "60"]
-    words = ["resume", str(asked.run)] if asked.run.exists() else words
-    run = subprocess.Popen(words_of(*words, *limits), cwd=ROOT, env=cluster.env)
-    while True:
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            run.wait(asked.every)
-            break
-        cluster.add(f"m-{i + 3}")
-        os.kill(cluster.raylet(f"m-{i + 1}"), signal.SIGKILL)
-        i += 1
-    cluster.close()
-    if run.returncode:
-        raise SystemExit(run.returncode)
-    subprocess.run(words_of("evaluate", str(asked.run), "--episodes", "30"), cwd=ROOT, check=True)
-    report(asked.run)
-
-
-def report(run: Path) -> None:
-    rows, events = list(read_lines(run / "metrics.jsonl")), list(read_lines(run / "hosts.jsonl"))
-    (RESULTS / "hosts_lost_hosts.jsonl").write_text("".join(json.dumps(e) + "\n" for e in events))
-    good, score, what = reached(run), evaluation(run), about()
-    found: Row = {"begun and resumed": 1 + len(read_object(run / "config.json")["resumed"])}
-    found |= Counter(f"machines {e['event']}" for e in events)
-    found["minutes to 18"] = good["wall_seconds"] / 60 if good else None
-    found |= {"agent steps": rows[-1]["steps"], "minutes": rows[-1]["wall_seconds"] / 60}
-    if score:
-        found["30 games"] = f"{score['episodic_return_mean']:.2f} ± {score['episodic_return_std']:.2f}"
-    curve = thin([{k: row[k] for k in CURVE} for row in rows])
-    write_json(RESULTS / "hosts_lost.json", {**what, **found, "evaluation": score, "curve": curve})
-    head = ["# Pong on a Ray cluster that loses a machine every two minutes", "", *lines_about(what), ""]
-    (RESULTS / "hosts_lost.md").write_text("\n".join([*head, *table([found])]) + "\n")
-
-
 if __name__ == "__main__":
-    parts = {"many": run_many, "learners": run_learners, "lost": run_lost, "faults": run_faults, "soak": run_soak}
+    parts = {"learners": run_learners, "faults": run_faults, "soak": run_soak}
     sys.exit(commands({"": main, **parts}))
