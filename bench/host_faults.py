@@ -45,7 +45,8 @@ SYSTEMS = {
 SEEN, STALL, ENDS = 5.0, 30.0, 10.0  # seconds: until a loss is seen; without an update; that SIGINT takes, at most
 HOLD, FULL = 20.0, 12.0  # seconds that a process is stopped, and a disk full
 STATE = 1.5  # seconds from a fault to SIGINT, where that comes during it
-LEARNING, WHOLE, ENDING = 120.0, 90.0, 60.0  # seconds: until it learns; is whole again; has ended
+LEARNING, WHOLE, ENDING, RESUMED = 120.0, 90.0, 60.0, 300.0  # seconds: until it learns; is whole again; has ended;
+# has been resumed to its end
 BACK = 5.0  # seconds that a machine takes to come back: until Ray knows of its loss
 GONE = 8.0  # seconds that what is left of a run has to be gone
 MB = 2**20
@@ -373,13 +374,12 @@ class Trial:
             "--hosts",
             "none",
         ]
-        done = subprocess.run(
-            [sys.executable, "-m", "polyplay", *map(str, words)],
-            env=self.run.env,
-            capture_output=True,
-            timeout=120,
-            text=True,
-        )
+        command = [sys.executable, "-m", "polyplay", *map(str, words)]
+        try:
+            done = subprocess.run(command, env=self.run.env, capture_output=True, timeout=RESUMED, text=True)
+        except subprocess.TimeoutExpired:
+            self.wrong.append(f"resume did not end within {RESUMED:.0f} s")
+            return 0
         said = (done.stdout + done.stderr).strip().splitlines()[-1:]
         self._check(done.returncode == 0, f"resume ended with {done.returncode}: {said}")
         return int(done.returncode == 0)

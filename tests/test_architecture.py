@@ -31,7 +31,7 @@ BUDGET = {
     "acting": 1160,
     "search": 1306,
     "learning": 3337,
-    "workers": 2337,
+    "workers": 2348,
     "workers/hosts": 1300,
     "population": 1510,
     "systems": 1729,

@@ -15,7 +15,7 @@ import sys
 import tempfile
 import threading
 from collections import Counter
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
@@ -95,10 +95,7 @@ class Cluster:
         self._nodes: list[dict[str, Any]] = []
         self._missed, self._over, self._lock = 0, threading.Event(), threading.Lock()
 
-    @property
-    def own_cores(self) -> bool:
-        """Tell whether machines have their own cores, not this machine's."""
-        return not self.local
+    own_cores = property(lambda self: not self.local)  # whether machines have their own cores, not this machine's
 
     def connect(self) -> Any:
         """Return `ray`, with this process as a driver of the cluster. Raises UserError."""
@@ -108,6 +105,8 @@ class Cluster:
             if self.local:
                 os.environ.update(QUIET)
                 os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))
+            else:
+                os.environ.setdefault("RAY_NUM_REDIS_GET_RETRIES", "4")  # seconds until a head has refused this process
         ray = _ray()
         with self._lock:
             if not ray.is_initialized():
@@ -125,10 +124,12 @@ class Cluster:
             if given:  # Ray itself would ask for half a minute
                 host, _, port = given.removeprefix("ray://").rpartition(":")
                 socket.create_connection((host, int(port)), REACH).close()
-            ray.init(given or "auto", namespace="polyplay", runtime_env=ships, **quiet)
+            with _muted():
+                ray.init(given or "auto", namespace="polyplay", runtime_env=ships, **quiet)
         except (OSError, RuntimeError, ValueError, OverflowError) as e:
             why = str(e).strip().splitlines()[0] if str(e).strip() else type(e).__name__
-            how = "" if given else "; start one with `ray start --head`, or name one: ray:HOST:PORT of its head"
+            how = "; start one with `ray start --head`, or name one: ray:HOST:PORT of its head"
+            how = how if not given else "; is RAY_AUTH_TOKEN the cluster's?" if type(e) is ConnectionError else ""
             raise UserError(f"--hosts: no Ray cluster at {given or 'this machine'}: {why}{how}") from None
         if threading.current_thread() is threading.main_thread():
             for number in (signal.SIGTERM, signal.SIGINT):  # Ray prints its own stack for these
@@ -155,8 +156,7 @@ class Cluster:
         """
         if self._missed <= TRIES:
             return ""
-        silent = f"{TRIES * EVERY:.0f} s"
-        return f"--hosts: the head of the Ray cluster, {self.head}, has given no answer for {silent}"
+        return f"--hosts: the head of the Ray cluster, {self.head}, has given no answer for {TRIES * EVERY:.0f} s"
 
     def address(self) -> str:
         """Return this machine's address in the cluster."""
@@ -232,6 +232,20 @@ class RayActor:
             self._ray.get(self._actor.end.remote(), timeout=3.0)
         with contextlib.suppress(Exception):
             self._ray.kill(self._actor)
+
+
+@contextlib.contextmanager
+def _muted() -> Iterator[None]:
+    """Discard what Ray's native code writes to stderr: a refused connection fills a screen."""
+    sys.stderr.flush()
+    saved = os.dup(2)
+    with open(os.devnull, "wb") as nothing:
+        os.dup2(nothing.fileno(), 2)
+    try:
+        yield
+    finally:
+        os.dup2(saved, 2)
+        os.close(saved)
 
 
 def _last_line(e: Exception) -> str:

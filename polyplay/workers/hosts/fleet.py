@@ -263,7 +263,7 @@ class Fleet:
         self._computing = -(-threads // max(1, len(self.cluster.machines())))
         try:
             with ThreadPoolExecutor(MACHINES) as pool:
-                list(pool.map(self._open, self.cluster.machines()))
+                [*pool.map(self._open, self.cluster.machines())]
             self.opened.sort(key=lambda machine: machine.info.name)
             check_memory(self.places, crew, self.opened)
         except Exception:
@@ -281,7 +281,8 @@ class Fleet:
         except Exception:
             actor.end()
             raise
-        machine.thread = threading.Thread(target=self._serve, args=(machine,), daemon=True)
+        serve = lambda: self._lose(machine, machine.end.run())  # noqa: E731
+        machine.thread = threading.Thread(target=serve, daemon=True)
         with self._lock:
             machine.thread.start()
             at = next((i for i, m in enumerate(self.opened) if m.info.name == info.name), len(self.opened))
@@ -319,10 +320,6 @@ class Fleet:
         machine = Machine(info, actor=actor, about=about, end=end, number=number)
         end.on |= {WORD: partial(self._hear, machine), ENDED: partial(self._ended, machine), LOAD: machine.load.update}
         return machine
-
-    def _serve(self, machine: Machine) -> None:
-        """Serve a line, in a thread."""
-        self._lose(machine, machine.end.run())
 
     # ----------------------------------------------------------------------------------------- workers
 

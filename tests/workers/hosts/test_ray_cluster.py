@@ -88,6 +88,14 @@ def test_a_lost_head_ends_the_run_with_a_checkpoint_and_a_reason(number, tmp_pat
     assert polyplay.resume(run, steps=last["steps"] + 2000, hosts="none").exit_code == 0
 
 
+def test_another_token_is_one_line(hosts, tmp_path, monkeypatch):
+    monkeypatch.setenv("RAY_AUTH_TOKEN", "another")
+    main = command(tmp_path / "run", "--hosts", hosts)
+    said = main.communicate(timeout=120)[0].decode()
+    assert main.returncode == 2
+    assert re.fullmatch(r"polyplay: error: --hosts: no Ray cluster at .*; is RAY_AUTH_TOKEN the cluster's\?\n", said)
+
+
 @pytest.mark.long
 def test_a_killed_raylet_is_noticed_and_its_actors_begin_anew_elsewhere(hosts, tmp_path):
     """The last test: this raylet does not come back."""
