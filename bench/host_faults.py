@@ -348,7 +348,7 @@ class Trial:
         lost = [row for row in self.run.rows("hosts.jsonl")[self._known[1] :] if row["event"] == "lost"]
         again = [row for row in self.run.rows("hosts.jsonl")[self._known[1] :] if row.get("again")]
         self.row |= {"machines lost": len(lost), "opened again": len(again)}
-        self.row["workers lost"] = next((row["restarts"] for row in reversed(self.run.rows("metrics.jsonl"))), 0)
+        self.row["workers lost"] = self.run.newest("metrics.jsonl").get("restarts", 0)
 
     def _aftermath(self) -> None:
         """What is left, what was said, whether it can be resumed."""
@@ -456,12 +456,12 @@ def summary(rows: Sequence[Row]) -> list[Row]:
 
 
 NOTES = [
-    "*seen*: from the fault to the first line about it. *pause*: the longest time without a new count of updates, of",
-    "which there is a report every 0.5 s; without the sleep of all, with the time that a disk was full. *whole*: until",
-    "as many workers as before report from other machines, and whoever was stopped goes on. *ended*: of a run that",
-    "can't go on, from the fault to its exit. *SIGINT during*: it came 1.5 s after the fault; to those asleep: as they",
-    "slept, counted from when they woke. *workers lost*, *updates not saved*, *left*: the most. Medians, the worst in",
-    "brackets.",
+    "*seen*: seconds from the fault to the first message about it. *pause*: longest time without an update (a report",
+    "comes every 0.5 s), without the time asleep, and with the time of a full disk. *whole*: seconds until the reports",
+    "count all workers again. *ended*: seconds from the fault to the exit of a run that cannot continue. *SIGINT",
+    "during*: seconds from SIGINT, 1.5 s after the fault, to the exit; if all is asleep, from the wake-up. *SIGINT",
+    "after*: the same, once the run is whole. *workers lost* (restarts of workers), *updates not saved* and *left*",
+    "(processes and files) are maxima. All others are medians, with the largest value in brackets.",
 ]
 
 

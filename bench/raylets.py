@@ -22,6 +22,7 @@ from common import ROOT, Row
 CREW, MEMBER = "ray::RemoteCrew", "ray::MemberActor"  # titles of processes of Ray's
 MARK = "POLYPLAY_BENCH"  # in the environment of all that belongs to a run or a cluster
 SHM, TMP = Path("/dev/shm"), Path("/tmp")
+TAIL = 1 << 15  # bytes that have the last two lines of a file
 TOKEN = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32), "RAY_worker_niceness": "0"}
 TOKEN["RAY_USAGE_STATS_ENABLED"] = "0"
 CLUSTER = """
@@ -145,11 +146,18 @@ class Run(Marked):
             return [json.loads(line) for line in lines if line.endswith("\n")]
         return []
 
+    def newest(self, name: str) -> Row:
+        """Return the last line of a file; {} if there is none."""
+        with contextlib.suppress(OSError), (self.run / name).open("rb") as file:
+            file.seek(max(0, file.seek(0, os.SEEK_END) - TAIL))
+            lines = [line for line in file.read().splitlines(keepends=True)[-2:] if line.endswith(b"\n")]
+            return json.loads(lines[-1]) if lines else {}
+        return {}
+
     def updates(self) -> int:
         """All so far, of all members of a population."""
         names = ["metrics.jsonl", *(f"{path.relative_to(self.run)}/metrics.jsonl" for path in self._members())]
-        newest = [next(reversed(self.rows(name)), {}) for name in names]
-        return sum(row.get("updates", 0) for row in newest)
+        return sum(self.newest(name).get("updates", 0) for name in names)
 
     def _members(self) -> list[Path]:
         return sorted(self.run.glob("members/[0-9]*"))
@@ -158,8 +166,7 @@ class Run(Marked):
         """How many work elsewhere, by the newest report; a population's members by their processes."""
         if self._members():
             return sum(MEMBER in words for words in self.all_processes().values())
-        row = next(iter(self.rows("metrics.jsonl")[-1:]), {})
-        return sum(host["workers"] for host in row.get("hosts", {}).values())
+        return sum(host["workers"] for host in self.newest("metrics.jsonl").get("hosts", {}).values())
 
     def saved(self) -> dict[str, int]:
         """Counters of the newest checkpoint; {}: there is none of a later update than 0."""
