@@ -192,7 +192,7 @@ class Trial:
         """Whether networks take the observations that are images."""
         if flaw := rules.image_flaw(obs):
             self.broke["images"] = flaw
-        elif (read := rules.flat_images(obs)) and not rules.is_image(obs):
+        elif read := rules.flat_images(obs, other=True):
             self.odd["images"] = f"--network auto is an MLP, which reads {' and '.join(read)}"
 
     def _warn(self, rule: str, text: str) -> None:

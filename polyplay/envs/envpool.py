@@ -28,6 +28,7 @@ from polyplay.core.tree import Batch, Spec, Tree
 from polyplay.envs import spaces
 from polyplay.envs.base_pool import READY, STEPPING, BasePool
 from polyplay.envs.build import one_line
+from polyplay.envs.images import image_layout
 from polyplay.envs.pool import OWN_LIMIT, Envs, EnvSpec, Lanes, check_options, closest_names, lane_seeds
 from polyplay.envs.vector_pool import action_writer
 
@@ -121,11 +122,16 @@ def reader(space: gym.Space, spec: Spec, n: int) -> Callable[[Tree], Tree]:
     if isinstance(space, gym.Dict):
         inner = {k: reader(s, spec[k], n) for k, s in space.spaces.items() if k in spec}
         return lambda obs: {k: read(obs[k]) for k, read in inner.items()}
-    start = int(space.start) if isinstance(space, gym.Discrete) else 0
+    start, layout = int(space.start) if isinstance(space, gym.Discrete) else 0, image_layout(space)
+    shape, moved = (n, *(space.shape or ())), np.empty((n, *layout.shape) if layout else 0, np.uint8)
+    put = layout.writer(moved) if layout is not None and layout.moves else None
 
     def read(obs: np.ndarray) -> np.ndarray:
-        if obs.shape != (n, *spec.shape):
-            raise EnvFailure(f"observation breaks its space: declared {[n, *spec.shape]}, given {list(obs.shape)}")
+        if obs.shape != shape:
+            raise EnvFailure(f"observation breaks its space: declared {list(shape)}, given {list(obs.shape)}")
+        if put is not None:
+            put(obs)
+            return moved
         return (obs - start if start else obs).astype(spec.dtype, copy=False)
 
     return read

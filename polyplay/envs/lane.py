@@ -25,6 +25,7 @@ from polyplay.core.errors import UserError
 from polyplay.core.tree import Batch, Tree
 from polyplay.envs import masks, pettingzoo, rules, saved_state
 from polyplay.envs.build import build_env, imported, inspect_env, one_line
+from polyplay.envs.images import image_layout
 from polyplay.envs.pool import EPISODE_CUT, EnvSpec, Factory, Lanes, Pool, lane_seeds, title_of
 from polyplay.envs.rules import MOST, ROUNDING, SHOWN
 from polyplay.envs.shared_rows import BROKEN, FAILED, FLAGS, NOTE, ROUNDED, UNBUILT, SharedRows, first_row
@@ -716,8 +717,10 @@ def _write_whole(space: gym.Space, leaf: Whole, start: np.ndarray, row: np.ndarr
 
 
 def _box_writer(space: gym.Box, row: np.ndarray, path: str, casting: Casting) -> Writer:
-    shape, dtype, floating = row.shape, space.dtype, np.issubdtype(space.dtype, np.floating)
-    finite = np.empty(shape, bool)
+    dtype, floating, layout = space.dtype, np.issubdtype(space.dtype, np.floating), image_layout(space)
+    shape = (*row.shape[: row.ndim - len(space.shape if layout is None else layout.shape)], *space.shape)
+    finite = np.empty(shape if floating else 0, bool)
+    put = layout.writer(row) if layout is not None and layout.moves else None
 
     def write(given: object) -> None:
         obs = given if type(given) is np.ndarray else as_array(given, dtype, dtype, path)
@@ -727,7 +730,10 @@ def _box_writer(space: gym.Box, row: np.ndarray, path: str, casting: Casting) ->
             bad = np.argwhere(~np.isfinite(obs))
             first = f"{obs[tuple(bad[0])]} at {bad[0].tolist()} of an observation"
             raise SpaceViolation(f"{place_of(path)}{first}, {len(bad)} of {obs.size} values not finite", "finite")
-        row[...] = obs
+        if put is None:
+            row[...] = obs
+        else:
+            put(obs)
 
     return write
 

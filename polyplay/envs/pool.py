@@ -23,6 +23,7 @@ from polyplay.core.errors import UserError
 from polyplay.core.files import Row
 from polyplay.core.tree import Batch, Field, Spec, Tree
 from polyplay.envs import masks, rules, spaces
+from polyplay.envs.images import image_layout
 from polyplay.envs.spaces import ActionSpec, Conditional, conditional_actions, subspaces
 
 if TYPE_CHECKING:
@@ -447,9 +448,14 @@ def describe_views(spec: EnvSpec, other: EnvSpec) -> tuple[tuple[str, str], tupl
 
 
 def box_parts(spec: EnvSpec) -> dict[str, gym.Box]:
-    """The parts of observations that were declared as a Box, by path."""
+    """The parts of observations that were declared as a Box, by path; images as they are in rows."""
     found = tree.leaves(_tree_of(of_spec(spec)[0]))
-    return {path: space for path, space in found if isinstance(space, gym.Box)}
+    return {path: _as_in_rows(space) for path, space in found if isinstance(space, gym.Box)}
+
+
+def _as_in_rows(space: gym.Box) -> gym.Box:
+    layout = image_layout(space)
+    return space if layout is None else gym.Box(layout.of(space.low), layout.of(space.high), dtype=np.uint8)
 
 
 def _tree_of(space: gym.Space) -> Any:

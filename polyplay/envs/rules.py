@@ -22,11 +22,11 @@ import numpy as np
 from polyplay.core import tree
 from polyplay.core.errors import UserError
 from polyplay.core.tree import Field, Spec
+from polyplay.envs.images import SMALLEST, is_image
 from polyplay.envs.spaces import ActionSpec, Box, Discrete, SpaceViolation
 
 SHOWN = ("keys", "shape", "dtype")  # of an observation, and therefore of a missing one
 ROUNDING = 4  # steps of a float that an observation may lie beyond its bounds
-SMALL_IMAGE = 24  # pixels each way from which bytes are called an image
 IMAGE = 64  # pixels each way from which three numbers of a shape are taken for an image's
 OLD_LIMIT = "TimeLimit.truncated"  # a key of info, before gym 0.26
 OLD_LIMIT_SEEN = f"info says {OLD_LIMIT} of a terminated episode, which is not read: "
@@ -79,23 +79,20 @@ def image_flaw(obs: Spec) -> str:
         return ""
     shape = list(obs.shape)
     if len(shape) == 3 and min(shape[:2]) >= IMAGE > shape[2]:
-        return f"observations {shape} look like [H, W, C], networks take [C, H, W]"
+        return f"observations {shape} look like an image [H, W, C] of {obs.dtype}, networks take images of uint8"
     last, first = len(shape) == 4 and min(shape[1:3]) >= IMAGE > shape[3], len(shape) == 4 and min(shape[2:]) >= IMAGE
     if last or first:
         form = "[S, H, W, C]" if last else "[S, C, H, W]"
-        return f"observations {shape} look like a stack of images {form}, networks take one, [C, H, W]"
+        return f"observations {shape} look like a stack of images {form} of {obs.dtype}, networks take images of uint8"
     return ""
 
 
-def is_image(obs: Spec) -> bool:
-    """Whether it is one image, as convolutions take it, of some size."""
-    return isinstance(obs, Field) and len(obs.shape) == 3 and min(obs.shape[1:]) >= IMAGE
-
-
-def flat_images(obs: Spec) -> list[str]:
-    """What of the observations looks like an image to people, though a network for vectors reads its numbers."""
+def flat_images(obs: Spec, other: bool = False) -> list[str]:
+    """Describe parts that people take for images, and that a network for vectors reads as numbers. other: only those
+    that are not images by their layout.
+    """
     found = [(path, f) for path, f in tree.leaves(obs) if f.dtype == "uint8" and len(f.shape) in (2, 3, 4)]
-    seen = [(path, f.shape) for path, f in found if sorted(f.shape)[-2] >= SMALL_IMAGE]
+    seen = [(path, f.shape) for path, f in found if sorted(f.shape)[-2] >= SMALLEST and not (other and is_image(f))]
     return [f"the image {path and f'{path} '}{list(shape)} as {math.prod(shape):,} numbers" for path, shape in seen]
 
 

@@ -20,6 +20,7 @@ from gymnasium import spaces as gym
 from polyplay.core import tree
 from polyplay.core.errors import UserError
 from polyplay.core.tree import Field, Spec, Tree
+from polyplay.envs.images import image_layout
 
 
 class SpaceViolation(Exception):
@@ -210,12 +211,14 @@ def _convert(space: gym.Space, title: str, what: str, leaf: Callable[[Any], Tree
 
 
 def observation(space: gym.Space, title: str) -> Spec:
-    """Fields of an observation space. `title` names the environment in errors.
+    """Fields of an observation space; images are [planes, height, width]. `title` names the environment in errors.
 
     Raises UserError: a space that is not supported.
     """
 
     def leaf(space: gym.Space) -> Field | None:
+        if (layout := image_layout(space)) is not None:
+            return Field(layout.shape, "uint8")
         if isinstance(space, gym.Box | gym.MultiDiscrete):
             return Field(tuple(space.shape), tree.stored_dtype(space.dtype, isinstance(space, gym.MultiDiscrete)))
         found = leaf_of(space)

@@ -22,6 +22,7 @@ from polyplay.core import tree, user_modules
 from polyplay.core.errors import UserError
 from polyplay.core.tree import Batch, Field, Spec
 from polyplay.envs import rules
+from polyplay.envs.images import image_leaves, is_image
 from polyplay.envs.pool import EnvSpec, closest_names
 from polyplay.envs.process_state import outside
 from polyplay.envs.spaces import Box, Discrete, describe_fields, fields
@@ -40,7 +41,8 @@ WHOLE = "--network: {!r} is a whole policy; {} (polyplay.nets.policy.Torso)"
 NETS: dict[str, Builder] = {
     name: partial(torsos.Conv, name, hidden=width, init=style) for name, (_, width, style, _) in torsos.CONVS.items()
 }
-NETS |= {"impala": torsos.Impala, "mlp": MLP, "separate": SeparateMLPs, "ftw": FTWTorso, "five": FiveTorso}
+NETS |= {"combined": torsos.Combined, "impala": torsos.Impala, "mlp": MLP, "separate": SeparateMLPs}
+NETS |= {"ftw": FTWTorso, "five": FiveTorso}
 
 
 def make(
@@ -288,10 +290,12 @@ def read_layers(name: str | Builder, spec: EnvSpec) -> tuple[str | Builder, dict
 
 
 def _auto(obs: Spec) -> str:
-    """nature for one image of at least 64×64, else mlp."""
+    """nature for one image of some size, combined for others and for trees with images, else mlp."""
     if flaw := rules.image_flaw(obs):
         raise UserError(f"--network: {flaw}: {rules.RULES['images'].fix} {rules.rule_suffix('images')}")
-    return "nature" if rules.is_image(obs) else "mlp"
+    if isinstance(obs, Field) and is_image(obs) and min(obs.shape[1:]) >= torsos.LARGE:
+        return "nature"
+    return "combined" if image_leaves(obs) else "mlp"
 
 
 def _resolve(name: str | Builder, spec: EnvSpec, init: str) -> tuple[str, Builder, str]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, Literal
 
 import torch
@@ -18,6 +19,7 @@ from torch import Tensor, nn
 from polyplay.core import tree
 from polyplay.core.errors import UserError
 from polyplay.core.tree import Field, Spec, Tree
+from polyplay.envs.images import image_leaves
 from polyplay.envs.pool import EnvSpec, byte_bounds
 from polyplay.envs.spaces import ActionSpec, Conditional, Discrete, describe_fields
 from polyplay.nets import layers
@@ -61,6 +63,37 @@ class MLP(Torso):
         leaves = dict(tree.leaves(obs))
         flat = [_one_hot(leaves[path], n) if n else self.flat.numbers(path, leaves[path]) for path, n in self.leaves]
         return self.layers(flat[0] if len(flat) == 1 else torch.cat(flat, 1))
+
+
+class Combined(Torso):
+    """Observation of any parts → [N, features]. Each image has convolutions and a layer of `hidden`: Nature's from 36
+    pixels a side, two of 3×3 below. All other parts together have a layer of `width`.
+    """
+
+    def __init__(self, spec: EnvSpec, hidden: int = 256, width: int = 64, init: str = "orthogonal"):
+        super().__init__()
+        images = image_leaves(spec.obs)
+        fields = dict(tree.leaves(spec.obs))
+        rest = {path: field for path, field in fields.items() if path not in images}
+        if not images:
+            seen = describe_fields(spec.obs)
+            raise UserError(f"--network combined: takes images of bytes, the observations are {seen}; use mlp")
+        self.paths, self.convs = images, nn.ModuleList()
+        for path in images:
+            one = replace(spec, obs=fields[path], classes={}, spaces=None)
+            conv = Conv("nature" if min(fields[path].shape[1:]) >= LARGE else "small", one, hidden, init)
+            conv.scale = image_scale(spec, path)
+            self.convs.append(conv)
+        self.stable = {f"convs.{i}": f"image {path}" for i, path in enumerate(images)}
+        self.numbers = MLP(replace(spec, obs=tree.nest(rest)), (width,), "relu", init) if rest else None
+        self.features = hidden * len(images) + (width if rest else 0)
+
+    def forward(self, obs: Tree) -> Tensor:
+        leaves = dict(tree.leaves(obs))
+        made = [conv(leaves[path]) for path, conv in zip(self.paths, self.convs, strict=True)]
+        if self.numbers is not None:
+            made.append(self.numbers(tree.nest({path: x for path, x in leaves.items() if path not in self.paths})))
+        return made[0] if len(made) == 1 else torch.cat(made, 1)
 
 
 class SeparateMLPs(Torso):
@@ -234,6 +267,7 @@ class Impala(Torso):
 
 NATURE: Layers = ((32, 8, 4), (64, 4, 2), (64, 3, 1))
 SMALL: Layers = ((16, 8, 4), (32, 4, 2))
+TINY: Layers = ((32, 3, 2), (64, 3, 1))
 # name: convolutions, width of the layer behind them and initialisation unless others are asked for, padding
 CONVS: dict[str, tuple[Layers, int, str, Padding]] = {
     # DQN's (Mnih et al. 2015), baselines' A2C and PPO, IMPALA's shallow Atari net. 1,687,719 parameters
@@ -260,6 +294,8 @@ CONVS: dict[str, tuple[Layers, int, str, Padding]] = {
     "dopamine": (NATURE, 512, "dopamine", "same"),
     # rlpyt's feed-forward policies, for 104×80: 25×19 → 12×9. 1,785,911 parameters there
     "rlpyt": (SMALL, 512, "torch", (0, 1)),
+    # ours, for images below 36 pixels a side
+    "small": (TINY, 256, "orthogonal", ()),
 }
 
 

@@ -18,7 +18,7 @@ from typing import Any, get_type_hints
 from polyplay import systems
 from polyplay.core.errors import UserError
 from polyplay.core.machine import cores
-from polyplay.core.tree import Field
+from polyplay.envs.images import image_leaves
 from polyplay.envs.pool import Envs
 from polyplay.envs.spaces import Discrete
 from polyplay.population.rules import Evolution, Prior, parse_prior
@@ -62,14 +62,16 @@ def choose(page: Page, env: Any, **made: Any) -> str:
     plain = "paper" if "paper" in page.presets else next(iter(page.presets))
     if str(page.Config().env).startswith("game:"):
         return _of_game(page, str(env))
-    if where in ("atari", "toy") or where in there or not there:
+    if where in ("atari", "toy") or not there:
         return where if where in there else plain
     try:
         spec = Envs(env, 1, **made).spec
     except UserError:  # building the system says what is wrong
+        return where if where in there else plain
+    if image_leaves(spec.obs):  # presets for other domains are tuned for numbers
         return plain
-    if isinstance(spec.obs, Field) and len(spec.obs.shape) == 3:
-        return plain
+    if where in there:
+        return where
     likeliest = "classic" if isinstance(spec.action, Discrete) else "mujoco"
     return next((name for name in (likeliest, "classic", "mujoco") if name in there), plain)
 

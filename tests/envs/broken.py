@@ -81,10 +81,10 @@ MissingKey = sound_but(
     see=lambda self, seen: {"near": seen} if step_of(self) == 5 else {"near": seen, "far": seen},
     observation_space=spaces.Dict({"near": spaces.Box(-1.0, 1.0, (4,)), "far": spaces.Box(-1.0, 1.0, (4,))}),
 )
-PlanesLast = sound_but(  # an image as most of the world has it
+PlanesLast = sound_but(  # an image of real numbers
     "PlanesLast",
-    see=lambda self, _: self.np_random.integers(0, 256, (64, 64, 3), np.uint8),
-    observation_space=spaces.Box(0, 255, (64, 64, 3), np.uint8),
+    see=lambda self, _: self.np_random.random((64, 64, 3), np.float32),
+    observation_space=spaces.Box(0.0, 1.0, (64, 64, 3)),
 )
 
 
@@ -221,6 +221,15 @@ class Grey(Sound):
     def step(self, action: Any) -> tuple:
         obs, reward, terminated, truncated, _ = super().step(action)
         return obs, reward, terminated or truncated, False, {"TimeLimit.truncated": truncated}
+
+
+class Thin(Sound):
+    """Bytes whose planes are in the middle."""
+
+    observation_space = spaces.Box(0, 255, (84, 8, 84), np.uint8)
+
+    def see(self) -> Any:
+        return self.np_random.integers(0, 256, (84, 8, 84), np.uint8)
 
 
 _SOUND = Sound()

@@ -131,7 +131,7 @@ def test_rounding_is_no_breach(box, value, inside):
 @pytest.mark.parametrize(
     ("shape", "form"),
     [
-        ((84, 84, 12), "[H, W, C]"),
+        ((84, 84, 12), "an image [H, W, C] of float32"),
         ((4, 84, 84, 3), "a stack of images [S, H, W, C]"),
         ((4, 1, 84, 84), "a stack of images [S, C, H, W]"),
         ((12, 84, 84), ""),
@@ -139,7 +139,8 @@ def test_rounding_is_no_breach(box, value, inside):
     ],
 )
 def test_images_whose_planes_no_network_finds(shape, form):
-    flaw = rules.image_flaw(Field(shape, "uint8"))
+    """Of numbers other than bytes: those of bytes are images by their layout."""
+    flaw = rules.image_flaw(Field(shape, "float32"))
     assert flaw.startswith(f"observations {list(shape)} look like {form}") if form else flaw == ""
 
 
@@ -148,6 +149,7 @@ def test_images_that_are_read_as_numbers():
     assert rules.flat_images(obs) == ["the image eye [64, 64, 3] as 12,288 numbers"]
     assert rules.flat_images(Field((84, 84), "uint8")) == ["the image [84, 84] as 7,056 numbers"]
     assert rules.flat_images(Field((300,), "uint8")) == []
+    assert rules.flat_images(Field((3, 84, 84), "uint8"), other=True) == []
 
 
 POLE, MATCH, MANY = gymnasium.make("CartPole-v1"), Scripted(), Counting(2)

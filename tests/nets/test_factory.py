@@ -131,10 +131,14 @@ def custom(tmp_path, monkeypatch):
     [
         (image(), "Conv"),
         (image(1, 64), "Conv"),
-        (image(1, 63), "MLP"),
+        (image(1, 36), "Conv"),
+        (image(1, 35), "Combined"),
+        (image(1, 23), "MLP"),
         (vector(3), "MLP"),
         (Field((), "int64"), "MLP"),
         ({"eye": image(1, 8), "goal": vector(2)}, "MLP"),
+        ({"eye": image(1, 24), "goal": vector(2)}, "Combined"),
+        ({"eye": image(), "ear": {"left": vector(2), "right": Field((), "int64")}}, "Combined"),
     ],
 )
 def test_auto_picks_by_shape(obs, kind):

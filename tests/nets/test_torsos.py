@@ -123,7 +123,7 @@ def test_images_too_small_for_the_convolutions_are_refused():
 
 
 STYLES = {"torch": "a3c ga3c ga3c_large1 ga3c_large2 ga3c_large3 ga3c_large4 dqn rlpyt", "sonnet": "impala"}
-STYLES |= {"dopamine": "dopamine", "orthogonal": "nature accel accel_large mlp separate ftw five"}
+STYLES |= {"dopamine": "dopamine", "orthogonal": "combined small nature accel accel_large mlp separate ftw five"}
 
 
 def test_each_network_begins_as_published():

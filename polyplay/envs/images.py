@@ -1,0 +1,82 @@
+"""Images in observations: which parts are images, and how their planes lie in a row. Imports no torch.
+
+Networks take an image as bytes [planes, height, width]. An environment may give it as [H, W], [H, W, C], [C, H, W],
+[S, H, W, C] or [S, C, H, W], with S stacked frames: rows have it as [C, H, W] or [S·C, H, W], by one strided copy.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+from gymnasium import spaces as gym
+
+from polyplay.core import tree
+from polyplay.core.tree import Field, Spec
+
+SMALLEST = 24  # pixels of a side: bytes with fewer are numbers
+PLANES = 64  # planes of one frame, at most
+
+
+@dataclass(frozen=True)
+class ImageLayout:
+    """Layout of an image that an environment gives. axes: its axes in the order [S, C, H, W], as many as it has.
+    shape: that of the row, [planes, H, W].
+    """
+
+    axes: tuple[int, ...]
+    shape: tuple[int, ...]
+
+    @property
+    def moves(self) -> bool:
+        """Whether an image is another array in a row than as the environment gives it."""
+        return len(self.axes) != 3 or self.axes != (0, 1, 2)
+
+    def writer(self, row: np.ndarray) -> Callable[[np.ndarray], None]:
+        """Return a function that writes an image [...] into a row, or n of them into n rows."""
+        several = row.ndim - len(self.shape)
+        axes = (*range(several), *(axis + several for axis in self.axes))
+
+        def write(image: np.ndarray) -> None:
+            turned = image.transpose(axes)
+            row.reshape(turned.shape)[...] = turned
+
+        return write
+
+    def of(self, image: np.ndarray) -> np.ndarray:
+        """Return an image in the row's layout: a copy."""
+        return np.ascontiguousarray(image.transpose(self.axes)).reshape(self.shape)
+
+
+def is_image(field: Field) -> bool:
+    """Tell whether a part of a row is an image, [planes, H, W]."""
+    sides = field.shape[1:]
+    return field.dtype == "uint8" and len(sides) == 2 and min(sides) >= SMALLEST and field.shape[0] < min(sides)
+
+
+def image_leaves(obs: Spec) -> list[str]:
+    """Return the paths of the images in observations."""
+    return [path for path, field in tree.leaves(obs) if is_image(field)]
+
+
+def image_layout(space: gym.Space) -> ImageLayout | None:
+    """Return the layout of the image that a space describes; None: it is not an image.
+
+    An image is a Box of bytes with two sides of at least SMALLEST pixels. Its planes are first or last, whichever is
+    the smaller number; of four axes the first are stacked frames.
+    """
+    if not isinstance(space, gym.Box) or space.dtype != np.uint8 or len(space.shape) not in (2, 3, 4):
+        return None
+    shape, n = space.shape, len(space.shape)
+    if n == 2:
+        return ImageLayout((0, 1), (1, *shape)) if min(shape) >= SMALLEST else None
+    frames, (a, b, c) = shape[: n - 3], shape[n - 3 :]
+    stack, at = tuple(range(n - 3)), n - 3
+    first, last = (a < min(b, c), min(b, c)), (c < min(a, b), min(a, b))
+    if first[0] and a <= PLANES and first[1] >= SMALLEST:
+        return ImageLayout((*stack, at, at + 1, at + 2), (math.prod(frames) * a, b, c))
+    if last[0] and c <= PLANES and last[1] >= SMALLEST:
+        return ImageLayout((*stack, at + 2, at, at + 1), (math.prod(frames) * c, a, b))
+    return None
