@@ -426,7 +426,7 @@ class Bench:
             shutil.rmtree(folder, ignore_errors=True)
 
     def once(self, fault: Fault, interrupt: bool, hold: float | None = None, strikes: int = 1) -> list[Row]:
-        """Return the results of one run. strikes: of the fault, in a row; the limits on losses in an hour are lifted."""
+        """Return the results of one run. strikes: of the fault, in a row, without the limits on losses in an hour."""
         with self.place(fault) as folder:
             if not fault.local and (self.cluster is None or self.cluster.broken):
                 self.close()
