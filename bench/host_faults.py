@@ -222,14 +222,28 @@ class Trial:
     wrong: list[str] = field(default_factory=list)
     row: Row = field(default_factory=dict)
 
-    def go(self) -> Row:
-        """What was measured, and what was wrong."""
+    def go(self, strikes: int = 1) -> list[Row]:
+        """Return the measurements of each strike, and what was wrong. strikes: times in a row, in one run."""
         self.row = {"fault": self.fault.name, "interrupt": self.interrupt}
         if not self.run.wait_for(lambda: self.run.updates() > 20 and self.run.saved() and self._has_all(), LEARNING):
             self.wrong.append("it did not begin to learn")
-            return self._result()
+            return [self._result()]
         self.run.note_folders()
+        found = list[Row]()
+        for left in range(strikes - 1, -1, -1):
+            self._strike()
+            if left == 0 or self.run.main.poll() is not None:
+                break
+            found.append(self._result())
+            self.row, self.wrong = {"fault": self.fault.name, "interrupt": self.interrupt}, []
+        if self.fault.ends is None and not self.interrupt:
+            self._interrupted_after()
+        self._aftermath()
+        return [*found, self._result()]
+
+    def _strike(self) -> None:
         self._known = len(self.run.messages()), len(self.run.rows("hosts.jsonl"))
+        self._restarts = self.run.newest("metrics.jsonl").get("restarts", 0)
         undo = self.fault.strike(self.run)
         self._struck = time.monotonic()
         try:
@@ -241,8 +255,6 @@ class Trial:
                 self._survived(undo)
         finally:
             undo()
-        self._aftermath()
-        return self._result()
 
     def _has_all(self) -> bool:
         """Whether the reports count all that work elsewhere; how many."""
@@ -312,6 +324,8 @@ class Trial:
             time.sleep(0.05)
         self._check(self.run.main.poll() is None, f"it ended: {self.run.messages()[-1:]}")
         self._measured()
+
+    def _interrupted_after(self) -> None:
         begun = time.monotonic()
         if self.run.main.poll() is None:
             self.run.main.send_signal(signal.SIGINT)
@@ -348,7 +362,7 @@ class Trial:
         lost = [row for row in self.run.rows("hosts.jsonl")[self._known[1] :] if row["event"] == "lost"]
         again = [row for row in self.run.rows("hosts.jsonl")[self._known[1] :] if row.get("again")]
         self.row |= {"machines lost": len(lost), "opened again": len(again)}
-        self.row["workers lost"] = self.run.newest("metrics.jsonl").get("restarts", 0)
+        self.row["workers lost"] = self.run.newest("metrics.jsonl").get("restarts", 0) - self._restarts
 
     def _aftermath(self) -> None:
         """What is left, what was said, whether it can be resumed."""
@@ -411,8 +425,8 @@ class Bench:
                 subprocess.run(["umount", "-l", disk], check=False)
             shutil.rmtree(folder, ignore_errors=True)
 
-    def once(self, fault: Fault, interrupt: bool, hold: float | None = None) -> Row:
-        """One trial."""
+    def once(self, fault: Fault, interrupt: bool, hold: float | None = None, strikes: int = 1) -> list[Row]:
+        """Return the results of one run. strikes: of the fault, in a row, without the limits on losses in an hour."""
         with self.place(fault) as folder:
             if not fault.local and (self.cluster is None or self.cluster.broken):
                 self.close()
@@ -420,14 +434,15 @@ class Bench:
             cluster = None if fault.local else self.cluster
             hosts = "local:3" if fault.local else f"ray:{cluster.address}"  # type: ignore[union-attr]
             words = ["train", *SYSTEMS[fault.system].split(), "--hosts", hosts]
-            run = Run(words, folder, cluster, folder / "disk/run" if fault.disk else None)
+            program = ("-m", "polyplay") if strikes == 1 else ("-c", SOAK)
+            run = Run(words, folder, cluster, folder / "disk/run" if fault.disk else None, program)
             try:
-                row = Trial(fault, run, interrupt, fault.hold if hold is None else hold).go()
+                rows = Trial(fault, run, interrupt, fault.hold if hold is None else hold).go(strikes)
             finally:
                 run.close()
                 if cluster is not None:
                     cluster.broken = fault.breaks or len(cluster.raylets()) < 1 + len(cluster.names)
-            return row
+            return rows
 
     def close(self) -> None:
         """End the cluster."""
@@ -482,7 +497,8 @@ def run_faults() -> int:
         python bench/hosts.py faults --times 10 --only "crew killed;head killed"
 
     A small run on a cluster of three raylets here. Each time is two runs: one is left to recover, or to end, and one
-    gets SIGINT while the fault lasts. Needs root for the full disk, which is left out otherwise.
+    gets SIGINT while the fault lasts. --in-a-row: a run that survives a fault gets it so many times, without SIGINT.
+    Needs root for the full disk, which is left out otherwise.
     """
     parser = command_line(run_faults.__doc__)
     parser.add_argument("--times", type=int, default=10)
@@ -490,6 +506,7 @@ def run_faults() -> int:
     parser.add_argument("--sleep", type=float, default=60.0, help="seconds that all are asleep")
     parser.add_argument("--out", type=Path, default=RESULTS / "hosts_faults")
     parser.add_argument("--interrupts", action=argparse.BooleanOptionalAction, default=True)
+    parser.add_argument("--in-a-row", action="store_true", help="strike a run that survives several times")
     asked = parser.parse_args()
     known = {f.name: f for f in FAULTS if not (f.disk and os.geteuid())}
     names = [*known] if asked.only is None else [name.strip() for name in asked.only.split(";")]
@@ -497,16 +514,26 @@ def run_faults() -> int:
         raise SystemExit(f"--only: {sorted(unknown)} given, allowed: {[*known]}")
     what, rows, bench = about(), list[Row](), Bench()
     try:
-        for _ in range(asked.times):
-            for fault in (known[name] for name in names):
-                for interrupt in (False, True)[: 1 + asked.interrupts]:
-                    rows.append(bench.once(fault, interrupt, asked.sleep if fault.asleep else None))
-                    print({k: round(v, 2) if isinstance(v, float) else v for k, v in rows[-1].items()}, flush=True)
-                    write_json(asked.out.with_suffix(".json"), {**what, "trials": rows})
+        for fault, interrupt, strikes in _trials(asked, [known[name] for name in names]):
+            found = bench.once(fault, interrupt, asked.sleep if fault.asleep else None, strikes)
+            rows += found
+            for row in found:
+                print({k: round(v, 2) if isinstance(v, float) else v for k, v in row.items()}, flush=True)
+            write_json(asked.out.with_suffix(".json"), {**what, "trials": rows})
     finally:
         bench.close()
     publish(asked.out, {**what, "faults": summary(rows), "trials": rows}, report(what, rows))
     return int(any(row["wrong"] for row in rows))
+
+
+def _trials(asked: argparse.Namespace, faults: Sequence[Fault]) -> Iterator[tuple[Fault, bool, int]]:
+    """Yield faults, whether SIGINT comes meanwhile, and the strikes in one run."""
+    rows = [fault for fault in faults if asked.in_a_row and fault.ends is None and not fault.local]
+    yield from ((fault, False, asked.times) for fault in rows)
+    for _ in range(asked.times):
+        for fault in faults:
+            if fault not in rows:
+                yield from ((fault, interrupt, 1) for interrupt in (False, True)[: 1 + asked.interrupts])
 
 
 # A long run with a fault now and then

@@ -161,8 +161,6 @@ class RemoteCrew:
 
     def serve(self) -> None:
         """Serve the line until it ends."""
-        import ray
-
         with contextlib.suppress(LineLost, OSError, queue.Empty):
             line, on = self.proven.get(timeout=OPENING), {START: self._start, SIGNAL: self._signal}
             self.listener.shutdown(socket.SHUT_RDWR)  # the main process alone connects
@@ -171,7 +169,7 @@ class RemoteCrew:
             self.line.each_beat = self._tell_load
             self.line.run()
         self.end()
-        ray.actor.exit_actor()
+        os._exit(0)  # Ray's own way to end would wait for a head that is lost
 
     # ------------------------------------------------------------------------------------------ workers
 
