@@ -23,10 +23,10 @@ TOP = ["__init__", "__main__", "api"]
 # At most so many lines of code (bench/code_size.py). Whoever adds some takes some away, or says in the commit why not.
 BUDGET = {
     "core": 1910,
-    "envs": 4424,
+    "envs": 4470,
     "buffers": 2087,
     "games": 3578,
-    "nets": 3240,
+    "nets": 3268,
     "weights": 1497,
     "acting": 1160,
     "search": 1306,
@@ -34,7 +34,7 @@ BUDGET = {
     "workers": 2348,
     "workers/hosts": 1300,
     "population": 1510,
-    "systems": 1729,
+    "systems": 1732,
     "runs": 4096,
     "evaluation": 1465,
     "cli": 2409,
