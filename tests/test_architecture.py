@@ -54,7 +54,7 @@ ALONE = {
         workers/row_costs""",
     "the entry of a process": "envs/preload learning/packages workers/preload workers/evaluator workers/autoscale",
     "a noun that many files use": """
-        workers/sizing core/errors core/machine core/tree core/user_modules envs/make""",
+        workers/sizing core/errors core/machine core/tree core/user_modules envs/images envs/make""",
     "one of the parts of a game, which together are too long": """
         games/ctf games/ctf_maps games/ctf_views games/moba games/moba_rules games/moba_views""",
     "a system's population, surgery or reproduction, of which most runs have none": """
