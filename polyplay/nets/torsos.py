@@ -67,7 +67,7 @@ class MLP(Torso):
 
 class Combined(Torso):
     """Observation of any parts → [N, features]. Each image has convolutions and a layer of `hidden`: Nature's from 36
-    pixels a side, two of 3×3 below. All other parts together have a layer of `width`.
+    pixels a side, two of 3×3 below. All other parts together have a layer of `width`. A layer of `hidden` joins them.
     """
 
     def __init__(self, spec: EnvSpec, hidden: int = 256, width: int = 64, init: str = "orthogonal"):
@@ -86,14 +86,18 @@ class Combined(Torso):
             self.convs.append(conv)
         self.stable = {f"convs.{i}": f"image {path}" for i, path in enumerate(images)}
         self.numbers = MLP(replace(spec, obs=tree.nest(rest)), (width,), "relu", init) if rest else None
-        self.features = hidden * len(images) + (width if rest else 0)
+        parts, self.features = hidden * len(images) + (width if rest else 0), hidden
+        rows, columns = axis("features", hidden), axis("parts", parts, fixed=True)
+        self.join = Linear.along(rows, columns) if parts > hidden else None
+        if self.join is not None:
+            initialise(self.join, init)
 
     def forward(self, obs: Tree) -> Tensor:
         leaves = dict(tree.leaves(obs))
         made = [conv(leaves[path]) for path, conv in zip(self.paths, self.convs, strict=True)]
         if self.numbers is not None:
             made.append(self.numbers(tree.nest({path: x for path, x in leaves.items() if path not in self.paths})))
-        return made[0] if len(made) == 1 else torch.cat(made, 1)
+        return made[0] if self.join is None else F.relu(self.join(torch.cat(made, 1)))
 
 
 class SeparateMLPs(Torso):

@@ -15,12 +15,10 @@ LENGTH = 16
 
 
 class LookAndSign(gymnasium.Env):
-    """The right action is the side of a bright square on the screen, [H, W, C], where the sign is positive; else the
-    other side.
-    """
+    """The right action is the side of a bright square on the screen, [H, W, C], plus 2 if the number is positive."""
 
     observation_space = spaces.Dict(screen=spaces.Box(0, 255, (24, 24, 3), np.uint8), sign=spaces.Box(-1.0, 1.0, (1,)))
-    action_space = spaces.Discrete(2)
+    action_space = spaces.Discrete(4)
 
     def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict]:
         super().reset(seed=seed)
@@ -29,7 +27,7 @@ class LookAndSign(gymnasium.Env):
 
     def _see(self) -> Any:
         side, sign = self.np_random.integers(2), self.np_random.choice([-1.0, 1.0])
-        self.right = int(side) if sign > 0 else 1 - int(side)
+        self.right = int(side) + 2 * int(sign > 0)
         screen = self.np_random.integers(0, 60, (24, 24, 3), np.uint8)
         row, column = int(self.np_random.integers(0, 18)), int(self.np_random.integers(0, 6)) + 12 * int(side)
         screen[row : row + 6, column : column + 6, 1] = 220
@@ -44,7 +42,7 @@ class LookAndSign(gymnasium.Env):
 @pytest.mark.parametrize(
     ("system", "steps", "settings"),
     [
-        ("ppo", 40_000, {"lanes": 8, "unroll": 64, "learning_rate": 1e-3}),
+        ("ppo", 60_000, {"lanes": 8, "unroll": 64, "learning_rate": 1e-3}),
         ("dqn", 30_000, {"lanes": 8, "learning_starts": 500, "capacity": 10_000, "epsilon_decay_steps": 5_000}),
     ],
 )
