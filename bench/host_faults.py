@@ -464,7 +464,8 @@ def summary(rows: Sequence[Row]) -> list[Row]:
             values = [one[what] for one in mine if one.get(what) is not None]
             row[what] = max(values) if values else None
         row["status"] = ", ".join(sorted({str(one["status"]) for one in mine if "status" in one}))
-        row["resumed"] = f"{sum(one.get('resumed', 0) for one in mine)} of {len(mine)}"
+        ended = [one["resumed"] for one in mine if "resumed" in one]
+        row["resumed"] = f"{sum(ended)} of {len(ended)}"
         row["left"] = max((one.get("left", 0) for one in mine), default=0)
         found.append({**row, "wrong": sum(bool(one["wrong"]) for one in mine)})
     return found
@@ -476,7 +477,8 @@ NOTES = [
     "count all workers again. *ended*: seconds from the fault to the exit of a run that cannot continue. *SIGINT",
     "during*: seconds from SIGINT, 1.5 s after the fault, to the exit; if all is asleep, from the wake-up. *SIGINT",
     "after*: the same, once the run is whole. *workers lost* (restarts of workers), *updates not saved* and *left*",
-    "(processes and files) are maxima. All others are medians, with the largest value in brackets.",
+    "(processes and files) are maxima. All others are medians, with the largest value in brackets. *resumed*: runs.",
+    "With `--in-a-row` a run that survives a fault gets it several times, and SIGINT after the last one.",
 ]
 
 
