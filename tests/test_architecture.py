@@ -26,7 +26,7 @@ BUDGET = {
     "envs": 4470,
     "buffers": 2087,
     "games": 3578,
-    "nets": 3268,
+    "nets": 3272,
     "weights": 1497,
     "acting": 1160,
     "search": 1306,

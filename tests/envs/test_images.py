@@ -103,8 +103,8 @@ NUMBERS = spaces.Box(-1.0, 1.0, (2,))
         (box(96, 96, 3), "uint8 [3, 96, 96]", "nature", 3),
         (box(28, 28, 3), "uint8 [3, 28, 28]", "combined", 2),
         (
-            spaces.Dict(screen=box(48, 64, 3), game=NUMBERS),
-            "game: float32 [2], screen: uint8 [3, 48, 64]",
+            spaces.Dict(a=box(48, 64, 3), b=NUMBERS),
+            "a: uint8 [3, 48, 64], b: float32 [2]",
             "combined",
             3,
         ),
