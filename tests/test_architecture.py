@@ -26,7 +26,7 @@ BUDGET = {
     "envs": 4470,
     "buffers": 2087,
     "games": 3578,
-    "nets": 3272,
+    "nets": 3275,
     "weights": 1497,
     "acting": 1160,
     "search": 1306,

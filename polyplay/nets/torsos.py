@@ -67,7 +67,8 @@ class MLP(Torso):
 
 class Combined(Torso):
     """Observation of any parts → [N, features]. Each image has convolutions and a layer of `hidden`: Nature's from 36
-    pixels a side, two of 3×3 below. All other parts together have a layer of `width`. A layer of `hidden` joins them.
+    pixels a side, two of 3×3 below. All other parts together have a layer of `width`. A layer of `hidden` joins
+    them; hidden 0: no layer behind the convolutions, and none that joins.
     """
 
     def __init__(self, spec: EnvSpec, hidden: int = 256, width: int = 64, init: str = "orthogonal"):
@@ -78,17 +79,19 @@ class Combined(Torso):
         if not images:
             seen = describe_fields(spec.obs)
             raise UserError(f"--network combined: takes images of bytes, the observations are {seen}; use mlp")
-        self.paths, self.convs = images, nn.ModuleList()
+        self.paths, convs = images, list[Conv]()
         for path in images:
             one = replace(spec, obs=fields[path], classes={}, spaces=None)
             conv = Conv("nature" if min(fields[path].shape[1:]) >= LARGE else "small", one, hidden, init)
             conv.scale = image_scale(spec, path)
-            self.convs.append(conv)
+            convs.append(conv)
+        self.convs = nn.ModuleList(convs)
         self.stable = {f"convs.{i}": f"image {path}" for i, path in enumerate(images)}
         self.numbers = MLP(replace(spec, obs=tree.nest(rest)), (width,), "relu", init) if rest else None
-        parts, self.features = hidden * len(images) + (width if rest else 0), hidden
+        parts = sum(conv.features for conv in convs) + (width if rest else 0)
         rows, columns = axis("features", hidden), axis("parts", parts, fixed=True)
-        self.join = Linear.along(rows, columns) if parts > hidden else None
+        self.join = Linear.along(rows, columns) if hidden and parts > hidden else None
+        self.features = hidden or parts
         if self.join is not None:
             initialise(self.join, init)
 
@@ -97,7 +100,8 @@ class Combined(Torso):
         made = [conv(leaves[path]) for path, conv in zip(self.paths, self.convs, strict=True)]
         if self.numbers is not None:
             made.append(self.numbers(tree.nest({path: x for path, x in leaves.items() if path not in self.paths})))
-        return made[0] if self.join is None else F.relu(self.join(torch.cat(made, 1)))
+        x = made[0] if len(made) == 1 else torch.cat(made, 1)
+        return x if self.join is None else F.relu(self.join(x))
 
 
 class SeparateMLPs(Torso):

@@ -86,7 +86,7 @@ class Screens(gymnasium.Env):
 
 
 def _task(envs: Envs, steps: int, loss: Any = None, update: Any = None, **net: Any) -> LearnerSpec:
-    policy = nets.NetworkFactory("auto", envs.spec, {"hidden": (32,), **net})
+    policy = nets.NetworkFactory("mlp", envs.spec, {"hidden": (32,), **net})
     return LearnerSpec(
         policy=policy,
         loss=loss or Compared(losses.A2C()),

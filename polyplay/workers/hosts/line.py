@@ -127,7 +127,7 @@ def connect(address: tuple[str, int], key: bytes, timeout: float) -> Line:
     return Line(socket.create_connection(address, timeout), timeout, key, listens=False)
 
 
-def listen(address: str, key: bytes, timeout: float) -> tuple[socket.socket, queue.SimpleQueue[Line]]:
+def accept_lines(address: str, key: bytes, timeout: float) -> tuple[socket.socket, queue.SimpleQueue[Line]]:
     """Listen at an address until the socket is shut down. Lines of those that know the key come into the queue. Each
     connection has a thread, so a stranger causes no delay.
     """

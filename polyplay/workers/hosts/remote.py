@@ -29,7 +29,7 @@ from polyplay.core.processes import ForkedProcess
 from polyplay.core.shared_memory import Semaphores, SharedBlock, SharedObject
 from polyplay.core.worker import RunControl
 from polyplay.workers.hosts.cluster import OPENING, needed_versions
-from polyplay.workers.hosts.line import ENDED, LOAD, SIGNAL, START, WORD, LineEnd, LineLost, listen
+from polyplay.workers.hosts.line import ENDED, LOAD, SIGNAL, START, WORD, LineEnd, LineLost, accept_lines
 from polyplay.workers.hosts.traffic import RemoteSeat, Traffic
 from polyplay.workers.process import SERVER, Call, CloudPickled, as_process, prepare
 from polyplay.workers.role import Role
@@ -122,7 +122,7 @@ class RemoteCrew:
         self.traffic = Traffic([], away=True, relay=0, root=self.root)
         self.calls: dict[int, Call] = {}
         self.workers: dict[int, ForkedProcess] = {}
-        self.listener, self.proven = listen(address, key, timeout)
+        self.listener, self.proven = accept_lines(address, key, timeout)
         threading.Thread(target=self._watch, args=(os.getppid(),), daemon=True).start()
         prepare()
         SERVER.ensure_running()

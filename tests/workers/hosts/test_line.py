@@ -19,7 +19,7 @@ from polyplay.core.errors import Closed
 from polyplay.core.shared_memory import Semaphores
 from polyplay.core.worker import RunControl
 from polyplay.workers.hosts import line as line_module
-from polyplay.workers.hosts.line import BEAT, CLOSE, LARGE, WORD, Line, LineEnd, LineLost, connect, listen
+from polyplay.workers.hosts.line import BEAT, CLOSE, LARGE, WORD, Line, LineEnd, LineLost, accept_lines, connect
 from polyplay.workers.hosts.traffic import Traffic
 from tests.workers.hosts.by_hand import Wire
 
@@ -71,7 +71,7 @@ def test_who_does_not_know_the_key_is_refused_at_both_ends(home, away):
 
 @pytest.mark.parametrize("kind", ["silent", "gone", "wrong", "web"])
 def test_strangers_do_not_keep_the_main_process_from_its_crew(kind):
-    listener, proven = listen("127.0.0.1", KEY, LONG)
+    listener, proven = accept_lines("127.0.0.1", KEY, LONG)
     address = listener.getsockname()
     strangers = [socket.create_connection(address) for _ in range(5)]
     for stranger in strangers:
