@@ -298,7 +298,7 @@ class Params(SharedArrays):
 
     def _wake(self) -> None:
         memory_barrier()
-        for i in np.flatnonzero(self._waiting):
+        for i in np.flatnonzero(self._waiting.copy()):  # which readers change meanwhile
             self._bells[int(i)].post()
 
     def waits(self, readers: slice) -> bool:

@@ -101,6 +101,23 @@ class Bell:
         pass
 
 
+def test_weights_are_announced_while_readers_begin_and_end_to_wait():
+    shared, over = Params(1, readers=2000), threading.Event()
+
+    def readers() -> None:
+        while not over.is_set():
+            shared._waiting[:] = 1 - shared._waiting
+
+    thread = threading.Thread(target=readers)
+    thread.start()
+    try:
+        for version in range(1500):
+            shared.announce(version, version)
+    finally:
+        over.set()
+        thread.join()
+
+
 def test_an_earlier_round_does_not_end_the_wait_for_a_later_one():
     vector = FlatParams(_net())
     params = Params(vector.size)
