@@ -123,14 +123,14 @@ def reader(space: gym.Space, spec: Spec, n: int) -> Callable[[Tree], Tree]:
         inner = {k: reader(s, spec[k], n) for k, s in space.spaces.items() if k in spec}
         return lambda obs: {k: read(obs[k]) for k, read in inner.items()}
     start, layout = int(space.start) if isinstance(space, gym.Discrete) else 0, image_layout(space)
-    shape, moved = (n, *(space.shape or ())), np.empty((n, *layout.shape) if layout else 0, np.uint8)
-    put = layout.writer(moved) if layout is not None and layout.moves else None
+    shape = (n, *(space.shape or ()))
 
     def read(obs: np.ndarray) -> np.ndarray:
         if obs.shape != shape:
             raise EnvFailure(f"observation breaks its space: declared {list(shape)}, given {list(obs.shape)}")
-        if put is not None:
-            put(obs)
+        if layout is not None and layout.moves:
+            moved = np.empty((n, *layout.shape), np.uint8)  # a new one: rows of other groups are still read
+            layout.writer(moved)(obs)
             return moved
         return (obs - start if start else obs).astype(spec.dtype, copy=False)
 
