@@ -64,9 +64,10 @@ def spread(reduce: AllReduce) -> AllReduce:
     return reduce
 
 
-def _work(errors: Path, pipe: Any, work: Callable[[int], object], rank: int) -> None:
+def _work(errors: Path, pipe: Any, begin: Any, work: Callable[[int], object], rank: int) -> None:
     os.dup2(os.open(errors, os.O_WRONLY | os.O_CREAT | os.O_APPEND), 2)
     torch.set_num_threads(1)
+    begin.wait()
     try:
         pipe.send(work(rank))
     except (Closed, Leaving, WorkerLost) as e:
@@ -78,11 +79,14 @@ class Replicas:
 
     def __init__(self, n: int, work: Callable[[int], object], folder: Path):
         self.errors, self.pipes, self.processes = folder / "errors", [], []
+        begin = ends.FORK.Event()
         for rank in range(n):
             here, there = ends.FORK.Pipe(duplex=False)
             self.pipes.append(here)
-            self.processes.append(ends.FORK.Process(target=_work, args=(self.errors, there, work, rank), daemon=True))
+            given = (self.errors, there, begin, work, rank)
+            self.processes.append(ends.FORK.Process(target=_work, args=given, daemon=True))
             self.processes[-1].start()
+        begin.set()  # a store that answers holds a lock of the resolver, and a fork would inherit it held
 
     def found(self, *ranks: int) -> list[Any]:
         """What these gave, once they have ended without a word."""
