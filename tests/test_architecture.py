@@ -24,7 +24,7 @@ TOP = ["__init__", "__main__", "api"]
 BUDGET = {
     "core": 1910,
     "envs": 4470,
-    "buffers": 2087,
+    "buffers": 2091,
     "games": 3578,
     "nets": 3275,
     "weights": 1497,

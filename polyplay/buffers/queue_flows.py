@@ -122,13 +122,17 @@ class RolloutContent:
 
 
 class Pair(Flow):
-    """Rings of slot numbers between a writer and a reader. Token: counts of numbers taken and put on this side."""
+    """Rings of slot numbers between a writer and a reader. Token: counts of numbers taken and put on this side. Numbers
+    taken are sent with the next put, or before a request for a checkpoint: earlier, the other side has no use for them.
+    """
 
     both = True
+    _looked, _last = (True, -1, -1), (-1, -1)
 
     def __init__(self, queue: SharedQueue, i: int, writer: End, reader: End, slots: SlotContent):
         super().__init__(writer, [reader])
         self.queue, self.i, self.slots = queue, i, slots
+        self._asks = reader.i % len(queue._asked)
         self._holder = READING + (queue.each > 1) * reader.i
 
     def _rings(self, gives: bool) -> tuple[Ring, Ring]:
@@ -139,9 +143,11 @@ class Pair(Flow):
     def token(self, gives: bool) -> tuple[int, int]:
         """Read the end of the written ring first: the data that a slot needs on its way back are read after it."""
         written, read = self._rings(gives)
-        put = int(written._tail[0])
-        memory_barrier()
-        return int(read._head[0]), put
+        look = gives, int(written._tail[0]), int(self.queue._asked[self._asks])
+        if look != self._looked:
+            memory_barrier()
+            self._looked, self._last = look, (int(read._head[0]), look[1])
+        return self._last
 
     def pieces(self, old: tuple[int, int] | None, new: tuple[int, int], gives: bool) -> Iterator[Piece]:
         assert old is not None

@@ -147,13 +147,13 @@ def measure_machine(cluster: Cluster, info: MachineInfo) -> dict[str, Any]:
         def seconds() -> float:
             """Until the other side answers a beat."""
             began = time.perf_counter()
-            there.send([line.BEAT, None])
-            while there.receive()[0][0] != line.ECHO:
+            there.send([(line.BEAT, None, [])])
+            while all(kind != line.ECHO for kind, *_ in there.receive()):
                 pass
             return time.perf_counter() - began
 
         trips = [seconds() for _ in range(TRIPS)]
-        there.send([line.CLOSE, None])
+        there.send([(line.CLOSE, None, [])])
         there.free()
         return {**about, "round_trip": statistics.median(trips)}
     except (OSError, line.LineLost) as e:

@@ -100,9 +100,8 @@ class Machine(Spot):
 
     def report(self) -> dict[str, float]:
         """Return the machine's metrics since the last report."""
-        there = self.end.line
-        (then, *old), now = self.reported, (time.monotonic(), there.received, there.sent)
-        self.reported = now
+        line, (then, *old) = self.end.line, self.reported
+        self.reported = now = (time.monotonic(), line.received, line.sent)
         mb_in, mb_out = (round((x - y) / (now[0] - then) / 1e6, 4) for x, y in zip(now[1:], old, strict=True))
         trip, load = round(self.end.round_trip * 1e3, 3), {key: round(x, 3) for key, x in self.load.items()}
         return {"workers": len(self.workers), "mb_in": mb_in, "mb_out": mb_out, "round_trip_ms": trip, **load}
@@ -110,9 +109,9 @@ class Machine(Spot):
     def seat(self, seat: RemoteSeat, number: int, files: Sequence[tuple[str, Path]]) -> None:
         """Have the crew start a worker, in the sending thread. files: those it needs, with their names there."""
         for name, path in files:
-            self.end.send((0, *piece) for piece in file_pieces(path, name))
+            self.end.line.send((0, *piece) for piece in file_pieces(path, name))
         if (seat.role, seat.index) not in self.seats:
-            self.end.send(self.end.traffic.begin(seat))
+            self.end.line.send(self.end.traffic.begin(seat))
             self.seats.add((seat.role, seat.index))
         self.end.traffic.sit(seat)
         self.end.tell(START, {"number": number, **vars(seat)})

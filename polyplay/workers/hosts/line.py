@@ -8,6 +8,7 @@ while takes the other end for lost.
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
 import math
 import queue
@@ -16,8 +17,7 @@ import socket
 import struct
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from functools import partial
+from collections.abc import Callable, Iterable, Mapping
 from multiprocessing import AuthenticationError
 from multiprocessing.connection import Connection, answer_challenge, deliver_challenge
 from typing import TYPE_CHECKING, Any
@@ -28,14 +28,16 @@ from polyplay.core.errors import Closed
 from polyplay.core.shared_memory import Semaphore
 
 if TYPE_CHECKING:
-    from polyplay.workers.hosts.traffic import Frame, Traffic
+    from polyplay.workers.hosts.traffic import Traffic
 
 BEAT_EVERY, TICK = 1.0, 0.1  # seconds; between two looks at what rings no bell
 TRIES = 5  # waits for a message: of a process that was stopped itself only one of them is over
-LARGE = 1 << 15  # bytes of an array that travels by itself
+LARGE, ALIGNED = 1 << 15, 8  # bytes of an array that travels by itself, and between two that do not
 BEAT, ECHO, CLOSE, LOAD = "beat", "echo", "close", "load"  # kinds of messages
 START, SIGNAL, WORD, ENDED = "start", "signal", "word", "ended"  # those about workers
-Message = tuple[Any, list[np.ndarray]]
+Message = tuple[Any, ...]  # a head in JSON, and a list of arrays
+_encode, _decode = json.JSONEncoder(separators=(",", ":")).encode, json.JSONDecoder().raw_decode
+_dtype = functools.cache(np.dtype)
 
 
 class LineLost(Exception):
@@ -53,9 +55,8 @@ class Line:
         for option in (socket.SO_RCVTIMEO, socket.SO_SNDTIMEO):
             sock.setsockopt(socket.SOL_SOCKET, option, span)
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        self.timeout, self._sock = timeout, sock
-        self._connection = Connection(sock.dup().detach())
-        self._lock, self._arena, self._poll = threading.Lock(), bytearray(), select.poll()
+        self.timeout, self._sock, self._connection = timeout, sock, Connection(sock.dup().detach())
+        self._lock, self._poll = threading.Lock(), select.poll()
         self._poll.register(self._connection.fileno(), select.POLLIN)
         self.sent = self.received = 0  # bytes
         try:
@@ -66,50 +67,55 @@ class Line:
             self.close()
             raise LineLost(f"the other end does not know this run's key ({e or type(e).__name__})") from None
 
-    @contextlib.contextmanager
-    def _lost(self, what: str) -> Iterator[None]:
+    def _lost(self, e: OSError | EOFError, what: str) -> LineLost:
+        why = "the connection was closed" if isinstance(e, EOFError) else e.strerror or str(e)
+        return LineLost(f"nothing {what} for {self.timeout:g} s" if isinstance(e, BlockingIOError) else why)
+
+    def send(self, messages: Iterable[Message]) -> None:
+        """Send messages as one block of bytes. Large arrays follow the block that names them."""
+        heads, small = list[Any](), list[bytes]()
+        for *head, arrays in messages:
+            large = [x for x in arrays if x.nbytes >= LARGE]
+            heads.append([*head, [(x.dtype.str, x.shape) for x in arrays]])
+            small += [x.tobytes() + bytes(-x.nbytes % ALIGNED) for x in arrays if x.nbytes < LARGE]
+            if large:  # the next message may reuse their memory
+                self._write(heads, small, large)
+                heads, small = [], []
+        if heads:
+            self._write(heads, small, [])
+
+    def _write(self, heads: list[Any], small: list[bytes], large: list[np.ndarray]) -> None:
+        about = _encode(heads).encode()
+        block = b"".join([about, b" " * (~len(about) % ALIGNED), b"\n", *small])
+        parts: list[Any] = [np.ascontiguousarray(x).reshape(-1).view(np.uint8).data for x in large]
         try:
-            yield
-        except BlockingIOError:
-            raise LineLost(f"nothing {what} for {self.timeout:g} s") from None
-        except EOFError:
-            raise LineLost("the connection was closed") from None
-        except OSError as e:
-            raise LineLost(e.strerror or str(e)) from None
+            with self._lock:
+                for data in (block, *parts):
+                    self._connection.send_bytes(data)
+                    self.sent += len(data)
+        except (OSError, EOFError) as e:
+            raise self._lost(e, "could be sent") from None
 
-    def send(self, head: Any, arrays: Iterable[np.ndarray] = ()) -> None:
-        """Send a message. Small arrays go with the head."""
-        flat = [np.ascontiguousarray(x) for x in arrays]
-        about = json.dumps([head, [(x.dtype.str, x.shape) for x in flat]]).encode() + b"\n"
-        small = b"".join([about, *(x.tobytes() for x in flat if x.nbytes < LARGE)])
-        large: list[Any] = [x.reshape(-1).view(np.uint8).data for x in flat if x.nbytes >= LARGE]
-        with self._lost("could be sent"), self._lock:
-            for data in (small, *large):
-                self._connection.send_bytes(data)
-                self.sent += len(data)
-
-    def receive(self) -> Message:
-        """Return the next message. Its large arrays are valid until the next call."""
-        with self._lost("came"):
+    def receive(self) -> list[Message]:
+        """Return the next messages."""
+        try:
             if not any(self._poll.poll(1e3 * self.timeout / TRIES) for _ in range(TRIES)):
                 raise BlockingIOError
-            data = self._connection.recv_bytes()
-            about, _, small = bytearray(data).partition(b"\n")  # arrays may be written to
-            head, shapes = json.loads(about)
-            kinds = [(np.dtype(kind), tuple(shape)) for kind, shape in shapes]
-            sizes = [kind.itemsize * math.prod(shape) for kind, shape in kinds]
-            if (needed := sum(size for size in sizes if size >= LARGE)) > len(self._arena):
-                self._arena = bytearray(needed)
-            arrays, at, used = [], 0, 0
-            for (kind, shape), size in zip(kinds, sizes, strict=True):
-                if size < LARGE:
-                    place, at = memoryview(small)[at : at + size], at + size
-                else:
-                    place, used = memoryview(self._arena)[used : used + size], used + size
-                    self._connection.recv_bytes_into(place)
-                arrays.append(np.frombuffer(place, kind).reshape(shape))
-            self.received += len(data) + used
-            return head, arrays
+            data = bytearray(self._connection.recv_bytes())  # arrays may be written to
+            self.received, at, messages = self.received + len(data), data.index(b"\n") + 1, list[Message]()
+            for *head, shapes in _decode(data[:at].decode())[0]:
+                messages.append((*head, arrays := []))
+                for kind, shape in shapes:
+                    size = (dtype := _dtype(kind)).itemsize * math.prod(shape)
+                    if size < LARGE:
+                        x, at = np.frombuffer(data, np.uint8, size, at), at + size + -size % ALIGNED
+                    else:
+                        x = np.empty(size, np.uint8)
+                        self.received += self._connection.recv_bytes_into(x.data)
+                    arrays.append(x.view(dtype).reshape(shape))
+            return messages
+        except (OSError, EOFError) as e:
+            raise self._lost(e, "came") from None
 
     def close(self) -> None:
         """Shut the connection: waits at both ends stop."""
@@ -160,12 +166,7 @@ class LineEnd:
 
     def tell(self, kind: str, value: Any = None) -> None:
         """Send a message of a kind. Raises LineLost."""
-        self.line.send([kind, value])
-
-    def send(self, frames: Iterable[Frame]) -> None:
-        """Send frames, in the sending thread. Raises LineLost."""
-        for flow, part, i, arrays in frames:
-            self.line.send([flow, part, i], arrays)
+        self.line.send([(kind, value, [])])
 
     def request(self, what: Callable[[], None]) -> None:
         self.requests.put(what)
@@ -180,22 +181,22 @@ class LineEnd:
                 self.each_beat()
             while not self.requests.empty():
                 self.requests.get()()
-            self.send(self.traffic.news(now))
+            self.line.send(self.traffic.news(now))
             self.bell.wait(TICK)
             while self.bell.wait(0.0):  # one look is for all that rang
                 pass
 
     def _receive(self) -> None:
         while not self.closed.is_set():
-            head, arrays = self.line.receive()
-            if len(head) == 3:
-                self.traffic.land((*head, arrays))
-            else:
-                self.on[head[0]](head[1])
+            for message in self.line.receive():
+                if len(message) == 4:
+                    self.traffic.land(message)
+                else:
+                    self.on[message[0]](message[1])
 
     def _beat(self, sent: float) -> None:
         if self.traffic.away:  # one side alone answers
-            self.request(partial(self.tell, ECHO, sent))
+            self.request(functools.partial(self.tell, ECHO, sent))
 
     def _echo(self, sent: float) -> None:
         self.round_trip = time.monotonic() - sent

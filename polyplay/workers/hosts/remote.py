@@ -219,8 +219,8 @@ class RemoteCrew:
     def _pass_on(self, kind: str, value: dict[str, Any], last: bool) -> None:
         """Send a worker's message, in the sending thread. last: send all that the worker wrote first."""
         if last:
-            self.line.send(self.traffic.news(math.inf))  # also what is not due yet
-        self.line.send((0, *piece) for piece in self.traffic.files("not-finite-*"))  # that the message is about
+            self.line.line.send(self.traffic.news(math.inf))  # also what is not due yet
+        self.line.line.send((0, *piece) for piece in self.traffic.files("not-finite-*"))  # that the message is about
         self.line.tell(kind, value)
 
     def end(self) -> None:

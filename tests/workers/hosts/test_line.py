@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import socket
 import struct
 import threading
@@ -84,8 +85,8 @@ def test_strangers_do_not_keep_the_main_process_from_its_crew(kind):
             stranger.sendall(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
     home = connect(address, KEY, LONG)
     away = proven.get(timeout=LONG)
-    home.send("a", [np.arange(3)])
-    head, (array,) = away.receive()
+    home.send([("a", [np.arange(3)])])
+    [(head, (array,))] = away.receive()
     assert proven.empty()
     assert (head, array.tolist()) == ("a", [0, 1, 2])
     for stranger in strangers:
@@ -108,22 +109,26 @@ def test_heads_and_arrays_small_and_large_come_as_they_were_and_may_be_written_t
         rng.random(LARGE)[::2],  # not contiguous
         np.array([True, False]),
     ]
-    for head in ([1, 2, 3], ["word", {"text": "é\n"}]):
-        thread = in_thread(lambda head=head: one.send(head, sent))
-        got, arrays = other.receive()
-        thread.join(LONG)
-        assert got == head
-        for x, y in zip(sent, arrays, strict=True):
+    few = [sent[0], sent[-1]]
+    messages = [(1, 2, 3, sent), ("word", {"text": "é\n"}, few), (4, few), (5, sent), (6, few)]
+    thread = in_thread(lambda: one.send(messages))
+    blocks = [other.receive() for _ in range(3)]
+    assert [len(block) for block in blocks] == [1, 3, 1]  # a large array ends a block
+    for message, found in zip(messages, itertools.chain(*blocks), strict=True):
+        assert found[:-1] == message[:-1]
+        for x, y in zip(message[-1], found[-1], strict=True):
             assert (x.dtype, x.shape) == (y.dtype, y.shape)
             assert np.array_equal(x, y)
+            assert y.flags.aligned
             y[...] = 0
+    thread.join(LONG)
     assert one.sent == other.received > sum(x.nbytes for x in sent)
 
 
 def test_what_the_other_end_does_not_read_is_given_up():
     one, other = lines(timeout=0.2)
     with pytest.raises(LineLost, match=r"nothing could be sent for 0\.2 s"):
-        one.send("a", [np.zeros(1 << 26, np.uint8)])
+        one.send([("a", [np.zeros(1 << 26, np.uint8)])])
     other.close()
 
 
@@ -173,8 +178,8 @@ def last(line: Line) -> Any:
     head = None
     try:
         while True:
-            found, _ = line.receive()
-            head = head if found[0] == BEAT else found
+            for *found, _ in line.receive():
+                head = head if found[0] == BEAT else found
     except LineLost:
         return head
 
@@ -182,7 +187,7 @@ def last(line: Line) -> Any:
 @pytest.mark.parametrize("why", [None, "its disk is full"])
 def test_who_is_told_to_close_knows_why(why):
     with running() as (end, other):
-        other.send([CLOSE, why])
+        other.send([(CLOSE, why, [])])
     assert end.why == (why or "")
     assert end.closed.is_set()
 
@@ -193,7 +198,7 @@ def test_a_thread_that_fails_closes_the_line_at_both_ends_and_both_say_why(fault
         raise fault
 
     with running(**{WORD: fail}) as (end, other):
-        other.send([WORD, {}])
+        other.send([(WORD, {}, [])])
         said = last(other)
     assert repr(fault) in end.why
     assert said == [CLOSE, end.why]
@@ -220,7 +225,7 @@ def test_what_is_no_message_ends_the_line_and_changes_nothing(data):
 @pytest.mark.parametrize("head", [[9, 0, 0], ["what", 0], [0, 1]])
 def test_a_message_for_nobody_ends_the_line(head):
     with running() as (end, other):
-        other.send(head)
+        other.send([(*head, [])])
     assert "a thread of its line failed" in end.why
 
 
@@ -239,7 +244,7 @@ def test_where_everyone_is_told_to_stop_an_end_stops_without_a_reason():
         raise Closed
 
     with running(**{WORD: stop}) as (end, other):
-        other.send([WORD, None])
+        other.send([(WORD, None, [])])
     assert end.why == ""
 
 
