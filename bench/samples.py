@@ -45,25 +45,60 @@ class Catch(gym.Env):
 # What third_party.py opens by function: environments that need a wrapper of their own package, or a configurati
 
 
-def image() -> gym.Env:
-    """MiniGrid's partial view as a vector; its mission, a text, left out by its own wrapper."""
-    from minigrid.wrappers import ImgObsWrapper
+def rooms() -> gym.Env:
+    """MiniGrid's partial view as a picture of 56×56 pixels."""
+    from minigrid.wrappers import ImgObsWrapper, RGBImgPartialObsWrapper
 
-    return gym.wrappers.FlattenObservation(ImgObsWrapper(gym.make("MiniGrid-Empty-5x5-v0")))
-
-
-def mission() -> gym.Env:
-    """All that MiniGrid shows, the mission as numbers of words."""
-    from minigrid.wrappers import DictObservationSpaceWrapper
-
-    return DictObservationSpaceWrapper(gym.make("MiniGrid-GoToDoor-5x5-v0"))
+    return ImgObsWrapper(RGBImgPartialObsWrapper(gym.make("MiniGrid-Empty-6x6-v0")))
 
 
-def engines() -> gym.Env:
-    """LunarLander's two engines, five throttles each."""
-    from gymnasium.wrappers import DiscretizeAction
+def doom() -> gym.Env:
+    """ViZDoom's basic scenario: a screen of 240×320 pixels and the ammunition; an action holds for four frames."""
+    from vizdoom import gymnasium_wrapper  # noqa: F401 - registers
 
-    return DiscretizeAction(gym.make("LunarLander-v3", continuous=True), bins=5, multidiscrete=True)
+    return gym.make("VizdoomBasic-v1", frame_skip=4)
+
+
+class Craft(gym.Env):
+    """Crafter by Gymnasium's interface: its own is that of the old gym."""
+
+    observation_space = gym.spaces.Box(0, 255, (64, 64, 3), np.uint8)
+    action_space = gym.spaces.Discrete(17)
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[np.ndarray, dict]:
+        import crafter
+
+        if seed is not None:
+            self.env = crafter.Env(seed=seed)
+        return self.env.reset(), {}
+
+    def step(self, action: int) -> tuple[np.ndarray, float, bool, bool, dict]:
+        obs, reward, done, info = self.env.step(int(action))
+        died = done and info["discount"] == 0
+        return obs, float(reward), died, done and not died, {}
+
+
+def cart() -> gym.Env:
+    """dm_control's cart and pole, its Dict of float64 as one vector of float32."""
+    import shimmy  # noqa: F401 - registers
+
+    env = gym.wrappers.FlattenObservation(gym.make("dm_control/cartpole-balance-v0"))
+    return gym.wrappers.DtypeObservation(env, np.float32)
+
+
+def repeat() -> gym.Env:
+    """POPGym's memory task: say what was seen four steps ago."""
+    from popgym.envs.repeat_previous import RepeatPreviousEasy
+
+    return RepeatPreviousEasy()
+
+
+def network() -> gym.Env:
+    """NASim's smallest network to attack."""
+    import nasim
+
+    env = nasim.make_benchmark("tiny", flat_actions=True)
+    return gym.wrappers.TransformAction(env, int, env.action_space)
 
 
 def vector(num_envs: int, vector_kwargs: dict[str, Any] | None = None) -> gym.vector.VectorEnv:
