@@ -32,6 +32,7 @@ OWN = {  # what Python takes besides the text of the command line
     "env": "str | Callable[..., Any] | Env[Any, Any]",
     "network": "str | Callable[..., Any]",
     "env_kwargs": "Mapping[str, object] | tuple[str, ...]",
+    "env_options": "Mapping[str, object] | Callable[[float], Mapping[str, object]] | tuple[str, ...]",
     "run": "str | Path | None",
 }
 

@@ -49,7 +49,7 @@ class LaneTable(Edge):
                 self.drawn = np.full(n, -DRAWN)
                 self.state: Batch = policy.initial(n)
                 self.numbers = np.arange(n)
-                self._pool = self.envs.open(ctx.env_seed, lane=self.first_lane)
+                self._pool = self.envs.share(progress=ctx.control.run).open(ctx.env_seed, lane=self.first_lane)
                 self._waits = self._pool.fixed or self._pool.threaded
         return self
 

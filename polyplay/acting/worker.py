@@ -121,7 +121,7 @@ def open_pool(ctx: WorkerContext, envs: Envs, saved: Batch) -> Pool:
     """The worker's lanes: with the seeds they had, if it goes on exactly."""
     if "pool" in saved:
         ctx.incarnation = int(saved["incarnation"])
-    return envs.open(ctx.env_seed, lane=ctx.index * envs.lanes)
+    return envs.share(progress=ctx.control.run).open(ctx.env_seed, lane=ctx.index * envs.lanes)
 
 
 class MatchResults:

@@ -114,6 +114,7 @@ class CheckOptions:
     step_timeout: Seconds = 60.0  # longest allowed time of a step or a reset, in seconds
     seed: Seed = 0  # seed of environment and actions
     env_kwargs: tuple[str, ...] = ()  # keyword arguments of the environment, as NAME=VALUE, as train takes them
+    env_options: tuple[str, ...] = ()  # options of every reset, as NAME=VALUE or module:callable, as train takes them
     wrapper: tuple[str, ...] = ()
     # wrappers of a Gymnasium environment, each as module:callable; the first is innermost
     json: bool = False  # print JSON
@@ -124,10 +125,10 @@ def command_check(words: list[str]) -> int:
     env, options, _ = parse_words(CheckOptions, words, "polyplay check ENV", "ENV is what train's --env takes.")
     if not env:
         raise UserError("check takes an environment first: polyplay check CartPole-v1 [--OPTION VALUE …]")
-    read = run_options.RunOptions(env_kwargs=options.env_kwargs, wrapper=options.wrapper)  # as in training
-    made = run_options.how_made(read)
+    given = {name: vars(options)[name] for name in run_options.HOW_MADE}
+    made = run_options.how_made(run_options.RunOptions(**given))  # as in training
     trials: dict[str, Any] = {name: vars(options)[name] for name in ("steps", "step_timeout", "seed")}
-    trials |= {k: v for k, v in (("options", made["kwargs"]), ("wrappers", made["wrappers"])) if v}
+    trials |= {{"kwargs": "options"}.get(k, k): v for k, v in made.items() if v}
     try:
         report = env_check.check_env(env[0], **trials)
     except UserError as e:

@@ -320,6 +320,7 @@ class RunControl(SharedObject):
         self.over: Callable[[], bool] | None = None  # asked too whether the run is to end, where all take turns
         self.show: Any = None  # weights.Params, for an evaluator beside training
         self.made = 0  # of `saves`, where checkpoints are made between two rounds of turns
+        self.run = Hyperparameters(remaining=1.0)  # the part of the run that is left, as its first learner has it
         super().__init__()
 
     def crossing(self) -> Crossing:

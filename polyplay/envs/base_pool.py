@@ -214,7 +214,7 @@ class UnitPool(BasePool):
         self.numbers = self._everyone if seating is None else seating.own[:, 0].copy()
         self._faults = Faults(board, envs.max_restarts)
         self.faults, self.remarks = self._faults.reports, self._faults.remarks
-        self._job = LaneJob(b"", envs.title, self.spec, seed, lane, envs.step_timeout)
+        self._job = LaneJob(b"", envs.title, self.spec, seed, lane, envs.step_timeout, envs.progress)
         # Gymnasium's own, which are stepped here unasked, draw from no global generator
         self._random = GlobalGenerators(lane_seed(board, self._job, 0)) if envs.inline else None
         self._units = dict[int, Unit]()  # of the caller's thread
@@ -231,7 +231,7 @@ class UnitPool(BasePool):
         try:
             self._enter()
             with seeding_torch():
-                make = factory(envs.name, envs.options)  # it may import a module, which may draw
+                make = factory(envs.name, envs.options, envs.progress)  # it may import a module, which may draw
             self._units |= {i: make_unit(self._job, make, self._board, i) for i in numbers.tolist()}
             self._turns(numbers)
         except BaseException:

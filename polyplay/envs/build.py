@@ -11,7 +11,7 @@ import time
 import traceback
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
-from functools import partial
+from functools import partial, wraps
 from inspect import signature
 from types import ModuleType
 from typing import Any
@@ -25,7 +25,17 @@ from polyplay.core import user_modules
 from polyplay.core.errors import UserError
 from polyplay.core.user_modules import look_up
 from polyplay.envs import atari, masks, pettingzoo, rules
-from polyplay.envs.pool import OWN_LIMIT, WRAPPERS, Envs, EnvSpec, Factory, closest_names, spec_of_spaces, title_of
+from polyplay.envs.pool import (
+    OWN_LIMIT,
+    RESET,
+    WRAPPERS,
+    Envs,
+    EnvSpec,
+    Factory,
+    closest_names,
+    spec_of_spaces,
+    title_of,
+)
 from polyplay.envs.process_state import seeding_torch
 from polyplay.envs.saved_state import wrappers_of
 from polyplay.envs.spaces import declared_uses
@@ -59,7 +69,9 @@ class Symbols(gymnasium.ObservationWrapper):
 # NEXT_STEP does, and DISABLED does; SAME_STEP gives it in info.
 
 
-RESETS = {AutoresetMode.NEXT_STEP: "its own, in the next step", AutoresetMode.DISABLED: "by us, lane by lane", None: ""}
+NEXT, OFF = AutoresetMode.NEXT_STEP, AutoresetMode.DISABLED
+RESETS = {NEXT: "its own, in the next step", OFF: "by us, lane by lane", None: ""}
+BATCHED = ("num_envs", "single_observation_space", "single_action_space")  # of what steps many lanes at once
 
 
 def factory_keywords(make: Factory) -> set[str]:
@@ -71,39 +83,82 @@ def factory_keywords(make: Factory) -> set[str]:
     return ({"num_envs", "autoreset_mode", "vector_kwargs"} & set(parameters)) - set(getattr(make, "keywords", ()))
 
 
-def build_vector(make: Factory, n: int) -> gymnasium.Env | VectorEnv:
+def build_vector(make: Factory, n: int) -> Any:
     """What a factory makes. It is called for `n` environments, in mode NEXT_STEP, then DISABLED, as far as its
-    signature has these keywords; else without.
+    signature has these keywords; else without. One of Gymnasium's own in mode SAME_STEP is made again in NEXT_STEP.
+    Where resets have options only DISABLED will do. Raises UserError.
     """
+    given = make if isinstance(make, ResetOptions) else None
+    wanted = (OFF, NEXT) if given else (NEXT, OFF)
+    env = as_vector(_made(make, n, wanted))
+    mode, own = autoreset_mode(env), type(env) in (SyncVectorEnv, AsyncVectorEnv)
+    right = mode is OFF or (mode is NEXT and not given)
+    if own and not right and getattr(env, "worker", None) is None:
+        env = _made_again(env, wanted[0])
+        return given.give(env) if given else env
+    if given and mode not in (None, OFF):
+        env.close()
+        why = f"{type(env.unwrapped).__name__} resets lanes by itself, without options"
+        raise UserError(f"--env-options: given, but {why}: make it in mode DISABLED, or give a single environment")
+    return env
+
+
+def _made(make: Factory, n: int, wanted: Iterable[AutoresetMode]) -> Any:
     known = factory_keywords(make)
     if not known:
         return make()
     width = {"num_envs": n} if "num_envs" in known else {}
-    for wanted in (AutoresetMode.NEXT_STEP, AutoresetMode.DISABLED) if known - width.keys() else ():
-        mode = {"autoreset_mode": wanted}
+    for one in wanted if known - width.keys() else ():
+        mode = {"autoreset_mode": one}
         with contextlib.suppress(Exception):
             env = make(**width, **(mode if "autoreset_mode" in known else {"vector_kwargs": mode}))
-            if autoreset_mode(env) is wanted:
+            if autoreset_mode(as_vector(env)) is one:
                 return env
             env.close()
     env = make(**width)
-    if not width or isinstance(env, VectorEnv):
+    if not width or is_vector(as_vector(env)):
         return env
     env.close()  # a single environment, whose num_envs means something else
     return make()
 
 
-def autoreset_mode(env: object) -> AutoresetMode | None:
-    """How a vector environment resets; None where it does not say, or is none."""
-    if isinstance(env, VectorEnv):
-        with contextlib.suppress(ValueError):
-            return AutoresetMode(env.metadata.get("autoreset_mode"))
-    return None
+def _made_again(env: Any, mode: AutoresetMode) -> VectorEnv:
+    """One of Gymnasium's own in another mode, from the functions that it was made of."""
+    given = {name: vars(env)[name] for name in signature(type(env)).parameters if name in vars(env)}
+    env.close()
+    made: VectorEnv = type(env)(**{**given, "autoreset_mode": mode})
+    made.spec = env.spec
+    return made
+
+
+def is_vector(env: object) -> bool:
+    """Whether it steps many lanes at once: also of a class that is no VectorEnv, as Isaac Lab's."""
+    return isinstance(env, VectorEnv) or all(hasattr(env, name) for name in BATCHED)
+
+
+def as_vector(env: Any) -> Any:
+    """`env`, without wrappers of single environments around what steps many lanes."""
+    inner = getattr(env, "unwrapped", env)
+    return inner if not isinstance(env, VectorEnv) and is_vector(inner) else env
+
+
+def autoreset_mode(env: Any) -> AutoresetMode | None:
+    """How a vector environment resets; SAME_STEP where it does not say, as in Gymnasium before 1.0. None: it says
+    something unknown, or is none.
+    """
+    if not is_vector(env):
+        return None
+    said = getattr(env.unwrapped, "autoreset_mode", None)
+    if said is None and env.metadata is not VectorEnv.metadata:  # ale-py writes its mode into this one, of the class
+        said = env.metadata.get("autoreset_mode")
+    word = str(getattr(said, "value", said or AutoresetMode.SAME_STEP.value)).replace("_", "").lower()
+    return next((mode for mode in AutoresetMode if mode.value.lower() == word), None)
 
 
 def resets_lanes(env: VectorEnv) -> bool:
-    """Whether it can reset some lanes at any time, whatever its mode: Gymnasium's own can."""
-    return isinstance(env.unwrapped, SyncVectorEnv | AsyncVectorEnv)
+    """Whether it can reset some lanes at any time, whatever its mode: Gymnasium's own and ale-py's can."""
+    inner = env.unwrapped
+    return isinstance(inner, SyncVectorEnv | AsyncVectorEnv) or type(inner).__module__.startswith("ale_py.")
 
 
 def describe_resets(env: VectorEnv) -> str:
@@ -120,12 +175,12 @@ def single_lane(make: Factory, title: str) -> gymnasium.Env | VectorEnv:
     env = build_vector(make, 1)
     if any(c.__module__.startswith("envpool.") for c in type(env).__mro__):
         raise UserError(f"{title}: is an EnvPool, which takes its seeds when it is made; give --env envpool:TASK")
-    if not isinstance(env, VectorEnv) or autoreset_mode(env) is not None:
+    if not is_vector(env) or autoreset_mode(env) is not None:
         return env
     with contextlib.suppress(Exception):
         env.close()
-    say = "its metadata must say autoreset_mode: gymnasium.vector.AutoresetMode.NEXT_STEP or DISABLED"
-    raise UserError(f"{title}: {type(env.unwrapped).__name__} does not say how it resets; {say}")
+    given = f"{type(env.unwrapped).__name__} says autoreset_mode {env.metadata.get('autoreset_mode')!r} in its metadata"
+    raise UserError(f"{title}: {given}, allowed: {', '.join(mode.name for mode in AutoresetMode)}")
 
 
 def mask_note(title: str) -> UserError:
@@ -161,12 +216,12 @@ def not_an_env(made: Any) -> str:
         return f"gave {'None' if made is None else name}, which is no gymnasium.Env: {ways}"
     new = "def reset(self, *, seed=None, options=None), which returns (observation, info)"
     old = f"reset() of {name} takes no seed, as gym's before 0.26: write {new}"
-    return _space_flaw(made) or ("" if _takes_seed(made.unwrapped) else old)
+    return _space_flaw(made) or ("" if _takes(made.unwrapped, "seed") else old)
 
 
 def _space_flaw(env: Any) -> str:
     """What is wrong with a space that an environment does not have."""
-    single = "single_" if isinstance(env, VectorEnv) else ""
+    single = "single_" if is_vector(env) else ""
     for which in (f"{single}observation_space", f"{single}action_space"):
         space, name = getattr(env, which, None), type(env.unwrapped).__name__
         if isinstance(space, gymnasium.Space):
@@ -178,12 +233,13 @@ def _space_flaw(env: Any) -> str:
     return ""
 
 
-def _takes_seed(env: Any) -> bool:
+def _takes(env: Any, name: str) -> bool:
+    """Whether its reset() has this keyword."""
     try:
         parameters = signature(env.reset).parameters
     except (TypeError, ValueError):  # of compiled code: its first reset tells
         return True
-    return "seed" in parameters or any(p.kind is p.VAR_KEYWORD for p in parameters.values())
+    return name in parameters or any(p.kind is p.VAR_KEYWORD for p in parameters.values())
 
 
 USUAL = {"minigrid": ("polyplay.envs.build:Symbols",)}  # by package: wrappers, unless others are named
@@ -192,16 +248,20 @@ UNEXPECTED = re.compile(r"unexpected keyword argument '(\w+)'")
 ALLOWED = {  # by option
     "--env": "a Gymnasium id, ALE/Game-v5, toy:name, module:EnvId-v0 or module:callable",
     "--wrapper": "module:callable, a function that takes an environment and returns one",
+    "--env-options": "NAME=VALUE …, or module:callable, a function of the run's progress (0 to 1) that returns a dict",
     "polyplay_bots": "module:callable, a function of observations and masks that returns actions",
 }
 
 # --------------------------------------------------------------------------------------- by its name
 
 
-def factory(name: str | Factory, kwargs: Mapping[str, Any]) -> Factory:
+def factory(name: str | Factory, kwargs: Mapping[str, Any], progress: Any = None) -> Factory:
     """A function that builds one environment, or a vector of them; its signature is the one that `name` has besides
-    `kwargs`. Raises UserError: no such environment, module or attribute.
+    `kwargs`. progress: see Envs. Raises UserError: no such environment, module or attribute.
     """
+    if RESET in kwargs:
+        plain = {k: v for k, v in kwargs.items() if k != RESET}
+        return ResetOptions(factory(name, plain), kwargs[RESET], progress)
     wrappers = kwargs.get(WRAPPERS)
     shown = bool(wrappers) or kwargs.get("obs_type") == "ram"
     if isinstance(name, str) and (instead := atari.replacement(name, shown)):
@@ -247,6 +307,52 @@ def _wrapped(make: Factory, wrappers: Iterable[str]) -> Factory:
         return env
 
     return build
+
+
+class ResetOptions:
+    """A factory of environments whose resets get options: always the same, or a curriculum's. Raises UserError."""
+
+    def __init__(self, make: Factory, given: Any, progress: Any):
+        self.make, self.given, self.progress, self.keywords = make, given, progress, getattr(make, "keywords", ())
+        with contextlib.suppress(TypeError, ValueError):
+            self.__signature__ = signature(make)
+        if not isinstance(given, Mapping):
+            self.curriculum = given if callable(given) else imported(given, "--env-options")
+            _ = self.at(0.0), self.at(1.0)
+
+    def __call__(self, **given: Any) -> Any:
+        return self.give(as_vector(self.make(**given)))
+
+    def at(self, progress: float) -> dict[str, Any]:
+        """The options that the curriculum returns. Raises UserError."""
+        try:
+            found = self.curriculum(progress)
+        except Exception as e:
+            raise _refusal("--env-options", title_of(self.given), f"it raised {one_line(e)}") from e
+        if not isinstance(found, Mapping):
+            text = f"it returned {rules.describe_value(found)} at progress {progress:g}"
+            raise _refusal("--env-options", title_of(self.given), text)
+        return dict(found)
+
+    def now(self) -> dict[str, Any]:
+        """The options of a reset that comes now."""
+        if isinstance(self.given, Mapping):
+            return dict(self.given)
+        return self.at(1.0 if self.progress is None else 1.0 - self.progress.remaining)
+
+    def give(self, env: Any) -> Any:
+        """The environment, whose resets get them from now on. Raises UserError."""
+        if not _takes(env.unwrapped, "options"):
+            need = "write def reset(self, *, seed=None, options=None)"
+            raise UserError(f"--env-options: given, but reset() of {type(env.unwrapped).__name__} takes none: {need}")
+        reset = env.reset
+
+        @wraps(reset)
+        def reset_with_options(*args: Any, options: Any = None, **more: Any) -> Any:
+            return reset(*args, options={**self.now(), **(options or {})}, **more)
+
+        env.reset = reset_with_options
+        return env
 
 
 def _put_around(env: gymnasium.Env, name: str, wrap: Callable[..., Any]) -> gymnasium.Env:
@@ -327,14 +433,14 @@ def build_env(make: Factory, title: str) -> Any:
     return pettingzoo.parallel_of(env)
 
 
-def inspect_env(env: gymnasium.Env | VectorEnv, title: str) -> EnvSpec:
+def inspect_env(env: Any, title: str) -> EnvSpec:
     """The description of an environment, or of a lane of a vector one or of one of several players. Raises UserError: a
     space that is not supported, or a vector environment with action masks.
     """
     if pettingzoo.is_parallel(env):
         return pettingzoo.inspect_players(env, title)
     limit = getattr(env.spec, "max_episode_steps", None)
-    if not isinstance(env, VectorEnv):
+    if not is_vector(env):
         seen, acted = env.observation_space, env.action_space
     else:
         seen, acted = env.single_observation_space, env.single_action_space
@@ -343,7 +449,7 @@ def inspect_env(env: gymnasium.Env | VectorEnv, title: str) -> EnvSpec:
         limit = getattr(env.spec, "kwargs", {}).get("max_episode_steps", limit)  # where make_vec keeps another
     note = f" ({text})" if (text := getattr(env, "note", "")) else ""
     spec = spec_of_spaces(seen, acted, title, declared_uses(env), note)
-    if spec.mask is not None and isinstance(env, VectorEnv):
+    if spec.mask is not None and is_vector(env):
         raise mask_note(title)
     shown, taken, *mask = spec.describe.items()
     ends = "time limit", f"{limit} steps" if limit else OWN_LIMIT
@@ -404,7 +510,7 @@ def _window(env: gymnasium.Env, actions: list[Any]) -> float:
 def _described(env: Any, make: Factory, title: str) -> EnvSpec:
     """`env`, which `make` made, also by what it shows at a reset. Raises UserError."""
     spec = inspect_env(env, title)
-    if isinstance(env, VectorEnv):
+    if is_vector(env):
         text = {**spec.describe, "vector": type(env.unwrapped).__name__, "resets": describe_resets(env)}
         width = 0 if "num_envs" in factory_keywords(make) else env.num_envs
         return replace(spec, describe=text, vector=True, width=width)

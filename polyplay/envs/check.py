@@ -338,17 +338,19 @@ def check_env(
     *,
     options: Mapping[str, object] | None = None,
     wrappers: tuple[str, ...] = (),
+    reset_options: Any = None,
     steps: int | None = None,
     step_timeout: float = 60.0,
     seed: int = 0,
     measure: float = 1.0,
 ) -> CheckReport:
-    """Check `env`, as `--env` takes it; `options` and `wrappers` as for `Envs`. `measure`: seconds that the pool's pace
-    is measured.
+    """Check `env`, as `--env` takes it; `options`, `wrappers` and `reset_options` as for `Envs`. `measure`: seconds
+    that the pool's pace is measured.
 
     Raises UserError: no such environment.
     """
-    envs = Envs(env, 1, options=options or {}, wrappers=wrappers, workers=1, step_timeout=step_timeout, max_restarts=0)
+    given: dict[str, Any] = {"options": options or {}, "wrappers": wrappers, "reset_options": reset_options}
+    envs = Envs(env, 1, **given, workers=1, step_timeout=step_timeout, max_restarts=0)
     much = seed, steps or STEPS, float("inf") if steps else SECONDS
     first, again, other = Trial(*much), Trial(*much), Trial(*much)
     card, several, broke = dict[str, str](), False, dict[str, str]()
@@ -390,7 +392,7 @@ def play_lane(trial: Trial, envs: Envs, lane: int, server: ForkServer = SERVER) 
     """Play one lane, or match, in a pool that reports resets of its own where it is one environment."""
     if is_own(envs):
         return play_apart(trial, envs, lane)
-    observed = envs.share(name=watching(envs), options={}, wrappers=())
+    observed = envs.share(name=watching(envs), options={}, wrappers=(), reset_options=None)
     return trial.play(lambda: ProcessPool(observed, trial.seed, lane, 1, server=server))
 
 

@@ -48,6 +48,7 @@ class LaneJob:
     seed: int
     lane: int  # number of the pool's first lane in the run
     step_timeout: float
+    progress: Any = None  # of the run, see Envs
 
 
 class Unbuilt(Exception):

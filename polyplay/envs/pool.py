@@ -31,6 +31,8 @@ if TYPE_CHECKING:
     from polyplay.envs.shared_rows import Seating
 
 WRAPPERS = "wrappers"  # an option of every Gymnasium environment, see Envs.wrappers
+RESET = "reset options"  # likewise, see Envs.reset_options
+APART = {WRAPPERS: "--wrapper", RESET: "--env-options"}  # these two by the flags that set them
 EPISODE_CUT = "polyplay.cut"  # a key of a step's info: for the learner an episode ends here, though the game goes on
 Factory = Callable[..., Any]  # makes a gymnasium.Env, or a VectorEnv
 Lanes = slice | np.ndarray  # a slice: a fixed group, whose rows are views; int64 numbers: whoever was ready
@@ -206,6 +208,9 @@ class Envs:
     active: int = 0  # process pool with a process per lane: lanes that are there at first (0: all); see scale()
     kwargs: Mapping[str, Any] = field(default_factory=dict, hash=False)  # more options, from the command line
     wrappers: tuple[str, ...] = ()  # "module:callable" each, around a Gymnasium environment, the first innermost
+    # what resets get as `options`: a dict, or "module:callable" or a callable that makes one of the run's progress
+    reset_options: Any = field(default=None, hash=False)
+    progress: Any = None  # core.worker.Hyperparameters with the part of the run that `remaining` is; None: it is over
     # whether single environments step in the caller's thread, as in serial runs and under debuggers, or in processes;
     # None: cheap ones of Gymnasium's own do, see make.split_steps
     inline: bool | None = None
@@ -215,7 +220,8 @@ class Envs:
     def __post_init__(self) -> None:
         wrapper = "--wrapper module:callable"
         need(WRAPPERS not in self.kwargs, f"--env-kwargs: {WRAPPERS} given, which no environment takes here: {wrapper}")
-        more = {**self.kwargs, **({WRAPPERS: self.wrappers} if self.wrappers else {})}
+        apart = {WRAPPERS: self.wrappers, RESET: self.reset_options}
+        more = {**self.kwargs, **{name: given for name, given in apart.items() if given}}
         object.__setattr__(self, "options", {**self.options, **more})
         parts = "--players" if self.agents > 1 else "--groups"
         whole = self.lanes > 0 and self.groups > 0 and self.lanes % self.groups == 0
@@ -305,8 +311,8 @@ def options(kind: Callable[..., Options], given: Mapping[str, object], title: st
 def check_options(given: Mapping[str, object], defaults: Mapping[str, object], title: str) -> None:
     """Raises UserError: an unknown name, or a value of another type than the default."""
     for name, value in given.items():
-        if name == WRAPPERS and name not in defaults:
-            raise UserError(f"--wrapper: {title} takes none, only Gymnasium environments do: leave it out")
+        if name in APART and name not in defaults:
+            raise UserError(f"{APART[name]}: {title} takes none, only Gymnasium environments do: leave it out")
         if name not in defaults:
             near = closest_names(name, defaults)
             raise UserError(f"--env-kwargs: {title}: unknown option {name!r}{near}; allowed: {', '.join(defaults)}")

@@ -183,7 +183,7 @@ def _lanes(job: LaneJob, board: SharedRows, ctx: int, lanes: list[int]) -> dict[
     make: Factory = fail
     try:
         with seeding_torch():
-            make = factory(*unpack(job.maker, job.title))
+            make = factory(*unpack(job.maker, job.title), job.progress)
     except BaseException as e:
         failure = _text_of(e, f"{job.title}: ")
     return {lane: make_unit(job, make, board, lane, allow) for lane in lanes}

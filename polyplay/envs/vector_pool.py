@@ -1,6 +1,6 @@
 """Pools of vector environments: Gymnasium's, stepped in the caller's thread, and ale-py's.
 
-Of Gymnasium's, NEXT_STEP is the project's row convention as it is. With DISABLED we reset: where some lanes ended, they
+Of these, NEXT_STEP is the project's row convention as it is. With DISABLED we reset: where some lanes ended, they
 are reset, all are stepped (a lane that ended must not be stepped before), and they are reset again, so that the row
 that the others got by the step is theirs by a reset. SAME_STEP: see `FINAL`.
 """
@@ -8,6 +8,7 @@ that the others got by the step is theirs by a reset. SAME_STEP: see `FINAL`.
 from __future__ import annotations
 
 import contextlib
+import sys
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
@@ -24,7 +25,7 @@ from polyplay.core.tree import Batch, Tree
 from polyplay.envs import rules, spaces
 from polyplay.envs.atari import Atari, actions_of, rom
 from polyplay.envs.base_pool import BasePool
-from polyplay.envs.build import autoreset_mode, build_vector, factory, mask_note, one_line, resets_lanes
+from polyplay.envs.build import autoreset_mode, build_vector, factory, is_vector, mask_note, one_line, resets_lanes
 from polyplay.envs.lane import action_reader, check_contains, observation_writer
 from polyplay.envs.masks import KEY
 from polyplay.envs.pool import Envs, Lanes, lane_seeds, need, options
@@ -46,9 +47,21 @@ def action_writer(space: gym.Space, n: int) -> Callable[[Tree], Tree]:
     return several
 
 
+def convert(given: Any, leaf: Callable[[Any], Any]) -> Any:
+    """The same dicts and tuples with `leaf` of each part."""
+    if isinstance(given, Mapping):
+        return {key: convert(part, leaf) for key, part in given.items()}
+    return tuple(convert(part, leaf) for part in given) if isinstance(given, tuple) else leaf(given)
+
+
+def on_host(given: Any) -> Any:
+    """The same with arrays for tensors, which may be on a GPU."""
+    return convert(given, lambda part: part.detach().cpu().numpy() if hasattr(part, "detach") else part)
+
+
 def lane_flags(n: int, *given: ArrayLike) -> list[np.ndarray]:
     """reward, terminated and truncated of `n` lanes, as copies. Raises ValueError: they are of others."""
-    flags = [np.array(x) for x in given]
+    flags = [np.array(on_host(x)) for x in given]
     if any(x.shape != (n,) for x in flags):
         shapes = ", ".join(str(list(x.shape)) for x in flags)
         raise ValueError(f"reward, terminated, truncated must be [{n}], given {shapes}")
@@ -60,11 +73,13 @@ def lane_flags(n: int, *given: ArrayLike) -> list[np.ndarray]:
 # The last row of an episode has `info["final_obs"]`, the first row of the next what that step returned. Where all lanes
 # ended at once nothing is stepped between the two. Else the others go on, and a vector environment steps all its lanes:
 # one that ended makes one step of its next episode unseen, with the action that belongs to nothing. Its reward is added
-# to the next one, so that returns are whole. Gymnasium's own can reset some lanes; there that step is undone by another
-# reset.
+# to the next one, so that returns are whole. Gymnasium's own and ale-py's can reset some lanes; there that step is
+# undone by another reset. Where `final_obs` is missing, the last row keeps the observation of the row before it.
 
 
 FINAL = "final_obs", "final_observation"  # keys of info; the second is of older ones
+LOST = """gives no info['final_obs'] of an episode that was truncated: learning takes the value of the observation
+before the lost one. Have it return final_obs (Isaac Lab: compute_final_obs=True), or make it in mode NEXT_STEP"""
 
 
 class VectorLanes:
@@ -73,7 +88,8 @@ class VectorLanes:
     def __init__(self, env: VectorEnv, rows: Batch, title: str, lane: int):
         self.env, self.rows, self.n, self.title = env, rows, env.num_envs, title
         self.who = f"{title}, lanes {lane}–{lane + self.n - 1}"
-        self.mode, self.remark = autoreset_mode(env), ""
+        self.mode, self.device = autoreset_mode(env), None  # device: of observations that are tensors
+        self.remarks = dict[str, str]()  # by rule; the pool takes them
         self.space, self.act = env.single_observation_space, action_writer(env.single_action_space, self.n)
         self.read = observation_writer(self.space, rows["obs"], slice(None))
         self.seen = tree.map(np.zeros_like, rows["obs"])  # of all lanes, of which rows get some
@@ -90,11 +106,18 @@ class VectorLanes:
                 obs, info = self.env.reset(seed=seeds[0])
             if KEY in info:
                 raise mask_note(self.title)
+            found = list[Any]()
+            convert(obs, lambda part: found.append(part.device) if hasattr(part, "detach") else None)
+            self.device, obs = next(iter(found), None), on_host(obs)
             self.read(obs)
             for i, one in enumerate(self._each(obs)):
                 if near := check_contains(self.space, one, f"lane {i}"):
-                    self.remark = f"{self.title}: {near} {rules.rule_suffix('bounds')}"
+                    self.say("bounds", near)
         self._flags(np.ones(self.n, bool))
+
+    def say(self, rule: str, text: str) -> None:
+        """Leave a remark about a rule, the first of its kind."""
+        self.remarks.setdefault(rule, f"{self.title}: {text} {rules.rule_suffix(rule)}")
 
     def step(self, action: Tree) -> None:
         """Every lane's next row. Raises EnvFailure."""
@@ -105,10 +128,18 @@ class VectorLanes:
             elif self.mode is AutoresetMode.DISABLED and ended.any():
                 flags = self._step_reset(action, ended)
             else:
-                obs, *given, _ = self.env.step(self.act(action))
+                obs, flags, _ = self._step_all(action)
                 self.read(obs)
-                flags = lane_flags(self.n, *given)
         self._flags(ended, *flags)
+
+    def _step_all(self, action: Tree) -> tuple[Any, list[np.ndarray], Mapping[str, Any]]:
+        """The observations, flags and info of a step of the vector environment."""
+        taken = self.act(action)
+        if self.device is not None:
+            torch = sys.modules["torch"]  # the environment has loaded it
+            taken = convert(taken, lambda part: torch.as_tensor(part, device=self.device))
+        obs, *given, info = self.env.step(taken)
+        return on_host(obs), lane_flags(self.n, *given), info
 
     def _step_reset(self, action: Tree, ended: np.ndarray) -> Sequence[np.ndarray]:
         """Reset the lanes that ended, step all, and reset those again: their rows are a reset's."""
@@ -116,26 +147,24 @@ class VectorLanes:
         if ended.all():
             self.read(obs)
             return ()
-        obs, *given, _ = self.env.step(self.act(action))
+        obs, (reward, *ends), _ = self._step_all(action)
         self.read(obs)
         self.see(self._reset(ended))
         self._show(ended)
-        reward, *ends = lane_flags(self.n, *given)
         return reward, *(end & ~ended for end in ends)
 
     def _step_same(self, action: Tree, ended: np.ndarray) -> Sequence[np.ndarray]:
-        """Of lanes that ended the first rows, which the step before returned; of the others what this step gives.
-        Raises UserError: an episode's last observation is lost.
-        """
+        """Of lanes that ended the first rows, which the step before returned; of the others what this step gives."""
         self._show(ended)
         if ended.all():
             return ()
-        obs, *given, info = self.env.step(self.act(action))
-        reward, *ends = lane_flags(self.n, *given)
+        obs, (reward, *ends), info = self._step_all(action)
         over = (ends[0] | ends[1]).astype(bool)
         self.see(obs)
         self._show(ended == over)
-        self._show_last(info, over & ~ended)
+        lost = over & ~ended & ~self._show_last(info, over & ~ended)
+        if (lost & ends[1].astype(bool) & ~ends[0].astype(bool)).any():
+            self.say("final-observation", f"{type(self.env.unwrapped).__name__} {' '.join(LOST.split())}")
         if self.undone and ended.any():
             self.see(self._reset(ended))
             self._show(ended)
@@ -143,22 +172,22 @@ class VectorLanes:
         self.unseen = np.where(ended & ~over & (not self.undone), reward, 0.0)
         return total, *(end & ~ended for end in ends)
 
-    def _show_last(self, info: Mapping[str, Any], lanes: np.ndarray) -> None:
-        """The last observations of the episodes of these lanes: one for each, or a batch of all."""
-        if not lanes.any():
-            return
-        last: Any = next((info[key] for key in FINAL if key in info), None)
-        alone = isinstance(last, list | tuple) or (isinstance(last, np.ndarray) and last.dtype == object)
-        lost = [int(i) for i in np.flatnonzero(lanes) if last is None or (alone and last[i] is None)]
-        if lost:
-            say = f"gives no info['final_obs'] of lane {lost[0]}, so that an episode's last observation is lost"
-            cure = "make it with autoreset_mode=NEXT_STEP or DISABLED, or give a single environment"
-            name = type(self.env.unwrapped).__name__
-            text = f"{self.title}: {name} resets in the same step (SAME_STEP) and {say}; {cure}"
-            raise UserError(f"{text} {rules.rule_suffix('final-observation')}")
-        each = last if alone else list(self._each(last))
-        for i in np.flatnonzero(lanes):
-            observation_writer(self.space, self.rows["obs"], int(i))(each[int(i)])
+    def _show_last(self, info: Mapping[str, Any], lanes: np.ndarray) -> np.ndarray:
+        """Show the last observations of the episodes of these lanes: one for each, or a batch of all. bool [n]: of
+        which there is one.
+        """
+        key = next((key for key in FINAL if key in info), None)
+        if key is None or not lanes.any():
+            return np.zeros(self.n, bool)
+        last = info[key]
+        shown = lanes & np.asarray(on_host(info.get(f"_{key}", True)), bool)
+        alone = isinstance(last, list) or (isinstance(last, np.ndarray) and last.dtype == object)
+        if alone:
+            shown &= [one is not None for one in last]
+        each = last if alone else list(self._each(on_host(last)))
+        for i in np.flatnonzero(shown).tolist():
+            observation_writer(self.space, self.rows["obs"], i)(on_host(each[i]))
+        return shown
 
     def _each(self, obs: Any) -> Iterator[Any]:
         return iterate(batch_space(self.space, self.n), obs)
@@ -168,7 +197,7 @@ class VectorLanes:
             row[lanes] = seen[lanes]
 
     def _reset(self, mask: np.ndarray) -> Tree:
-        return self.env.reset(options={"reset_mask": mask.copy()})[0]
+        return on_host(self.env.reset(options={"reset_mask": mask.copy()})[0])
 
     def _flags(
         self, first: np.ndarray, reward: ArrayLike = 0.0, terminated: ArrayLike = False, truncated: ArrayLike = False
@@ -198,7 +227,7 @@ class VectorPool(BasePool):
 
     def __init__(self, envs: Envs, seed: int, lane: int):
         super().__init__(envs)
-        self._groups = list[VectorLanes]()
+        self._groups, self._said = list[VectorLanes](), set[str]()
         seeds, width = lane_seeds(seed, lane, envs.lanes).tolist(), self._width
         self._random = GlobalGenerators(seeds[0])
         self._random.enter()
@@ -216,24 +245,31 @@ class VectorPool(BasePool):
         rules.take(env, group, envs.title)
         self._groups.append(group)
         group.begin(seeds[at])
-        self.remarks = self.remarks or [r for r in [group.remark] if r]
+        self._hear(group)
+
+    def _hear(self, group: VectorLanes) -> None:
+        """Take its remarks about rules of which there was none yet."""
+        self.remarks += [text for rule, text in group.remarks.items() if rule not in self._said]
+        self._said |= group.remarks.keys()
 
     def _one(self, envs: Envs, width: int) -> VectorEnv:
         try:
             with seeding_torch():
-                env = build_vector(factory(envs.name, envs.options), width)
+                env = build_vector(factory(envs.name, envs.options, envs.progress), width)
         except UserError:
             raise
         except (Exception, SystemExit) as e:
             raise UserError(f"{envs.title}: could not be built: {one_line(e)}") from e
-        if not isinstance(env, VectorEnv) or env.num_envs != width:
+        if not is_vector(env) or env.num_envs != width:
             given = getattr(env, "num_envs", "none")
             raise UserError(f"{envs.title}: asked for {width} environments it made {given}")
         return env
 
     def _step(self, numbers: np.ndarray, action: Tree) -> None:
         self._random.enter()
-        self._groups[int(numbers[0]) // self._width].step(action)
+        group = self._groups[int(numbers[0]) // self._width]
+        group.step(action)
+        self._hear(group)
 
     def close(self) -> None:
         """Close every vector environment."""

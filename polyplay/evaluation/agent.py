@@ -119,7 +119,8 @@ class Agent:
         """
         from polyplay.acting import play
 
-        envs = replace(self._envs) if env is None else replace(self._envs, name=env, options={}, kwargs={}, wrappers=())
+        plain: Batch = {"options": {}, "kwargs": {}, "wrappers": (), "reset_options": None}
+        envs = replace(self._envs) if env is None else replace(self._envs, name=env, **plain)
         if pool.network_view(envs.spec) != pool.network_view(self.spec):
             shown, taken = pool.describe_views(envs.spec, self.spec)
             given, own = (f"{seen}; actions {acted}" for seen, acted in zip(shown, taken, strict=True))

@@ -351,6 +351,8 @@ class Learner:
         runner get the hyperparameters as they are now, the learning rate as far as it fell.
         """
         self._measure()
+        if self.ctx.index == self.spec.agent == 0:
+            self.ctx.control.run.set("remaining", self.remaining)
         for part in self.parts:
             if part.adjust:
                 part.adjust()

@@ -244,6 +244,7 @@ def code_of(config: Row) -> list[tuple[str, str]]:
     envs = [name for name in words.get("env", ()) if not name.startswith(OWN)]
     found += [("env", name) for name in envs if ":" in name.removeprefix("toy:")]
     found += [(option, name) for option in ("network", "wrapper") for name in words.get(option, ()) if ":" in name]
+    found += [("env_options", name) for name in words.get("env_options", ()) if ":" in name.partition("=")[0]]
     for word in words.get("env_kwargs", ()):  # some environments build others by name
         found += [("env_kwargs", name) for name in NAMED.findall(word.partition("=")[2])]
     for word in words.get("vary", ()):  # networks and environments that a population may choose from

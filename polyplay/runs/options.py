@@ -34,8 +34,8 @@ from polyplay.systems import Page, _presets
 GROUPS = {  # what none names belongs to the algorithm, or to the run
     "duration": "frames steps minutes until_return",
     "population": "over population every vary exploit explore score at_once",
-    "environment": "env lanes atari env_kwargs wrapper life_loss inputs actions reward reward_scale env_workers groups "
-    "step_timeout max_restarts",
+    "environment": "env lanes atari env_kwargs env_options wrapper life_loss inputs actions reward reward_scale "
+    "env_workers groups step_timeout max_restarts",
     "network": "network hidden activation core core_size width head dueling init",
     "algorithm": "",
     "optimizer": "learning_rate anneal change optimizer optimizer_eps decay max_grad_norm reduction",
@@ -248,6 +248,9 @@ class RunOptions:
     wandb: str | None = None  # also send metrics to this project of Weights & Biases (none: do not)
     env_kwargs: tuple[str, ...] = ()
     # keyword arguments of the environment, as NAME=VALUE; for Atari games see docs/guides/atari.md
+    env_options: tuple[str, ...] = ()
+    # options of every reset, as NAME=VALUE; or module:callable, a curriculum: a function of the run's progress, 0 to 1,
+    # that returns them, called at each reset. Evaluation has progress 1
     wrapper: tuple[str, ...] = ()
     # wrappers of a Gymnasium environment, each as module:callable; the first is innermost
     hidden: tuple[Width, ...] = ()
@@ -294,6 +297,7 @@ class RunOptions:
         if self.resume == "auto" and self.run is None:
             raise UserError("--resume: auto given, but it takes a directory to find again: give --run DIR")
         flags.read_assignments("env_kwargs", self.env_kwargs)
+        reset_options(self.env_options)
         parse_changes(self.change)
         for name in self.wrapper:
             if not isinstance(name, str) or ":" not in name:
@@ -352,7 +356,9 @@ def resolve(page: Page, file: OptionFile | None = None, **overrides: object) -> 
         overrides["env"], own = made_from(env)
         overrides["env_kwargs"] = own | dict(overrides.get("env_kwargs", {}))  # type: ignore[call-overload]
     if isinstance(given := overrides.get("env_kwargs"), Mapping):
-        overrides["env_kwargs"] = tuple(f"{k}={v!r}" for k, v in given.items())
+        overrides["env_kwargs"] = _words(given)
+    if isinstance(given := overrides.get("env_options"), Mapping) or callable(given):
+        overrides["env_options"] = (given,) if callable(given) else _words(given)
     return _choose(page, flags.check_keywords(overrides, types, spoken_name(page)), "keyword", file)
 
 
@@ -398,14 +404,32 @@ def _preset(page: Page, given: Mapping[str, object]) -> tuple[str, Settings]:
     name, env = str(given.get("preset", _presets.AUTO)), given.get("env")
     automatic = name == _presets.AUTO
     if automatic:
-        made = how_made(_replace_known(RunOptions(), {k: given[k] for k in ("env_kwargs", "wrapper") if k in given}))
+        made = how_made(_replace_known(RunOptions(), {k: given[k] for k in HOW_MADE if k in given}))
         name = _presets.choose(page, page.Config().env if env is None else env, **made)
     return name, _presets.settings(page, name, env, automatic)
 
 
+HOW_MADE = ("env_kwargs", "env_options", "wrapper")
+
+
 def how_made(options: RunOptions) -> dict[str, Any]:
     """What Envs takes besides an environment's name."""
-    return {"kwargs": flags.read_assignments("env_kwargs", options.env_kwargs), "wrappers": options.wrapper}
+    kwargs = flags.read_assignments("env_kwargs", options.env_kwargs)
+    return {"kwargs": kwargs, "wrappers": options.wrapper, "reset_options": reset_options(options.env_options)}
+
+
+def reset_options(words: Sequence[Any]) -> Any:
+    """What --env-options says, as Envs takes it. Raises UserError."""
+    if len(words) == 1 and (callable(words[0]) or ":" in words[0].partition("=")[0]):
+        return words[0]
+    if wrong := [word for word in words if callable(word) or ":" in word.partition("=")[0]]:
+        text = f"{json_value(wrong[0])} given with others, allowed: one module:callable alone, or NAME=VALUE …"
+        raise UserError(f"--env-options: {text}")
+    return flags.read_assignments("env_options", words)
+
+
+def _words(given: Mapping[str, object]) -> tuple[str, ...]:
+    return tuple(f"{k}={v!r}" for k, v in given.items())
 
 
 def override(options: RunOptions, changes: Mapping[str, object]) -> RunOptions:

@@ -137,6 +137,8 @@ def continue_run(directory: Path, changes: Mapping[str, Any], trust: bool = Fals
             crew.resume, crew.resumes = found, len(config["resumed"]) + 1
         wired = load.wire_system(page, settings, crew)
         load.check_spaces(directory, wired.envs)
+        if crew.resume is not None:  # lanes may be reset before the learner is there
+            crew.control.run.set("remaining", max(0.0, 1.0 - load.steps_learnt(found) / wired.spec.total))
         crew.control.anew = bool(sizes := load.sizes_changed(config, before, settings, crew, counters["steps"]))
         if crew.resume is not None:
             replay_files.check_saved(Path(crew.resume), [r.held_replay for r in crew.roles if r.held_replay])

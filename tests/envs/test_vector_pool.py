@@ -9,7 +9,8 @@ from itertools import pairwise
 import gymnasium
 import numpy as np
 import pytest
-from gymnasium.vector import AsyncVectorEnv, SyncVectorEnv
+from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, VectorEnv
+from gymnasium.wrappers.vector import RecordEpisodeStatistics
 
 import polyplay
 from polyplay.core import tree
@@ -186,7 +187,11 @@ UNSEEN = (
 RESETS = [
     (vectors.Batched, UNSEEN),
     (vectors.Listed, UNSEEN),
-    (vectors.same, "its own, in the same step: a lane that ends while others go on is reset once more"),
+    (vectors.same, "its own, in the next step"),
+    (vectors.recorded, "its own, in the same step: a lane that ends while others go on is reset once more"),
+    (vectors.Older, UNSEEN),
+    (vectors.ManiSkill, UNSEEN),
+    (vectors.IsaacLab, UNSEEN),
     (Counting, "by us, lane by lane"),
     (vectors.poles, "its own, in the next step"),
 ]
@@ -210,7 +215,7 @@ class Pooled(Counting):
 
 
 REFUSED = [
-    (vectors.Silent, {}, "Silent: Silent does not say how it resets; its metadata must say autoreset_mode: "),
+    (vectors.Unknown, {}, "Unknown: Unknown says autoreset_mode 'sometimes' in its metadata, allowed: NEXT_STEP, SAME"),
     (Pooled, {}, "Pooled: is an EnvPool, .* give --env envpool:TASK"),
     (vectors.three, {}, "three: makes 3 environments, but a group of the pool has lanes=4: give the function a para"),
     (Counting, {"at_once": 2}, r"Counting: .* steps all its lanes at once, without at_once=2"),
@@ -238,7 +243,10 @@ def columns(rows, lane):
     ]
 
 
-@pytest.mark.parametrize("make", [vectors.Batched, vectors.Listed])
+LAYOUTS = [vectors.Batched, vectors.Listed, vectors.Older, vectors.ManiSkill]
+
+
+@pytest.mark.parametrize("make", LAYOUTS)
 def test_lanes_that_end_together_are_the_convention_without_a_step_between(make):
     """Each lane ends after 2 steps, for 1 and 2 points."""
     rows = walk(opened(make, 3, spread=1), np.zeros((7, 3), np.int64))
@@ -247,7 +255,7 @@ def test_lanes_that_end_together_are_the_convention_without_a_step_between(make)
         assert columns(rows, lane) == want[:7]
 
 
-@pytest.mark.parametrize("make", [vectors.Batched, vectors.Listed])
+@pytest.mark.parametrize("make", LAYOUTS)
 def test_where_others_go_on_a_lane_makes_a_step_unseen_whose_reward_is_not_lost(make):
     rows = walk(opened(make, 2, spread=2), np.zeros((7, 2), np.int64))
     assert columns(rows, 1)[:4] == [(step, 1, step, step == 0, step == 3) for step in range(4)]
@@ -266,12 +274,124 @@ class Uneven(vectors.Pair):
         return obs, reward, False, bool(self.np_random.random() < 0.4) or self.n == 3, info
 
 
-def test_of_gymnasium_s_own_no_step_is_missing_where_others_go_on():
+def test_of_gymnasium_s_own_in_a_wrapper_no_step_is_missing_where_others_go_on():
     def make(num_envs: int = 4):
-        return SyncVectorEnv([Uneven] * num_envs, autoreset_mode=SAME, copy=False)
+        return RecordEpisodeStatistics(SyncVectorEnv([Uneven] * num_envs, autoreset_mode=SAME, copy=False))
 
     rows = walk(opened(make, 4), np.zeros((60, 4, 2), np.float32))
     assert 5 < sum(r["over"].sum() for r in rows[:-1]) < 200
     for before, after in pairwise(rows):
         assert (after["first"] == before["over"]).all()
         assert (after["obs"]["n"] == np.where(before["over"], 0, before["obs"]["n"] + 1)).all()
+
+
+def ended_rows(rows, lane):
+    """(its observation, the observation before it, the next row's) of each last row of a lane."""
+    seen = [r["obs"]["policy"][lane].tolist() if isinstance(r["obs"], dict) else r["obs"][lane].tolist() for r in rows]
+    return [(seen[t], seen[t - 1], seen[t + 1]) for t in range(1, len(rows) - 1) if rows[t]["over"][lane]]
+
+
+def test_isaac_lab_gives_last_observations_of_all_lanes_where_it_is_asked_for_them():
+    pool = opened(vectors.IsaacLab, 3)
+    rows = walk(pool, np.zeros((9, 3, 1), np.float32))
+    assert pool.remarks == []
+    for lane in range(3):
+        (last, before, first), *_ = ended_rows(rows, lane)
+        assert (last, before, first) == ([2 + lane, 1], [1 + lane, 1], [0, 2])
+
+
+LOSING = [(vectors.Cut, {}, (6, 3)), (vectors.IsaacLab, {"compute_final_obs": False}, (6, 3, 1))]
+
+
+@pytest.mark.parametrize(("make", "options", "shape"), LOSING)
+def test_a_last_observation_that_is_lost_is_the_one_before_it_never_the_reset_s(make, options, shape):
+    pool = opened(make, 3, **options)
+    rows = walk(pool, np.zeros(shape, np.int64 if len(shape) == 2 else np.float32))
+    for lane in range(3):
+        for last, before, first in ended_rows(rows, lane):
+            assert last == before
+            assert first == [0, last[1] + 1], "of the next episode"
+    (said,) = pool.remarks
+    assert "gives no info['final_obs'] of an episode that was truncated" in said
+    assert "(rule final-observation" in said
+    assert "\n" not in said
+
+
+def test_an_episode_that_terminates_needs_no_last_observation():
+    pool = opened(vectors.Same, 3)
+    walk(pool, np.zeros((6, 3), np.int64))
+    assert pool.remarks == []
+
+
+@pytest.mark.parametrize("said", [SAME, "SameStep", "same_step", "SAME_STEP", None])
+def test_a_mode_is_an_enum_or_a_text_and_same_step_where_there_is_none(said):
+    env = Counting(2)
+    env.metadata = {} if said is None else {"autoreset_mode": said}
+    assert autoreset_mode(env) is SAME
+
+
+def test_what_ale_py_writes_into_the_metadata_of_all_vector_environments_is_not_theirs(monkeypatch):
+    monkeypatch.setitem(VectorEnv.metadata, "autoreset_mode", NEXT)
+    assert autoreset_mode(vectors.ManiSkill(2)) is SAME
+
+
+MODES = [(kind, mode) for kind in ("sync", "async") for mode in (NEXT, SAME, OFF)]
+
+
+@pytest.mark.parametrize(("kind", "mode"), MODES)
+def test_gymnasium_s_own_are_the_convention_in_every_mode(kind, mode):
+    """Of CartPoles that end at different times. DISABLED draws more resets; the others have the same rows to the bit."""
+
+    def make(num_envs: int = 4):
+        return gymnasium.make_vec("CartPole-v1", num_envs, kind, {"autoreset_mode": mode}, max_episode_steps=30)
+
+    rows = walk(opened(make, 4), POLES_LONG)
+    for before, after in pairwise(rows):
+        assert (after["first"] == before["over"]).all()
+        assert (after["reward"][after["first"]] == 0).all()
+        assert (np.abs(after["obs"][after["first"]]) <= 0.05).all(), "a reset's"
+    assert sum(r["over"].sum() for r in rows) > 8
+    if mode is not OFF:
+        single = walk(Envs("CartPole-v1", 4, inline=True, options={"max_episode_steps": 30}).open(7), POLES_LONG)
+        assert all(same(x, y) for x, y in zip(rows, single, strict=True))
+
+
+POLES_LONG = np.random.default_rng(3).integers(0, 2, (90, 4))
+
+
+@pytest.mark.parametrize("mode", [NEXT, SAME])
+def test_ale_py_s_own_is_the_convention_in_every_mode(mode):
+    """Games of 12 steps at most. Its batch of last observations has no mask; every game begins with a stack of frames
+    that is mostly zeros.
+    """
+    from ale_py.vector_env import AtariVectorEnv
+
+    def make(num_envs: int = 2):
+        return AtariVectorEnv("pong", num_envs, max_num_frames_per_episode=48, noop_max=3, autoreset_mode=mode)
+
+    rows = walk(opened(make, 2), np.zeros((30, 2), np.int64))
+    ends = [(t, lane) for t, r in enumerate(rows[:-1]) for lane in np.flatnonzero(r["over"])]
+    assert len(ends) >= 4
+    for before, after in pairwise(rows):
+        assert (after["first"] == before["over"]).all()
+    for t, lane in ends:
+        assert rows[t]["truncated"][lane]
+        assert not rows[t + 1]["obs"][lane, 0].any(), "a reset's oldest frame is zero"
+        assert rows[t]["obs"][lane, 0].any(), "a last observation's is not"
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("system", ["a2c", "ppo"])
+def test_same_step_and_next_step_give_the_same_losses_to_the_bit(system, tmp_path):
+    def losses(mode):
+        def make(num_envs: int = 4):
+            return gymnasium.make_vec("CartPole-v1", num_envs, "sync", {"autoreset_mode": mode}, max_episode_steps=30)
+
+        settings = dict(network="mlp", lanes=4, replicas=1, unroll=16, steps=2000, serial=True, trace=True)
+        run = polyplay.train(system, env=make, run=str(tmp_path / mode.value), tensorboard=False, **settings)
+        assert run.exit_code == 0
+        return (tmp_path / mode.value / "updates.jsonl").read_text()
+
+    found = losses(AutoresetMode.SAME_STEP)
+    assert len(found.splitlines()) > 20
+    assert found == losses(AutoresetMode.NEXT_STEP)

@@ -7,9 +7,11 @@ from typing import Any
 
 import gymnasium
 import numpy as np
+import torch
 from gymnasium import spaces
 from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
 from gymnasium.vector.utils import batch_space
+from gymnasium.wrappers.vector import RecordEpisodeStatistics
 
 from tests.envs.faulty import Obedient
 
@@ -96,8 +98,96 @@ class Listed(Same):
         return {"final_obs": found, "_final_obs": over} if over.any() else {}
 
 
-class Silent(Counting):
+class Older(Listed):
+    """As Gymnasium before 1.0 has it: it does not say how it resets, and the key has another name."""
+
     metadata = {}  # noqa: RUF012
+
+    def kept(self, last: np.ndarray, over: np.ndarray) -> dict[str, Any]:
+        return {key.replace("obs", "observation"): value for key, value in super().kept(last, over).items()}
+
+
+class Cut(Same):
+    """SAME_STEP that truncates and loses last observations, as Brax does."""
+
+    def step(self, actions: Any) -> Any:
+        obs, reward, over, truncated, info = super().step(actions)
+        return obs, reward, truncated, over, info
+
+
+class Unknown(Counting):
+    metadata = {"autoreset_mode": "sometimes"}  # noqa: RUF012
+
+
+def tensors(given: Any) -> Any:
+    """The same, as simulators on a GPU have it."""
+    if isinstance(given, dict):
+        return {key: tensors(part) for key, part in given.items()}
+    return torch.from_numpy(np.array(given)) if isinstance(given, np.ndarray) else given
+
+
+class ManiSkill(Counting):
+    """ManiSkillVectorEnv's layout: tensors everywhere, whole batches of what was last, one mask for all keys. It does
+    not say how it resets, and takes a seed or a list of them.
+    """
+
+    metadata = VectorEnv.metadata
+    KEYS = ("final_observation", "final_info")
+
+    def step(self, actions: Any) -> Any:
+        assert isinstance(actions, torch.Tensor)
+        obs, reward, over, truncated, info = super().step(actions.numpy())
+        info = {"elapsed_steps": obs[:, 0].copy()}
+        obs, reward, done = obs.copy(), np.array(reward), over.copy()
+        if done.any():
+            final, last = obs, info
+            obs, _ = self.reset(options={"reset_mask": done})
+            info = {self.KEYS[0]: tensors(final), self.KEYS[1]: tensors(last), "elapsed_steps": tensors(obs[:, 0])}
+            info |= {f"_{key}": tensors(done) for key in (*self.KEYS, "elapsed_steps")}
+        return tensors(self.see.copy()), tensors(reward), tensors(done), tensors(truncated), info
+
+    def reset(self, *, seed: Any = None, options: Any = None) -> Any:
+        obs, _ = super().reset(seed=seed, options=options)
+        return (obs if options else tensors(obs)), {}
+
+
+class IsaacLab(gymnasium.Env):
+    """Isaac Lab's layout: no VectorEnv, groups of observations in a Dict, tensors in buffers that are used for ever,
+    time limits as truncations, one `extras`; with compute_final_obs the whole batch before the reset in it. Lane i is
+    truncated after 2 + i % 3 steps.
+    """
+
+    metadata = {"autoreset_mode": SAME}  # noqa: RUF012
+
+    def __init__(self, num_envs: int = 3, compute_final_obs: bool = True):
+        self.num_envs, self.kept = num_envs, compute_final_obs
+        self.single_observation_space = spaces.Dict({"policy": spaces.Box(-np.inf, np.inf, (2,), np.float32)})
+        self.single_action_space = spaces.Box(-np.inf, np.inf, (1,), np.float32)
+        self.observation_space = batch_space(self.single_observation_space, num_envs)
+        self.action_space = batch_space(self.single_action_space, num_envs)
+        self.clock, self.episode = torch.zeros(num_envs), torch.zeros(num_envs)
+        self.reward, self.ended = torch.zeros(num_envs), torch.zeros(num_envs, dtype=torch.bool)
+        self.extras: dict[str, Any] = {}
+
+    def shown(self) -> Any:
+        return {"policy": torch.stack([self.clock, self.episode], 1)}
+
+    def reset(self, seed: int | None = None, env_ids: Any = None, options: Any = None) -> Any:
+        assert seed is None or isinstance(seed, int), "one seed, please"
+        self.clock[:], self.episode[:] = 0, 1
+        return self.shown(), self.extras
+
+    def step(self, action: torch.Tensor) -> Any:
+        action.to("cpu")
+        self.clock += 1
+        self.reward[:] = self.clock
+        self.ended[:] = self.clock == 2 + torch.arange(self.num_envs) % 3
+        self.extras.pop("final_obs", None)
+        if self.ended.any():
+            self.extras |= {"final_obs": self.shown()} if self.kept else {}
+            self.clock[self.ended] = 0
+            self.episode[self.ended] += 1
+        return self.shown(), self.reward, torch.zeros_like(self.ended), self.ended, self.extras
 
 
 class Pair(gymnasium.Env):
@@ -128,6 +218,11 @@ def poles(num_envs: int = 1, vector_kwargs: Any = None, vectorization_mode: str 
 def same(num_envs: int = 1) -> VectorEnv:
     """The same, of which there is only SAME_STEP."""
     return gymnasium.make_vec("CartPole-v1", num_envs, "sync", {"autoreset_mode": SAME}, max_episode_steps=9)
+
+
+def recorded(num_envs: int = 1) -> VectorEnv:
+    """The same in a wrapper, which keeps to the mode."""
+    return RecordEpisodeStatistics(same(num_envs))
 
 
 def three() -> VectorEnv:
