@@ -35,6 +35,7 @@ class RunOptions(TypedDict, total=False):
     metrics_style: Literal['polyplay', 'cleanrl', 'sb3']  # names of metrics in TensorBoard and W&B: Polyplay's, CleanRL's or Stable-Baselines3's
     wandb: str | None  # also send metrics to this project of Weights & Biases (none: do not)
     env_kwargs: Mapping[str, object] | tuple[str, ...]  # keyword arguments of the environment, as NAME=VALUE; for Atari games see docs/guides/atari.md
+    env_options: Mapping[str, object] | Callable[[float], Mapping[str, object]] | tuple[str, ...]  # options of every reset, as NAME=VALUE; or module:callable, a curriculum: a function of the run's progress, 0 to 1, that returns them, called at each reset. Evaluation has progress 1
     wrapper: tuple[str, ...]  # wrappers of a Gymnasium environment, each as module:callable; the first is innermost
     hidden: tuple[int, ...]  # sizes of the network's hidden layers: 256 256 for an mlp, one size after convolutions (none: its own)
     activation: Literal['tanh', 'relu'] | None  # activation function of an mlp's hidden layers (none: tanh)

@@ -22,21 +22,21 @@ TOP = ["__init__", "__main__", "api"]
 
 # At most so many lines of code (bench/code_size.py). Whoever adds some takes some away, or says in the commit why not.
 BUDGET = {
-    "core": 1910,
-    "envs": 4470,
+    "core": 1911,
+    "envs": 4590,
     "buffers": 2091,
     "games": 3578,
     "nets": 3275,
     "weights": 1497,
     "acting": 1160,
     "search": 1306,
-    "learning": 3337,
+    "learning": 3339,
     "workers": 2348,
     "workers/hosts": 1300,
     "population": 1510,
     "systems": 1732,
-    "runs": 4096,
-    "evaluation": 1465,
+    "runs": 4110,
+    "evaluation": 1466,
     "cli": 2409,
 }
 SHORTEST, LONGEST = 150, 800
@@ -75,7 +75,7 @@ ASKED = {
         acting/actor 1 buffers/replay 1 core/worker 1 envs/atari 5 envs/pool 1 systems/_wiring 3""",
     "commands and names of a module of ours, by what was typed": "__init__ 1 cli/main 1 cli/gtp 1",
     "environments, spaces and wrappers of users and of other libraries": """
-        envs/build 8 envs/vector_pool 1 envs/lane 5 envs/masks 1 envs/pettingzoo 9 envs/rules 12 envs/saved_state 6
+        envs/build 12 envs/vector_pool 3 envs/lane 5 envs/masks 1 envs/pettingzoo 9 envs/rules 12 envs/saved_state 6
         envs/spaces 3 systems/_presets 1""",
     "functions, classes and values that a user gives": """
         core/user_modules 3 envs/pool 1 nets/factory 2 runs/options 4 runs/session 3""",

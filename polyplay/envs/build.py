@@ -93,7 +93,7 @@ def build_vector(make: Factory, n: int) -> Any:
     env = as_vector(_made(make, n, wanted))
     mode, own = autoreset_mode(env), type(env) in (SyncVectorEnv, AsyncVectorEnv)
     right = mode is OFF or (mode is NEXT and not given)
-    if own and not right and getattr(env, "worker", None) is None:
+    if own and not right:
         env = _made_again(env, wanted[0])
         return given.give(env) if given else env
     if given and mode not in (None, OFF):
@@ -151,8 +151,9 @@ def autoreset_mode(env: Any) -> AutoresetMode | None:
     said = getattr(env.unwrapped, "autoreset_mode", None)
     if said is None and env.metadata is not VectorEnv.metadata:  # ale-py writes its mode into this one, of the class
         said = env.metadata.get("autoreset_mode")
-    word = str(getattr(said, "value", said or AutoresetMode.SAME_STEP.value)).replace("_", "").lower()
-    return next((mode for mode in AutoresetMode if mode.value.lower() == word), None)
+    said = AutoresetMode.SAME_STEP if said is None else said
+    word = said.value if isinstance(said, AutoresetMode) else str(said).replace("_", "")
+    return next((mode for mode in AutoresetMode if mode.value.lower() == word.lower()), None)
 
 
 def resets_lanes(env: VectorEnv) -> bool:

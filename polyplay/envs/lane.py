@@ -351,6 +351,8 @@ class Lane(Unit):
         self.over, self.cut = over, cut and not over
         if terminated and not truncated and marked.get(rules.OLD_LIMIT):
             self.say("flags", rules.OLD_LIMIT_SEEN)
+        if terminated and truncated and rules.is_blank(self.board.rows["obs"], self.lane):
+            self.say("final-observation", rules.BLANK_END)
         if found := getattr(self.env, "polyplay_remark", None):  # (rule, text)
             self.env.polyplay_remark = None
             self.say(*found)

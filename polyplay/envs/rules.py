@@ -21,7 +21,7 @@ import numpy as np
 
 from polyplay.core import tree
 from polyplay.core.errors import UserError
-from polyplay.core.tree import Field, Spec
+from polyplay.core.tree import Field, Spec, Tree
 from polyplay.envs.images import SMALLEST, is_image
 from polyplay.envs.spaces import ActionSpec, Box, Discrete, SpaceViolation
 
@@ -31,6 +31,8 @@ IMAGE = 64  # pixels each way from which three numbers of a shape are taken for 
 OLD_LIMIT = "TimeLimit.truncated"  # a key of info, before gym 0.26
 OLD_LIMIT_SEEN = f"info says {OLD_LIMIT} of a terminated episode, which is not read: "
 OLD_LIMIT_SEEN += "return terminated=False, truncated=True"
+BLANK_END = "a step that is both terminated and truncated shows only zeros, so it counts as terminated; "
+BLANK_END += "ViZDoom's time limit does that: put a shorter gymnasium.wrappers.TimeLimit around it"
 MOST = float(np.finfo(np.float32).max)  # rewards are stored as float32
 
 
@@ -94,6 +96,11 @@ def flat_images(obs: Spec, other: bool = False) -> list[str]:
     found = [(path, f) for path, f in tree.leaves(obs) if f.dtype == "uint8" and len(f.shape) in (2, 3, 4)]
     seen = [(path, f.shape) for path, f in found if sorted(f.shape)[-2] >= SMALLEST and not (other and is_image(f))]
     return [f"the image {path and f'{path} '}{list(shape)} as {math.prod(shape):,} numbers" for path, shape in seen]
+
+
+def is_blank(obs: Tree, lane: int) -> bool:
+    """Whether the observation of a lane is all zeros."""
+    return not any(leaf[lane].any() for _, leaf in tree.leaves(obs))
 
 
 def values_flaw(action: ActionSpec) -> str:

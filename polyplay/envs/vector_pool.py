@@ -206,6 +206,9 @@ class VectorLanes:
         rows["reward"][:] = np.where(first, 0.0, reward)
         rows["terminated"][:], rows["truncated"][:], rows["first"][:] = terminated, truncated, first
         np.logical_or(terminated, truncated, out=rows["over"])
+        both = np.flatnonzero(rows["terminated"] & rows["truncated"]).tolist()
+        if any(rules.is_blank(rows["obs"], i) for i in both):
+            self.say("final-observation", rules.BLANK_END)
 
     @contextlib.contextmanager
     def _failing(self, what: str) -> Iterator[None]:

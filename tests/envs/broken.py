@@ -223,6 +223,33 @@ class Grey(Sound):
         return obs, reward, terminated or truncated, False, {"TimeLimit.truncated": truncated}
 
 
+class Doom(gymnasium.Env):
+    """Ends as ViZDoom does at its time limit: with both flags, and zeros for all that it shows."""
+
+    observation_space = spaces.Dict(
+        {
+            "screen": spaces.Box(0, 255, (24, 32, 3), np.uint8),
+            "gamevariables": spaces.Box(np.float32(-3.4e38), np.float32(3.4e38), (2,), np.float32),
+        }
+    )
+    action_space = spaces.Discrete(4)
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple:
+        super().reset(seed=seed)
+        self.steps = 0
+        return self.see(), {}
+
+    def see(self) -> dict:
+        screen = self.np_random.integers(0, 256, (24, 32, 3), np.uint8)
+        return {"screen": screen, "gamevariables": np.ones(2, np.float32)}
+
+    def step(self, action: Any) -> tuple:
+        self.steps += 1
+        late = self.steps == 6
+        seen = {key: part * 0 for key, part in self.see().items()} if late else self.see()
+        return seen, 1.0, late, late, {}
+
+
 class Thin(Sound):
     """Bytes whose planes are in the middle."""
 

@@ -16,6 +16,7 @@ from gymnasium.envs.registration import EnvSpec
 import polyplay
 from polyplay.core.errors import UserError
 from polyplay.core.tree import Field
+from polyplay.core.worker import Hyperparameters
 from polyplay.envs import Discrete, Envs
 from polyplay.envs.build import build_env, factory, not_an_env
 from polyplay.runs.flags import read_assignments
@@ -199,6 +200,7 @@ def test_cells_and_direction_are_symbols_unless_other_wrappers_take_their_place(
 
 WRAPPERS = """
 import gymnasium
+import numpy as np
 
 def halved(env):
     return gymnasium.wrappers.TransformReward(env, lambda r: r / 2)
@@ -213,6 +215,41 @@ def forgotten(env):
     halved(env)
 
 answer = 42
+
+class Levels(gymnasium.Env):  # shows and pays the level that reset() got
+    observation_space = gymnasium.spaces.Box(-1, 99, (1,))
+    action_space = gymnasium.spaces.Discrete(2)
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.level = np.array([-1.0 if options is None else options["level"]], np.float32)
+        self.steps = 0
+        return self.level, {}
+
+    def step(self, action):
+        self.steps += 1
+        return self.level, float(self.level[0]), self.steps == 5, False, {}
+
+class Older(Levels):
+    def reset(self, *, seed=None):
+        return super().reset(seed=seed)
+
+def levels(num_envs, **how):
+    return gymnasium.vector.SyncVectorEnv([Levels] * num_envs, **how)
+
+def levels_of_its_own(num_envs):
+    env = levels(num_envs)
+    env.__class__ = type("Own", (type(env),), {})
+    return env
+
+def curriculum(progress):
+    return {"level": round(10 * progress)}
+
+def number(progress):
+    return 3
+
+def broken(progress):
+    return {"level": 1 / 0}
 """
 
 
@@ -261,9 +298,90 @@ def test_values_are_literals_or_text():
     assert read_assignments("env_kwargs", words) == expected
 
 
+HOW = [
+    {"name": "my_wrappers:Levels", "inline": True},
+    {"name": "my_wrappers:Levels", "workers": 2},
+    {"name": "my_wrappers:levels", "inline": True},
+]
+
+
+@pytest.mark.parametrize("how", HOW)
+def test_every_reset_gets_the_options_or_those_of_the_run_s_progress(here, how):
+    """Single environments and vector ones, which then are made in mode DISABLED. Without a run the progress is 1."""
+
+    def levels(run=None, **given):
+        with closing(Envs(lanes=2, progress=run, **how, **given).open(0)) as pool:
+            for _ in range(12):
+                lanes, step = pool.recv()
+                if step["first"].all():
+                    yield step["obs"][:, 0].tolist()
+                if run is not None:
+                    run.set("remaining", run.remaining - 0.05)
+                pool.send(lanes, np.zeros(2, np.int64))
+
+    assert [*levels(reset_options={"level": 7})] == [[7.0, 7.0]] * 2
+    assert [*levels(reset_options="my_wrappers:curriculum")] == [[10.0, 10.0]] * 2
+    run = Hyperparameters(remaining=1.0)
+    assert [*levels(run, reset_options="my_wrappers:curriculum")] == [[0.0, 0.0], [3.0, 3.0]]
+
+
+@pytest.mark.parametrize("system", ["a2c", "impala"])
+def test_a_curriculum_follows_a_run_and_goes_on_with_it(here, system):
+    """Games of 5 steps whose return is 5 times the level; the level is a tenth of the progress."""
+    alone = {"replicas": 1} if system == "a2c" else {"actors": 1}
+    options = {"env": "my_wrappers:Levels", "network": "mlp", "lanes": 4, "unroll": 5, "reward": "none", **alone}
+    options |= {"serial": True, "tensorboard": False, "env_options": ("my_wrappers:curriculum",)}
+    run = polyplay.train(system, steps=1000, run="run", **options)
+
+    def played():
+        lines = (here / "run" / "episodes.jsonl").read_text().splitlines()
+        return [json.loads(line)["episodic_return"] / 5 for line in lines]
+
+    levels = played()
+    assert levels == sorted(levels)
+    assert {*levels} >= {*map(float, range(10))}
+    polyplay.resume("run", steps=2000)
+    more = played()[len(levels) :]
+    assert (min(more), max(more)) == (5.0, 10.0), "half of the longer run is done"
+    assert run.evaluate(episodes=2)["returns"] == [50.0, 50.0]
+    assert json.loads((here / "run" / "config.json").read_text())["options"]["env_options"] == [*options["env_options"]]
+
+
+def test_python_gives_options_as_a_dict_or_a_function(here):
+    import my_wrappers
+
+    common = {"env": "my_wrappers:Levels", "network": "mlp", "lanes": 4, "replicas": 1, "reward": "none"}
+    common |= {"steps": 200, "serial": True, "tensorboard": False}
+    run = polyplay.train("a2c", env_options={"level": 2}, run="run", **common)
+    assert run.evaluate(episodes=2)["returns"] == [10.0, 10.0]
+    run = polyplay.train("a2c", env_options=my_wrappers.curriculum, run="another", **common)
+    assert run.evaluate(episodes=2)["returns"] == [50.0, 50.0]
+    assert polyplay.check(my_wrappers.Levels, reset_options={"level": 2}, steps=50).status == 0
+
+
+RETURNS = r"allowed: NAME=VALUE …, or module:callable, a function of the run's progress \(0 to 1\) that returns a dict"
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
+        ({"env_options": ("level",)}, "--env-options: level given, allowed: NAME=VALUE, as in"),
+        ({"env_options": ("a=1", "my_wrappers:number")}, "my_wrappers:number given with others, allowed: one module:"),
+        ({"env_options": ("my_wrappers:curricula",)}, "has no 'curricula', did you mean 'curriculum'"),
+        ({"env_options": ("absent:one",)}, f"--env-options: absent:one given, no module 'absent'; .*{RETURNS}"),
+        ({"env_options": ("my_wrappers:answer",)}, f"answer is no callable but int; {RETURNS}"),
+        ({"env_options": ("my_wrappers:number",)}, f"number given, it returned int 3 at progress 0; {RETURNS}"),
+        ({"env_options": ("my_wrappers:broken",)}, f"broken given, it raised ZeroDivisionError: .*; {RETURNS}"),
+        (
+            {"env": "my_wrappers:Older", "env_options": ("level=1",)},
+            r"--env-options: given, but reset\(\) of Older takes none: write def reset",
+        ),
+        (
+            {"env": "my_wrappers:levels_of_its_own", "env_options": ("level=1",), "lanes": 2},
+            "--env-options: given, but Own resets lanes by itself, without options: make it in mode DISABLED, or give",
+        ),
+        ({"env": "toy:catch", "env_options": ("level=1",)}, "--env-options: toy:catch takes none"),
+        ({"env": "ALE/Pong-v5", "env_options": ("level=1",)}, "--env-options: ALE/Pong-v5 takes none"),
         ({"env_kwargs": ("gravity",)}, "--env-kwargs: gravity given, allowed: NAME=VALUE, as in"),
         ({"wrapper": ("halved",)}, "--wrapper: halved given, allowed: module:callable"),
         (

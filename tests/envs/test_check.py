@@ -152,7 +152,12 @@ ODD = [  # an environment, the rule, its level and what was seen; every other ru
     (broken.Thin, "images", "warning", "--network auto is an MLP, which reads the image [84, 8, 84] as 56,448 numbers"),
     (broken.OneSimulator, "copies", "failed", "on it shows something else where another one is stepped beside it"),
     (broken.OneGenerator, "seed", "failed", "got different seeds but draw from the same generator"),
-    (vectors.MildSame, "final-observation", "failed", "resets in the same step (SAME_STEP) and gives no info['"),
+    (
+        broken.Doom,
+        "final-observation",
+        "warning",
+        "a step that is both terminated and truncated shows only zeros, so it",
+    ),
     (broken.Beyond, "bounds", "warning", "; training looks at bounds after a reset only"),
     (broken.ResetsItself, "autoreset", "failed", "step 8: ResetsItself, lane 0: the step that ended an episode"),
     (lambda: broken.Restless(True), "autoreset", "warning", "reset() without an end"),
@@ -169,6 +174,12 @@ def test_what_a_run_lets_pass(env: Any, rule: str, level: str, says: str):
     assert (found[rule].level, report.status) == (level, int(level == "failed"))
     assert says in found[rule].seen
     assert found.keys() == {rule}
+
+
+def test_a_last_observation_that_is_lost_is_a_warning():
+    (found,) = [f for f in checking.check_env(vectors.MildCut, **QUICK).findings if f.name == "final-observation"]
+    assert found.level == "warning"
+    assert "MildCut gives no info['final_obs'] of an episode that was truncated" in found.seen
 
 
 def test_a_vector_environment_of_as_many_lanes_as_it_has_is_checked_with_all_of_them():

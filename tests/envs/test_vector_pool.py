@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from functools import partial
 from itertools import pairwise
+from pathlib import Path
 
 import gymnasium
 import numpy as np
@@ -340,7 +341,7 @@ MODES = [(kind, mode) for kind in ("sync", "async") for mode in (NEXT, SAME, OFF
 
 @pytest.mark.parametrize(("kind", "mode"), MODES)
 def test_gymnasium_s_own_are_the_convention_in_every_mode(kind, mode):
-    """Of CartPoles that end at different times. DISABLED draws more resets; the others have the same rows to the bit."""
+    """CartPoles end at different times. DISABLED draws more resets; the others have the same rows to the bit."""
 
     def make(num_envs: int = 4):
         return gymnasium.make_vec("CartPole-v1", num_envs, kind, {"autoreset_mode": mode}, max_episode_steps=30)
@@ -395,3 +396,22 @@ def test_same_step_and_next_step_give_the_same_losses_to_the_bit(system, tmp_pat
     found = losses(AutoresetMode.SAME_STEP)
     assert len(found.splitlines()) > 20
     assert found == losses(AutoresetMode.NEXT_STEP)
+
+
+HELD = {  # what the page says of each library, and the tests of this file that hold it
+    "Gymnasium, `SyncVectorEnv` and `AsyncVectorEnv`": "gymnasium_s_own",
+    "Gymnasium before 1.0": "lanes_that_end_together",  # Older
+    "ale-py, `AtariVectorEnv`": "ale_py_s_own",
+    "ManiSkill": "where_others_go_on",
+    "Isaac Lab": "isaac_lab_gives",
+    "Brax, in a `VectorEnv`": "a_last_observation_that_is_lost",  # Cut
+}
+
+
+def test_every_library_of_the_page_has_a_test():
+    page = Path(__file__).parents[2] / "docs" / "guides" / "vector_environments.md"
+    table = page.read_text().partition("## Libraries")[2].partition("\n## ")[0]
+    named = [line.split(" | ")[0].removeprefix("| ") for line in table.splitlines() if line.startswith("| ")]
+    assert named[1:] == [*HELD, "EnvPool"], "EnvPool: tests/envs/test_envpool.py"
+    for words in HELD.values():
+        assert any(name.startswith("test_") and words in name for name in globals())

@@ -100,6 +100,8 @@ CODE: list[tuple[dict[str, Any], list[tuple[str, str]]]] = [
     ({"wrapper": ["game:fn", "b:c"]}, [("wrapper", "game:fn"), ("wrapper", "b:c")]),
     ({"wrapper": {"strange:wrap": 0}}, [("wrapper", "strange:wrap")]),
     ({"network": "mlp(8)", "wrapper": 3, "env_kwargs": None, "vary": "x", "hosts": []}, []),
+    ({"env_options": ["a:b"]}, [("env_options", "a:b")]),
+    ({"env_options": ["level=3", "at=12:30"]}, []),
     (
         {"env_kwargs": ["wrappers=['evil:fn']", "make={'a': ['b:c']}"]},
         [("env_kwargs", "evil:fn"), ("env_kwargs", "b:c")],
