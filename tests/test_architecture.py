@@ -23,7 +23,7 @@ TOP = ["__init__", "__main__", "api"]
 # At most so many lines of code (bench/code_size.py). Whoever adds some takes some away, or says in the commit why not.
 BUDGET = {
     "core": 1911,
-    "envs": 4590,
+    "envs": 4592,
     "buffers": 2091,
     "games": 3578,
     "nets": 3275,
@@ -75,7 +75,7 @@ ASKED = {
         acting/actor 1 buffers/replay 1 core/worker 1 envs/atari 5 envs/pool 1 systems/_wiring 3""",
     "commands and names of a module of ours, by what was typed": "__init__ 1 cli/main 1 cli/gtp 1",
     "environments, spaces and wrappers of users and of other libraries": """
-        envs/build 12 envs/vector_pool 3 envs/lane 5 envs/masks 1 envs/pettingzoo 9 envs/rules 12 envs/saved_state 6
+        envs/build 14 envs/vector_pool 3 envs/lane 5 envs/masks 1 envs/pettingzoo 9 envs/rules 12 envs/saved_state 6
         envs/spaces 3 systems/_presets 1""",
     "functions, classes and values that a user gives": """
         core/user_modules 3 envs/pool 1 nets/factory 2 runs/options 4 runs/session 3""",

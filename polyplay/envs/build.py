@@ -322,7 +322,8 @@ class ResetOptions:
             _ = self.at(0.0), self.at(1.0)
 
     def __call__(self, **given: Any) -> Any:
-        return self.give(as_vector(self.make(**given)))
+        env = as_vector(self.make(**given))
+        return self.give(env) if hasattr(env, "reset") else env  # what is no environment is refused later
 
     def at(self, progress: float) -> dict[str, Any]:
         """The options that the curriculum returns. Raises UserError."""
@@ -343,9 +344,10 @@ class ResetOptions:
 
     def give(self, env: Any) -> Any:
         """The environment, whose resets get them from now on. Raises UserError."""
-        if not _takes(env.unwrapped, "options"):
+        inner = getattr(env, "unwrapped", env)
+        if not _takes(inner, "options"):
             need = "write def reset(self, *, seed=None, options=None)"
-            raise UserError(f"--env-options: given, but reset() of {type(env.unwrapped).__name__} takes none: {need}")
+            raise UserError(f"--env-options: given, but reset() of {type(inner).__name__} takes none: {need}")
         reset = env.reset
 
         @wraps(reset)

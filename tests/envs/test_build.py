@@ -20,7 +20,7 @@ from polyplay.core.worker import Hyperparameters
 from polyplay.envs import Discrete, Envs
 from polyplay.envs.build import build_env, factory, not_an_env
 from polyplay.runs.flags import read_assignments
-from tests.envs import faulty
+from tests.envs import faulty, players
 from tests.envs.faulty import Obedient
 
 
@@ -357,6 +357,22 @@ def test_python_gives_options_as_a_dict_or_a_function(here):
     run = polyplay.train("a2c", env_options=my_wrappers.curriculum, run="another", **common)
     assert run.evaluate(episodes=2)["returns"] == [50.0, 50.0]
     assert polyplay.check(my_wrappers.Levels, reset_options={"level": 2}, steps=50).status == 0
+
+
+def test_matches_of_several_players_get_options_too():
+    seen = []
+
+    class Match(players.Scripted):
+        def reset(self, seed=None, options=None):
+            seen.append(options)
+            return super().reset(seed)
+
+    with closing(Envs(lambda: Match(length=2), 3, inline=True, reset_options={"level": 7}).open(0)) as pool:
+        for _ in range(4):
+            lanes, _row = pool.recv()
+            pool.send(lanes, np.zeros(3, np.int64))
+    assert seen
+    assert all(given == {"level": 7} for given in seen)
 
 
 RETURNS = r"allowed: NAME=VALUE …, or module:callable, a function of the run's progress \(0 to 1\) that returns a dict"
