@@ -142,15 +142,21 @@ def as_vector(env: Any) -> Any:
     return inner if not isinstance(env, VectorEnv) and is_vector(inner) else env
 
 
+def named_mode(env: Any) -> Any:
+    """What a vector environment says of how it resets; None: nothing."""
+    said = getattr(env.unwrapped, "autoreset_mode", None)
+    if said is None and env.metadata is not VectorEnv.metadata:  # ale-py writes its mode into this one, of the class
+        said = env.metadata.get("autoreset_mode")
+    return said
+
+
 def autoreset_mode(env: Any) -> AutoresetMode | None:
     """How a vector environment resets; SAME_STEP where it does not say, as in Gymnasium before 1.0. None: it says
     something unknown, or is none.
     """
     if not is_vector(env):
         return None
-    said = getattr(env.unwrapped, "autoreset_mode", None)
-    if said is None and env.metadata is not VectorEnv.metadata:  # ale-py writes its mode into this one, of the class
-        said = env.metadata.get("autoreset_mode")
+    said = named_mode(env)
     said = AutoresetMode.SAME_STEP if said is None else said
     word = said.value if isinstance(said, AutoresetMode) else str(said).replace("_", "")
     return next((mode for mode in AutoresetMode if mode.value.lower() == word.lower()), None)
@@ -180,7 +186,7 @@ def single_lane(make: Factory, title: str) -> gymnasium.Env | VectorEnv:
         return env
     with contextlib.suppress(Exception):
         env.close()
-    given = f"{type(env.unwrapped).__name__} says autoreset_mode {env.metadata.get('autoreset_mode')!r} in its metadata"
+    given = f"{type(env.unwrapped).__name__} says autoreset_mode {named_mode(env)!r}"
     raise UserError(f"{title}: {given}, allowed: {', '.join(mode.name for mode in AutoresetMode)}")
 
 

@@ -22,10 +22,10 @@ from numpy.typing import ArrayLike
 from polyplay.core import tree
 from polyplay.core.errors import EnvFailure, UserError
 from polyplay.core.tree import Batch, Tree
-from polyplay.envs import rules, spaces
+from polyplay.envs import build, rules, spaces
 from polyplay.envs.atari import Atari, actions_of, rom
 from polyplay.envs.base_pool import BasePool
-from polyplay.envs.build import autoreset_mode, build_vector, factory, is_vector, mask_note, one_line, resets_lanes
+from polyplay.envs.build import autoreset_mode, factory, is_vector, mask_note, one_line
 from polyplay.envs.lane import action_reader, check_contains, observation_writer
 from polyplay.envs.masks import KEY
 from polyplay.envs.pool import Envs, Lanes, lane_seeds, need, options
@@ -78,8 +78,9 @@ def lane_flags(n: int, *given: ArrayLike) -> list[np.ndarray]:
 
 
 FINAL = "final_obs", "final_observation"  # keys of info; the second is of older ones
-LOST = """gives no info['final_obs'] of an episode that was truncated: learning takes the value of the observation
-before the lost one. Have it return final_obs (Isaac Lab: compute_final_obs=True), or make it in mode NEXT_STEP"""
+LOST = """gives no info['final_obs'] where an episode ends: after a truncation learning takes the value of the
+observation before. Have it return final_obs (Isaac Lab: compute_final_obs=True), or make it in mode NEXT_STEP"""
+UNSAID = "; it does not say how it resets, which is taken for SAME_STEP: set its metadata['autoreset_mode']"
 
 
 class VectorLanes:
@@ -94,7 +95,7 @@ class VectorLanes:
         self.read = observation_writer(self.space, rows["obs"], slice(None))
         self.seen = tree.map(np.zeros_like, rows["obs"])  # of all lanes, of which rows get some
         self.see = observation_writer(self.space, self.seen, slice(None))
-        self.undone = resets_lanes(env)
+        self.undone = build.resets_lanes(env)
         self.unseen = np.zeros(self.n)  # rewards
 
     def begin(self, seeds: list[int]) -> None:
@@ -163,8 +164,10 @@ class VectorLanes:
         self.see(obs)
         self._show(ended == over)
         lost = over & ~ended & ~self._show_last(info, over & ~ended)
-        if (lost & ends[1].astype(bool) & ~ends[0].astype(bool)).any():
-            self.say("final-observation", f"{type(self.env.unwrapped).__name__} {' '.join(LOST.split())}")
+        unsaid = build.named_mode(self.env) is None
+        if (lost & (unsaid | ~ends[0].astype(bool))).any():
+            text = f"{type(self.env.unwrapped).__name__} {' '.join(LOST.split())}{UNSAID * unsaid}"
+            self.say("final-observation", text)
         if self.undone and ended.any():
             self.see(self._reset(ended))
             self._show(ended)
@@ -258,7 +261,7 @@ class VectorPool(BasePool):
     def _one(self, envs: Envs, width: int) -> VectorEnv:
         try:
             with seeding_torch():
-                env = build_vector(factory(envs.name, envs.options, envs.progress), width)
+                env = build.build_vector(factory(envs.name, envs.options, envs.progress), width)
         except UserError:
             raise
         except (Exception, SystemExit) as e:

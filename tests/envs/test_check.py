@@ -179,7 +179,7 @@ def test_what_a_run_lets_pass(env: Any, rule: str, level: str, says: str):
 def test_a_last_observation_that_is_lost_is_a_warning():
     (found,) = [f for f in checking.check_env(vectors.MildCut, **QUICK).findings if f.name == "final-observation"]
     assert found.level == "warning"
-    assert "MildCut gives no info['final_obs'] of an episode that was truncated" in found.seen
+    assert "MildCut gives no info['final_obs'] where an episode ends" in found.seen
 
 
 def test_a_vector_environment_of_as_many_lanes_as_it_has_is_checked_with_all_of_them():

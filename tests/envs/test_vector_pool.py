@@ -216,7 +216,7 @@ class Pooled(Counting):
 
 
 REFUSED = [
-    (vectors.Unknown, {}, "Unknown: Unknown says autoreset_mode 'sometimes' in its metadata, allowed: NEXT_STEP, SAME"),
+    (vectors.Unknown, {}, "Unknown: Unknown says autoreset_mode 'sometimes', allowed: NEXT_STEP, SAME"),
     (Pooled, {}, "Pooled: is an EnvPool, .* give --env envpool:TASK"),
     (vectors.three, {}, "three: makes 3 environments, but a group of the pool has lanes=4: give the function a para"),
     (Counting, {"at_once": 2}, r"Counting: .* steps all its lanes at once, without at_once=2"),
@@ -313,7 +313,8 @@ def test_a_last_observation_that_is_lost_is_the_one_before_it_never_the_reset_s(
             assert last == before
             assert first == [0, last[1] + 1], "of the next episode"
     (said,) = pool.remarks
-    assert "gives no info['final_obs'] of an episode that was truncated" in said
+    assert "gives no info['final_obs'] where an episode ends: after a truncation learning takes" in said
+    assert "does not say" not in said
     assert "(rule final-observation" in said
     assert "\n" not in said
 
@@ -322,6 +323,14 @@ def test_an_episode_that_terminates_needs_no_last_observation():
     pool = opened(vectors.Same, 3)
     walk(pool, np.zeros((6, 3), np.int64))
     assert pool.remarks == []
+
+
+def test_one_that_does_not_say_how_it_resets_and_loses_last_observations_is_told_so():
+    """It may well be one of NEXT_STEP, whose rows then are wrong."""
+    pool = opened(vectors.Silent, 3)
+    walk(pool, np.zeros((6, 3), np.int64))
+    (said,) = pool.remarks
+    assert "it does not say how it resets, which is taken for SAME_STEP: set its metadata['autoreset_mode']" in said
 
 
 @pytest.mark.parametrize("said", [SAME, "SameStep", "same_step", "SAME_STEP", None])

@@ -115,6 +115,10 @@ class Cut(Same):
         return obs, reward, truncated, over, info
 
 
+class Silent(Same):
+    metadata = {}  # noqa: RUF012
+
+
 class Unknown(Counting):
     metadata = {"autoreset_mode": "sometimes"}  # noqa: RUF012
 
