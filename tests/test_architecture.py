@@ -23,7 +23,7 @@ TOP = ["__init__", "__main__", "api"]
 # At most so many lines of code (bench/code_size.py). Whoever adds some takes some away, or says in the commit why not.
 BUDGET = {
     "core": 1911,
-    "envs": 4598,
+    "envs": 4600,
     "buffers": 2091,
     "games": 3578,
     "nets": 3275,

@@ -12,16 +12,18 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from gymnasium import spaces
 
 import polyplay
 from polyplay.cli import main
 from polyplay.core.errors import Finding, UserError
+from polyplay.envs import Envs, rules
 from polyplay.envs import check as checking
-from polyplay.envs import rules
 from polyplay.envs.check import Trial
 from polyplay.envs.pool import spec_of_spaces
 from polyplay.envs.rules import RULES
+from polyplay.learning import losses
 from polyplay.nets import factory
 from tests.envs import broken, vectors
 from tests.games.traits import NAME as TRAITS
@@ -174,6 +176,19 @@ def test_what_a_run_lets_pass(env: Any, rule: str, level: str, says: str):
     assert (found[rule].level, report.status) == (level, int(level == "failed"))
     assert says in found[rule].seen
     assert found.keys() == {rule}
+
+
+def test_an_end_with_both_flags_is_terminal():
+    """The value of ViZDoom's zeros, 100 here, is no part of any target."""
+    with contextlib.closing(Envs(broken.Doom, 1, inline=True).open(0)) as pool:
+        rows = []
+        for _ in range(7):
+            lanes, row = pool.recv()
+            rows.append({key: torch.from_numpy(row[key].copy()) for key in ("reward", "terminated", "first")})
+            pool.send(lanes, np.zeros(1, np.int64))
+    steps = losses.transitions({key: torch.stack([row[key] for row in rows]) for key in rows[0]}, gamma=1.0)
+    targets = losses.n_step(steps, torch.full((7, 1), 100.0))[:, 0]
+    assert targets.tolist() == [6.0, 5.0, 4.0, 3.0, 2.0, 1.0]
 
 
 def test_a_last_observation_that_is_lost_is_a_warning():

@@ -217,6 +217,11 @@ class Pooled(Counting):
 
 REFUSED = [
     (vectors.Unknown, {}, "Unknown: Unknown says autoreset_mode 'sometimes', allowed: NEXT_STEP, SAME"),
+    (
+        vectors.NeverResets,
+        {},
+        "NeverResets: .* says autoreset_mode .*DISABLED.*, allowed: NEXT_STEP, SAME_STEP$",
+    ),
     (Pooled, {}, "Pooled: is an EnvPool, .* give --env envpool:TASK"),
     (vectors.three, {}, "three: makes 3 environments, but a group of the pool has lanes=4: give the function a para"),
     (Counting, {"at_once": 2}, r"Counting: .* steps all its lanes at once, without at_once=2"),

@@ -210,6 +210,12 @@ class Pair(gymnasium.Env):
         return {"at": self.at, "n": 5 + self.n}, float(action.sum()), False, self.n == 3, {}
 
 
+class NeverResets(IsaacLab):
+    """It would be reset by reset(env_ids=…)."""
+
+    metadata = {"autoreset_mode": OFF}  # noqa: RUF012
+
+
 def obedient(num_envs: int, autoreset_mode: AutoresetMode) -> VectorEnv:
     return SyncVectorEnv([partial(Obedient, length=2 + i) for i in range(num_envs)], autoreset_mode=autoreset_mode)
 
