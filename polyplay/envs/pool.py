@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from polyplay.envs.shared_rows import Seating
 
 WRAPPERS = "wrappers"  # an option of every Gymnasium environment, see Envs.wrappers
-RESET = "reset options"  # likewise, see Envs.reset_options
+RESET = "reset options"  # another, see Envs.reset_options
 APART = {WRAPPERS: "--wrapper", RESET: "--env-options"}  # these two by the flags that set them
 EPISODE_CUT = "polyplay.cut"  # a key of a step's info: for the learner an episode ends here, though the game goes on
 Factory = Callable[..., Any]  # makes a gymnasium.Env, or a VectorEnv
