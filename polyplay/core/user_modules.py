@@ -77,6 +77,21 @@ def look_up(module: ModuleType, name: str) -> Any:
     return found
 
 
+def find(name: str, option: str, allowed: str) -> Any:
+    """What module:NAME names, which was given for `option`. Raises UserError."""
+    module, _, attribute = name.partition(":")
+    found = import_module(module, name, option, allowed)
+    try:
+        return look_up(found, attribute)
+    except AttributeError:
+        raise UserError(f"{option}: {name} given, but {module} has no {attribute!r}; allowed: {allowed}") from None
+
+
+def title(given: Any) -> str:
+    """A name, or that of a function or a class; of other callables their class's."""
+    return given if isinstance(given, str) else getattr(given, "__qualname__", type(given).__name__)
+
+
 PARSERS = ("argparse", "optparse", "getopt", "click", "typer", "absl", "tyro", "fire", "hydra", "docopt")
 
 

@@ -5,10 +5,11 @@ What a learner is to do, one update of it, what it counts and saves.
 
 from __future__ import annotations
 
+import contextlib
 import math
 import time
 from collections.abc import Callable, Generator, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import pairwise
 from types import SimpleNamespace
@@ -19,7 +20,7 @@ import torch
 from torch import Tensor
 
 from polyplay.buffers.rollout_queue import Collator, RolloutQueue, RolloutSlots
-from polyplay.core import checkpoint, tree
+from polyplay.core import checkpoint, tree, user_modules
 from polyplay.core.errors import NotFinite, UserError
 from polyplay.core.tree import Batch
 from polyplay.core.worker import Holder, Hyperparameters, WorkerContext
@@ -252,6 +253,15 @@ class Runner:
 # What a learner is to do: network, loss, update, hyperparameters, how long.
 
 
+@contextlib.contextmanager
+def own_loss(title: str) -> Iterator[None]:
+    """Name the option in what is said of a loss."""
+    try:
+        yield
+    except UserError as e:
+        raise UserError(str(e).replace("LearnerSpec.loss:", f"--loss: {title}:", 1)) from None
+
+
 @dataclass(frozen=True)
 class LearnerSpec(Holder):
     """What a learner is to do, besides wiring: network, loss, update, hyperparameters, how long. An actor-critic's loss
@@ -294,6 +304,25 @@ class LearnerSpec(Holder):
             text = "a part that refuses losses given, but replicas average gradients"
             raise UserError(f"LearnerSpec.parts: {text}: leave it out, or use another update")
         self.update.fit(self.policy)
+
+    def with_loss(self, make: Callable[[Loss], Loss] | str) -> LearnerSpec:
+        """Return the same with the loss that make(loss) returns, of the loss that it has. make: a function, or
+        module:callable. Raises UserError: it returns no loss that a learner can call.
+        """
+        title = user_modules.title(make)
+        allowed = "module:callable, a function of the system's loss that returns a polyplay.extend.Loss"
+        call = user_modules.find(make, "--loss", allowed) if isinstance(make, str) else make
+        own = self.loss.loss if isinstance(self.loss, WithAuxiliary) else self.loss
+        try:
+            made = call(own)
+        except UserError:
+            raise
+        except Exception as e:
+            why = (str(e).splitlines() or [""])[0]
+            why = f"{title}({type(own).__name__}) raised {type(e).__name__}: {why}"
+            raise UserError(f"--loss: {why}; allowed: {allowed}") from e
+        with own_loss(title):
+            return replace(self, loss=made)
 
     @property
     def agent(self) -> int:

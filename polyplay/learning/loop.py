@@ -6,6 +6,7 @@ learner's own, from a queue of rollouts or chunks, from a replay of either, or f
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import math
 import time
@@ -45,6 +46,7 @@ from polyplay.learning.unreal import WithAuxiliary, specs_of
 from polyplay.nets.actor_critic import ActorCritic
 from polyplay.nets.device import page_lock, to_host
 from polyplay.nets.factory import build_network
+from polyplay.nets.policy import Policy
 from polyplay.weights.params import FlatParams, Params
 
 # The loop, and what it asks of where batches come from.
@@ -185,12 +187,12 @@ def learn(ctx: WorkerContext, *, source: Source, spec: LearnerSpec, publish: Any
         learner.close()
 
 
-# A user's own loss is tried with zeros, so that misfits show before any worker starts.
+# A user's own loss is tried with made-up rows, so that misfits show before any worker starts.
 
 
 def try_loss(source: Source, spec: LearnerSpec) -> None:
-    """Score rows of two lanes, or two items of a replay. Raises UserError. What the loss itself raises, of zeros, is no
-    misfit: a worker tells of it.
+    """Score rows of two lanes, or two items of a replay. Raises UserError: the loss gives no LossOutput, or one that is
+    not finite. An exception of the loss itself, from made-up rows, is no misfit: a worker tells of it.
     """
     if spec.passes is not None and source.replay is not None:
         raise UserError("LearnerSpec: passes given with a replay, allowed: with a source of rollouts, as Inline")
@@ -199,42 +201,67 @@ def try_loss(source: Source, spec: LearnerSpec) -> None:
         return
     policy = build_network(spec.policy, 0)
     try:
-        loss, zeros = copy.deepcopy(spec.loss), _zeros(source, policy.spec())
-        if zeros is None:
+        loss, batch = copy.deepcopy(spec.loss), _example(source, policy)
+        if batch is None:
             return
         run = Runner(policy, policy if any(part.vectors for part in spec.parts) else None, loss, FlatParams(policy))
-        run.hyper = _Known(spec.hyperparameters.all())
-        batch = tree.map(torch.from_numpy, zeros)
-        batch |= {"mask": tree.map(torch.ones_like, batch["mask"])} if "mask" in batch else {}
+        run.hyper = _Known("hyperparameter", spec.hyperparameters.all())
         state = batch.get("state", policy.initial(2))
         if spec.passes is not None:
             parts = Minibatches(batch, state, loss.prepare(batch), batch["version"].numpy(), loss.whole)
             batch, state = parts.take(parts.places)
-        run(batch, state, 0)
+        scored = run(_Known("field of a batch", batch), state, 0)
     except UserError:
         raise
     except Exception:
         return
+    if not scored.loss.isfinite():
+        where = f"LearnerSpec.loss: class {type(own).__name__}: __call__ gave {float(scored.loss)}"
+        raise UserError(f"{where} for a batch of made-up rows with numbers from 0 to 1; it must be finite")
 
 
-class _Known(dict[str, float]):
-    """Hyperparameters that there are."""
+class _Missing(UserError, KeyError):
+    """A loss asks for what it is not given."""
 
-    def __missing__(self, name: str) -> float:
-        raise UserError(f"LearnerSpec.loss: no hyperparameter {name!r} given; its loss may ask for {', '.join(self)}")
+    __str__ = Exception.__str__  # a KeyError's is quoted
 
 
-def _zeros(source: Source, outputs: Spec) -> Batch | None:
-    """Three rows of two lanes as a source gives them, or two items; None: a source of a user's own. outputs: what a
-    policy says in a row.
+class _Known(dict[str, Any]):
+    """What a loss is given, by name. kind: what such a thing is called."""
+
+    def __init__(self, kind: str, values: Mapping[str, Any]):
+        super().__init__(values)
+        self.kind = kind
+
+    def __missing__(self, name: str) -> Any:
+        raise _Missing(f"LearnerSpec.loss: no {self.kind} {name!r} given; its loss may ask for {', '.join(self)}")
+
+
+def _example(source: Source, policy: Policy) -> Batch | None:
+    """Three rows of two lanes as a source gives them, or two items: floats from 0 to 1, other numbers 0, every action
+    legal, and what the policy acts in the first row; None: a source of a user's own.
     """
     if source.replay is not None:
-        return tree.zeros(replace(source.replay, batch=2).drawn(), ())
-    if source.envs is not None:
-        return tree.zeros(rows_of(source.envs.spec, outputs), (3, 2))
-    if not isinstance(queue := source.edge, RolloutQueue | TrainingQueue):
+        fields = replace(source.replay, batch=2).drawn()
+    elif source.envs is not None:
+        fields = tree.widen(rows_of(source.envs.spec, policy.spec()), (3, 2))
+    elif isinstance(queue := source.edge, RolloutQueue | TrainingQueue):
+        fields = tree.widen(specs_of(queue.rows, 2 if isinstance(queue, TrainingQueue) else 3), (3, 2))
+    else:
         return None
-    return tree.zeros(specs_of(queue.rows, 2 if isinstance(queue, TrainingQueue) else 3), (3, 2))
+    draw = torch.Generator().manual_seed(0)
+    batch: Batch = tree.map(torch.from_numpy, tree.zeros(fields))
+    for path, x in tree.leaves(batch):
+        if x.is_floating_point():
+            x.uniform_(generator=draw)
+        elif path.partition("/")[0] == "mask":
+            x.fill_(1)
+    with contextlib.suppress(Exception), torch.no_grad():  # a network that acts by other rows
+        row: Batch = {k: tree.at(batch[k], 0) for k in ("obs", "mask", "events") if k in batch}
+        row |= {"reward": torch.zeros(2), "first": torch.zeros(2, dtype=torch.bool)}
+        row["noise"] = torch.rand((2, policy.noise), generator=draw)
+        tree.write(batch, ..., {k: x for k, x in policy.act(row, policy.initial(2))[0].items() if k in batch})
+    return batch
 
 
 # Act and learn in one loop with the same weights.

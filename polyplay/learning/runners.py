@@ -443,8 +443,7 @@ class CompiledRunner(Runner):
         target = flat.new_zeros(0) if of_target is None else of_target.flat.detach()
         # whether it takes the optimizer's step too: where nobody has a say between the loss and that
         spec = learner.spec.update
-        usual = type(spec) is Local and type(spec.optim) is OptimizerSpec  # a user's may step otherwise
-        self.steps = usual and not any(part.admit for part in learner.parts)
+        self.steps = type(spec) is Local and spec.optim.pure and not any(part.admit for part in learner.parts)
         state = [*optimizer_state(update.optimizer).values()] if self.steps else []
         self.values = np.zeros(len(run.hyper) + self.steps, np.float32)
         self.own = [flat[:at], flat[at:], target, run.vector.grad, *state, torch.from_numpy(self.values)]

@@ -246,13 +246,13 @@ class NetworkFactory(PolicyFactory):
     def title(self) -> str:
         """The network's name, and its core if it has one."""
         core = self.options.get("core", "none")
-        return _title(self.name) if core == "none" else f"{_title(self.name)} + {core}"
+        return user_modules.title(self.name) if core == "none" else f"{user_modules.title(self.name)} + {core}"
 
     @property
     def choice(self) -> str:
         """What `auto` stands for, and what it reads in another way than one may think."""
         if callable(self.name):
-            return _title(self.name)
+            return user_modules.title(self.name)
         name, colon, rest = self.name.partition("(")
         known = _auto(self.spec.obs) if name == "auto" else name
         chosen = f"{known}{colon}{rest}" + (", chosen by auto" if name == "auto" else "")
@@ -263,11 +263,6 @@ class NetworkFactory(PolicyFactory):
             style = _resolve(name, self.spec, "auto")[2]
             clauses.append(f"initial weights {style}")
         return "; ".join(clauses)
-
-
-def _title(name: str | Builder) -> str:
-    """A name, or that of a function or a class; of other callables their class's."""
-    return name if isinstance(name, str) else getattr(name, "__qualname__", type(name).__name__)
 
 
 def read_layers(name: str | Builder, spec: EnvSpec) -> tuple[str | Builder, dict[str, Any]]:
@@ -302,7 +297,7 @@ def _resolve(name: str | Builder, spec: EnvSpec, init: str) -> tuple[str, Builde
     """The network's title, the function that makes its torso, and the initialisation of head and core."""
     own = "orthogonal" if init == "auto" else init
     if callable(name):
-        return _title(name), name, own
+        return user_modules.title(name), name, own
     known = _auto(spec.obs) if name == "auto" else name
     if known in NETS:
         style: str = inspect.signature(NETS[known]).parameters["init"].default if init == "auto" else init
@@ -316,14 +311,8 @@ def _resolve(name: str | Builder, spec: EnvSpec, init: str) -> tuple[str, Builde
 
 def _load(name: str) -> Builder:
     """What "module:callable" names. Raises UserError."""
-    module, _, attribute = name.partition(":")
     allowed = f"auto, {', '.join(NETS)}, or module:callable, a function of the EnvSpec"
-    found: Any = user_modules.import_module(module, name, "--network", allowed)
-    try:
-        found = user_modules.look_up(found, attribute)
-    except (AttributeError, TypeError, ValueError) as error:
-        hint = "write module:callable, with its folder on PYTHONPATH"
-        raise UserError(f"--network: {name!r} could not be loaded: {error}; {hint}") from error
+    found: Builder = user_modules.find(name, "--network", allowed)
     if not callable(found):
         raise UserError(f"--network: {name!r} is no function of the EnvSpec, but {type(found).__name__}")
     return found

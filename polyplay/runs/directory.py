@@ -193,6 +193,7 @@ def _has_open(pid: int, directory: Path) -> bool:
 
 OWN = ("ALE/", "game:", "arena:", "envpool:")  # beginnings of environments that import nothing of the user's
 MAIN = "__main__"  # the program that runs; workers and the command line have none of the user's
+NAMING = ("network", "optimizer", "loss", "wrapper")  # options that may be module:callable
 CLUSTER = "ray:"  # its machines and this one execute what they send each other
 PROGRAM = "gtp:"
 NAMED = re.compile(r"[^\W\d][\w.]*:[^\W\d][\w.]*")  # module:callable
@@ -243,12 +244,12 @@ def code_of(config: Row) -> list[tuple[str, str]]:
     found = [("system", name) for name in (str(config.get("system", "")),) if ":" in name]
     envs = [name for name in words.get("env", ()) if not name.startswith(OWN)]
     found += [("env", name) for name in envs if ":" in name.removeprefix("toy:")]
-    found += [(option, name) for option in ("network", "wrapper") for name in words.get(option, ()) if ":" in name]
+    found += [(option, name) for option in NAMING for name in words.get(option, ()) if ":" in name]
     found += [("env_options", name) for name in words.get("env_options", ()) if ":" in name.partition("=")[0]]
     for word in words.get("env_kwargs", ()):  # some environments build others by name
         found += [("env_kwargs", name) for name in NAMED.findall(word.partition("=")[2])]
-    for word in words.get("vary", ()):  # networks and environments that a population may choose from
-        if word.startswith(("env=", "network=")):
+    for word in words.get("vary", ()):  # what a population may choose from
+        if word.startswith(("env=", "network=", "optimizer=")):
             found += [("vary", name) for name in word.partition("=")[2].split(",") if ":" in name]
     return found + [("hosts", name) for name in words.get("hosts", ()) if name.startswith(CLUSTER) and name != CLUSTER]
 

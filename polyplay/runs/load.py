@@ -32,24 +32,25 @@ from polyplay.workers.role import Placement
 # it again, or has it from the run that began in this process, or by its name in the program that runs.
 
 
-FIELDS = ("env", "network")
+LEARNING = ("optimizer", "loss")
+FIELDS = ("env", "network", *LEARNING)
 _given: dict[Path, dict[str, Any]] = {}  # to runs of this process, by the directory
 
 
-def objects_of(values: Settings | Mapping[str, Any]) -> dict[str, Any]:
-    """Those of some settings."""
-    found = values if isinstance(values, Mapping) else vars(values)
+def objects_of(*values: Settings | Mapping[str, Any]) -> dict[str, Any]:
+    """Those of some settings and options."""
+    found = {k: v for each in values for k, v in (each if isinstance(each, Mapping) else vars(each)).items()}
     return {name: found[name] for name in FIELDS if callable(found.get(name))}
 
 
-def remember(directory: Path, settings: Settings) -> None:
+def remember(directory: Path, settings: Settings, options: RunOptions) -> None:
     """This run has these."""
-    _given[directory.resolve()] = objects_of(settings)
+    _given[directory.resolve()] = objects_of(settings, options)
 
 
 def find_objects(directory: Path, config: Row) -> dict[str, Any]:
     """Those that the program that runs has, and for those that nobody can find a function that says so when it is
-    called: acting and looking at a run may need neither. config: of config.json.
+    called: acting and looking at a run may need neither. config: of config.json, options among them.
     """
     found: dict[str, Any] = {}
     for name in FIELDS:
@@ -114,15 +115,21 @@ def split_checkpoint(path: Path) -> tuple[Path, str | None]:
 
 
 def load_run(
-    directory: Path, trust: bool = False, population: bool = False, given: Mapping[str, Any] | None = None
+    directory: Path,
+    trust: bool = False,
+    population: bool = False,
+    given: Mapping[str, Any] | None = None,
+    learns: bool = False,
 ) -> tuple[Page, Settings, RunOptions, Row]:
     """(its system's page, settings, options, config.json) of a run, with a line about each file that it executes by
     name. given: its environment or network, as objects. Raises UserError: also where it was made elsewhere, unless
-    `trust`, or is a population, unless that may be.
+    `trust`, or is a population, unless that may be. learns: it continues; to look at it takes no optimizer and no loss
+    that were objects.
     """
     config = read_config(directory, whole=True, population=population)
     known = _given.get(directory.resolve(), {})
-    own = {name: v for name, v in known.items() if run_options.json_value(v) == config["config"].get(name)}
+    values = {**config["options"], **config["config"]}
+    own = {name: v for name, v in known.items() if run_options.json_value(v) == values.get(name)}
     own |= given or {}
     for line in check_trust(directory, config, trust, own):
         print(f"polyplay: {line}", file=sys.stderr)
@@ -130,8 +137,12 @@ def load_run(
     options = run_options.to_json(RunOptions())  # what is newer than the run has its default; what is gone is left out
     options |= {name: value for name, value in config["options"].items() if name in options}
     settings = run_options.from_json(page.Config, config["config"])
-    settings = replace(settings, **{**find_objects(directory, config["config"]), **own})
-    return page, settings, run_options.from_json(RunOptions, options), config
+    own = {**find_objects(directory, values), **own}
+    own |= (
+        {} if learns else {k: v for k, v in {**vars(page.Config()), "loss": None}.items() if k in own and k in LEARNING}
+    )
+    made = run_options.from_json(RunOptions, options)
+    return page, run_options.replace_known(settings, own), run_options.replace_known(made, own), config
 
 
 def read_spaces(directory: Path) -> pool.EnvSpec:
@@ -160,7 +171,7 @@ def check_spaces(directory: Path, envs: pool.Envs) -> None:
             raise UserError(f"RUN: {envs.title} {what} {is_}, but {trained}; to go on with others, {cure}")
 
 
-CREW = ("seed", "on", "serial", "trace", "steps", "reuse", "compile", "host_wait")
+CREW = ("seed", "on", "serial", "trace", "steps", "reuse", "compile", "host_wait", "loss")
 FAULTS = ("step_timeout", "max_restarts")  # of environments
 
 
@@ -206,7 +217,7 @@ def wire_system(page: Page, settings: Settings, crew: Crew) -> System:
         raise UserError(f"memory: there is too little for {' '.join(changed) or 'these settings'}: lower it") from None
     if not isinstance(wired, System):
         raise UserError(f"SYSTEM: build of {page.name} answers {type(wired).__name__}, but it must be a System")
-    return wired
+    return wired if crew.loss is None or wired.spec is None else replace(wired, spec=crew.learner.spec)
 
 
 @contextlib.contextmanager

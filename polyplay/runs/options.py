@@ -37,7 +37,7 @@ GROUPS = {  # what none names belongs to the algorithm, or to the run
     "environment": "env lanes atari env_kwargs env_options wrapper life_loss inputs actions reward reward_scale "
     "env_workers groups step_timeout max_restarts",
     "network": "network hidden activation core core_size width head dueling init",
-    "algorithm": "",
+    "algorithm": "loss",
     "optimizer": "learning_rate anneal change optimizer optimizer_eps decay max_grad_norm reduction",
     "exploration": "entropy_cost epsilon epsilon_decay_steps sigma noise",
     "replay": "ratio capacity learning_starts evict_every alpha beta prefetch replay_workers sequence burn_in",
@@ -228,6 +228,9 @@ class RunOptions:
     change: tuple[str, ...] = ()
     # hyperparameters that have other values later: NAME=VALUE@AT,VALUE@AT. Each value holds from AT on, a part of the
     # run (0, 0.5) or agent steps (10M), until the next one. May be given several times (docs/guides/runs_and_plots.md)
+    loss: str | None = None
+    # your own loss, as module:callable: a function that takes the system's Loss and returns a Loss
+    # (docs/guides/own_loss.md; none: the system's)
     serial: bool = False  # run all workers in one process and one thread: deterministic, and a debugger works
     on: Literal["process", "thread"] = "process"  # workers are processes or threads
     step_timeout: Seconds = 60.0
@@ -371,7 +374,7 @@ def _choose(page: Page, given: Mapping[str, object], source: str, file: OptionFi
     _check_length({**written, **given})
     name, base = _preset(page, {**written, **given})
     base, wishes = _presets.with_fastest(base, serial=bool({**written, **given}.get("serial")))
-    plain, options = page.Config(), _replace_known(RunOptions(preset=name), wishes)
+    plain, options = page.Config(), replace_known(RunOptions(preset=name), wishes)
     sources = dict.fromkeys(types, "default")
     changed = {k for k, value in vars(base).items() if value != vars(plain)[k]}
     sources |= dict.fromkeys([*changed, *wishes], f"preset {name}")
@@ -381,7 +384,7 @@ def _choose(page: Page, given: Mapping[str, object], source: str, file: OptionFi
         sources |= dict.fromkeys(written, f"config {file.path}")
     sources |= dict.fromkeys(given, source)
     asked = {k: v for k, v in {**written, **given}.items() if k != "preset"}
-    settings, options = _replace_known(base, asked), _replace_known(options, asked)
+    settings, options = replace_known(base, asked), replace_known(options, asked)
     if "network" not in asked and asked.get("core", "none") != "none":
         settings = _presets.use_shared_torso(settings)
     if options.hidden or options.activation:
@@ -404,7 +407,7 @@ def _preset(page: Page, given: Mapping[str, object]) -> tuple[str, Settings]:
     name, env = str(given.get("preset", _presets.AUTO)), given.get("env")
     automatic = name == _presets.AUTO
     if automatic:
-        made = how_made(_replace_known(RunOptions(), {k: given[k] for k in HOW_MADE if k in given}))
+        made = how_made(replace_known(RunOptions(), {k: given[k] for k in HOW_MADE if k in given}))
         name = _presets.choose(page, page.Config().env if env is None else env, **made)
     return name, _presets.settings(page, name, env, automatic)
 
@@ -436,7 +439,7 @@ def override(options: RunOptions, changes: Mapping[str, object]) -> RunOptions:
     """Options of a resumed run with `changes`."""
     changes = flags.check_keywords(changes, flags.option_types(RunOptions), "resume")
     cleared = {"quiet": False} if changes.get("verbose") else {"verbose": False} if changes.get("quiet") else {}
-    return _replace_known(options, cleared | changes)
+    return replace_known(options, cleared | changes)
 
 
 def adjust(page: Page, settings: Settings, changes: Mapping[str, object]) -> tuple[Settings, dict[str, object]]:
@@ -512,7 +515,7 @@ def json_value(value: object) -> object:
     return [json_value(v) for v in value] if isinstance(value, tuple) else value
 
 
-def _replace_known(base: T, given: Mapping[str, object]) -> T:
+def replace_known(base: T, given: Mapping[str, object]) -> T:
     """`base` with those of the values given that are its fields."""
     known: Any = base
     return replace(known, **{k: v for k, v in given.items() if k in vars(base)})

@@ -74,7 +74,7 @@ def _built(settings: Any, crew: Crew, values: dict[str, Any]) -> dict[str, dict[
         [(r.name, r.n, r.envs and (r.envs.lanes, r.envs.groups), r.source and r.source.steps) for r in other.roles],
         [edge.nbytes for edge in other.edges() if edge.memory == "rollouts"],
     ]
-    optimizer = {"": spec.update.optim.name, "statistics": spec.update.optim.statistics}
+    optimizer = {"": spec.update.optim.title, "statistics": spec.update.optim.statistics}
     return {"network": network, "optimizer": optimizer, "replay": replays, "lanes": {"": lanes}}
 
 
@@ -149,7 +149,9 @@ class MemberRunner:
                 write_json(directory / "config.json", contents)
             if learnt(directory) >= part.until:  # it was killed between its last checkpoint and the decision
                 return "ready", ""
-            result = run.continue_run(directory, {**self.changes, **load.objects_of(self.settings)}, True, part=part)
+            result = run.continue_run(
+                directory, {**self.changes, **load.objects_of(self.settings, self.options)}, True, part=part
+            )
         else:
             settings = replace(self.settings, **m["values"])
             options = replace(self.options, run=str(directory), seed=SEEDS * self.options.seed + m["member"])
@@ -320,7 +322,7 @@ def train(page: Any, settings: Any, options: RunOptions, sources: Sources) -> Ru
         states.Store(directory).begin(plan.about(), plan.founders())
         about |= {"system": title, "environment": _presets.wire_member(settings, crew)[1].envs.spec.describe}
         run_files.write_config(directory, about)
-        load.remember(directory, settings)
+        load.remember(directory, settings, options)
 
     return _go(directory, settings, options, sources, crew, left + lines, begin)
 
@@ -329,7 +331,7 @@ def resume(directory: Path, changes: Mapping[str, Any], trust: bool = False) -> 
     """Go on with a population; `changes` are options of its members that now hold."""
     given = load.objects_of(changes)
     changes = {name: value for name, value in changes.items() if name not in given}
-    page, settings, options, config = load.load_run(directory, trust, population=True, given=given)
+    page, settings, options, config = load.load_run(directory, trust, population=True, given=given, learns=True)
     for name in changes:
         if name in flags.option_types(page.Config) and name != "frames":
             raise UserError(f"{flags.flag(name)}: a population decides what its members have; leave it out")

@@ -120,7 +120,7 @@ class ReproductionCheck:
 def reproduce(directory: Path, updates: int | None = None, trust: bool = False) -> dict[str, int]:
     """Do the first `updates` of a run again, in whole batches; none: all. Raises UserError, Diverged and its own."""
     directory = Path(directory)
-    page, settings, options, config = load.load_run(directory, trust)
+    page, settings, options, config = load.load_run(directory, trust, learns=True)
     crew = load.crew_of(replace(options, serial=True, on="process", hosts=None, place=None, ship=None))
     wired = page.build(settings, crew)
     acting, learning = _asynchronous_roles(crew, config["system"])

@@ -50,7 +50,7 @@ def train(
     called = check_callbacks(callbacks, systems.is_population(page))
     there = Path(str(options.run))
     if options.resume == "auto" and (there / "config.json").exists():
-        changes = load.changes_given(page.name, settings, options, sources) | load.objects_of(settings)
+        changes = load.changes_given(page.name, settings, options, sources) | load.objects_of(settings, options)
         own = {"system": page.name, "config": run_options.to_json(settings), "options": run_options.to_json(options)}
         same = run_files.code_of(run_files.read_config(there, population=True)) == run_files.code_of(own)
         return resume(there, changes, same, callbacks)
@@ -87,7 +87,7 @@ def begin_run(
         run_options.refuse_begun(directory)
         run_files.write_config(directory, setup.description)
         write_json(directory / pool.FILE, pool.spec_to_json(wired.envs.spec))
-        load.remember(directory, settings)
+        load.remember(directory, settings, options)
         return _go(replace(setup, lock=lock))
 
 
@@ -122,7 +122,7 @@ def continue_run(directory: Path, changes: Mapping[str, Any], trust: bool = Fals
     with nullcontext() if changes.get("dry_run") else closing(run_files.DirectoryLock(directory)) as lock:
         given = load.objects_of(changes)
         changes = {name: value for name, value in changes.items() if name not in given}
-        page, settings, options, config = load.load_run(directory, trust, given=given)
+        page, settings, options, config = load.load_run(directory, trust, given=given, learns=True)
         before = settings
         settings, others = run_options.adjust(page, settings, changes)
         for name in sorted(() if "change" in changes else run_options.scheduled_names(options.change) & {*changes}):
@@ -162,7 +162,7 @@ def continue_run(directory: Path, changes: Mapping[str, Any], trust: bool = Fals
             more = f", and so are {len(damaged) - 1} others" if damaged[1:] else ""
             _warn(f"past agent {damaged[0]}{more}: put back a copy; the run ends where it would play")
         run_files.rewind(directory, counters, _warn)
-        load.remember(directory, settings)
+        load.remember(directory, settings, options)
         was = load.sizes_of(before)
         noted = {"steps": counters["steps"], "sizes": was} if was != load.sizes_of(settings) else None
         run_files.amend_config(directory, setup.description, noted)

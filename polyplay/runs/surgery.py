@@ -180,7 +180,7 @@ def _side(page: Any, settings: Settings, options: RunOptions, name: str) -> _Sid
     if replays or not isinstance(policy, ActorCritic):
         why = "its replay has states of the old size" if replays else "its network is of another kind"
         raise UserError(f"RUN: a run of {name}, which cannot grow: {why}; ppo, impala, league and their like can")
-    optimizers = {role.spec.update.optim.name for role in crew.roles if role.spec is not None}
+    optimizers = {role.spec.update.optim.title for role in crew.roles if role.spec is not None}
     rest = max((FLAVOURS[name]["g0"] for name in optimizers if name in FLAVOURS), default=0.0)
     return _Side(replace(settings, **wired.resolved), options, wired, policy, rest)
 

@@ -60,8 +60,9 @@ class Config:
     learning_rate: Positive = 0.01  # learning rate at the start; see --anneal
     anneal: Literal["linear", "constant"] = "constant"  # linear: the learning rate falls to 0 over the run
     drops: tuple[Count, ...] = (400_000, 600_000)  # updates at which the learning rate is divided by 10
-    momentum: Fraction = 0.9  # momentum of stochastic gradient descent
-    l2: NonNegative = 1e-4  # weight of ‖θ‖² in the loss
+    optimizer: str = "sgd"  # sgd, another of docs/reference/optimizers.md, or module:callable
+    momentum: Fraction = 0.9  # momentum of sgd
+    l2: NonNegative = 1e-4  # weight of ‖θ‖² in the loss, by sgd alone
     gate: Fraction = 0.55  # share of points that a candidate must exceed to become champion; 0: no gate
     gate_games: Count = 400  # games of a match; the champion draws the first plies: half of --temperature-plies
     gate_every: Count = 1_000  # updates from one match to the next, at least
@@ -100,7 +101,7 @@ def build(c: Config, crew: Crew) -> System:
         source = Samples(samples)
     # (z − v)² − πᵀ·log p, of positions turned by random symmetries
     loss = AlphaZeroLoss(board, crew.seed, turned=c.symmetries != "none")
-    optimizer = OptimizerSpec("sgd", momentum=c.momentum, l2=c.l2)  # the optimizer adds the gradient of l2·‖θ‖²
+    optimizer = OptimizerSpec(c.optimizer, momentum=c.momentum, l2=c.l2)  # sgd adds the gradient of l2·‖θ‖²
     update = averaged(optimizer, c.learners)
     hyper, drops = Hyperparameters(anneal=c.anneal, learning_rate=c.learning_rate), RateDrops(c.drops)
     spec = LearnerSpec(policy, loss, update, hyper, crew.agent_steps(envs, c.frames), parts=(drops,))

@@ -39,7 +39,8 @@ class Config(PolicyOptions):  # adds env, core, and how inputs and actions are s
     # rewards that are learned from; clip: limited to ±1, scale: divided by the running size of discounted returns
     network: str = "auto"  # auto (nature or mlp), nature, a3c, impala, five (unit sets), …, or module:callable
     learning_rate: Positive = 2.5e-4  # learning rate at the start; see --anneal
-    optimizer_eps: Positive = 1e-5  # Adam's ε
+    optimizer: str = "adam"  # adam, another of docs/reference/optimizers.md, or module:callable
+    optimizer_eps: Positive = 1e-5  # the optimizer's ε
     max_grad_norm: NonNegative = 0.5  # clip the gradient's global norm to this, 0 is off
     anneal: Literal["linear", "constant"] = "linear"  # linear: the learning rate falls to 0 over the run
     value_cost: NonNegative = 0.5  # weight of the value loss (v − V)²
@@ -59,7 +60,7 @@ def build(c: Config, crew: Crew) -> System:
         c.gamma, c.lam, c.clip_range, value_cost=c.value_cost,
         normalize_advantage=c.normalize_advantage, reward=c.reward,
     )  # fmt: skip
-    update = averaged(OptimizerSpec("adam", c.optimizer_eps, clip=c.max_grad_norm), c.learners)
+    update = averaged(OptimizerSpec(c.optimizer, c.optimizer_eps, clip=c.max_grad_norm), c.learners)
     hyper = Hyperparameters(anneal=c.anneal, learning_rate=c.learning_rate, entropy_cost=c.entropy_cost)
     passes = Epochs(c.epochs, c.minibatches)  # over each batch
     spec = LearnerSpec(policy, loss, update, hyper, crew.agent_steps(envs, c.frames), passes=passes)

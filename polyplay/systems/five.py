@@ -51,7 +51,8 @@ class Config:
     lam: Fraction = 0.95  # λ of generalized advantage estimation
     clip_range: Positive = 0.2  # ε: the ratio π/μ is clipped to 1 ± ε
     entropy_cost: NonNegative = 0.01  # weight of the entropy bonus
-    learning_rate: Positive = 5e-5  # Adam's, constant; each number of a gradient is clipped to ±5·√v
+    learning_rate: Positive = 5e-5  # learning rate, constant
+    optimizer: str = "adam_clipped"  # Adam on gradients within ±5·√v; another of docs/reference/optimizers.md
     network: str = "five"  # five (sets of units), or as other systems
     core_size: Count = 4096  # width of the LSTM
     inputs: Literal["raw", "normalize"] = "normalize"  # normalize: scale real numbers, and clip them
@@ -68,7 +69,7 @@ def build(c: Config, crew: Crew) -> System:
         1.0 - c.step_time / c.horizon, c.lam, c.clip_range, anneal_clip=False, normalize_advantage=True,
         reward="scale",  # rewards are divided by the size of returns
     )  # fmt: skip
-    update = averaged(OptimizerSpec("adam_clipped"), c.learners)
+    update = averaged(OptimizerSpec(c.optimizer), c.learners)
     # horizon and step_time are hyperparameters so that --change can move the discount during a run
     hyper = Hyperparameters(
         learning_rate=c.learning_rate, entropy_cost=c.entropy_cost,

@@ -52,6 +52,7 @@ class Config(PolicyOptions):  # adds env, core, and how inputs and actions are s
     lam: Fraction = 0.95  # λ of V-trace
     network: str = "auto"  # auto, nature, a3c, ga3c, impala, mlp, separate, five, or module:callable
     learning_rate: Positive = 1e-3  # learning rate at the start; see --anneal
+    optimizer: str = "adam"  # adam, another of docs/reference/optimizers.md, or module:callable
     anneal: Literal["linear", "constant"] = "linear"  # linear: the learning rate falls to 0 over the run
     reward: Literal["clip", "sign", "none", "scale"] = "none"
     # rewards that are learned from; clip: limited to ±1, scale: divided by the running size of discounted returns
@@ -66,7 +67,7 @@ def build(c: Config, crew: Crew) -> System:
     loss: Any = VTrace(c.gamma, c.lam, reduction="mean", reward=c.reward)  # ρ̄ = c̄ = 1
     if c.loss == "ppo":
         loss = APPO(c.gamma, c.lam, c.clip_range, reward=c.reward)
-    update = averaged(OptimizerSpec("adam", eps=1e-5, clip=0.5), replicas=1)
+    update = averaged(OptimizerSpec(c.optimizer, eps=1e-5, clip=0.5), replicas=1)
     values = {"learning_rate": c.learning_rate, "entropy_cost": c.entropy_cost}  # all agents begin with these
     hyper = Hyperparameters(anneal=c.anneal, **values)
     passes = Epochs(c.epochs, minibatches=min(c.batch, 2)) if c.loss == "ppo" else None  # over a batch, of whole lanes

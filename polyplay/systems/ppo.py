@@ -34,7 +34,8 @@ class Config(PolicyOptions):  # adds env, core, and how inputs and actions are s
     network: str = "auto"  # auto (nature or mlp), rlpyt, a3c, impala, separate, five (unit sets), …, or module:callable
     core_size: Width = 256  # width of the recurrent core
     learning_rate: Positive = 2.5e-4  # learning rate at the start; see --anneal
-    optimizer_eps: Positive = 1e-5  # Adam's ε
+    optimizer: str = "adam"  # adam, another of docs/reference/optimizers.md, or module:callable
+    optimizer_eps: Positive = 1e-5  # the optimizer's ε
     max_grad_norm: NonNegative = 0.0  # clip the gradient's global norm to this, 0 is off
     anneal: Literal["linear", "rate", "constant"] = "linear"
     # linear: the learning rate and the clip range fall to 0 over the run; rate: only the learning rate falls
@@ -58,7 +59,7 @@ def build(c: Config, crew: Crew) -> System:
         c.gamma, c.lam, c.clip_range, anneal_clip=c.anneal == "linear", value_clip=c.value_clip,
         value_cost=c.value_cost, normalize_advantage=c.normalize_advantage, reward=c.reward,
     )  # fmt: skip
-    update = averaged(OptimizerSpec("adam", c.optimizer_eps, clip=c.max_grad_norm), replicas)
+    update = averaged(OptimizerSpec(c.optimizer, c.optimizer_eps, clip=c.max_grad_norm), replicas)
     hyper = Hyperparameters(anneal=c.anneal, learning_rate=c.learning_rate, entropy_cost=c.entropy_cost)
     spec = LearnerSpec(policy, loss, update, hyper, crew.agent_steps(envs, c.frames), passes=passes)
     crew.add(learn, n=replicas, name="replica", source=source, spec=spec)

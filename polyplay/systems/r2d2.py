@@ -43,7 +43,8 @@ class Config(AgentOptions):  # adds env, and how inputs are scaled
     beta: Fraction = 0.6  # exponent β of importance weights, constant
     epsilon: Fraction = 0.4  # largest probability of a random action; the lanes have values down to its 8th power
     learning_rate: Positive = 1e-4  # learning rate, constant
-    optimizer_eps: Positive = 1e-3  # Adam's ε
+    optimizer: str = "adam"  # adam, another of docs/reference/optimizers.md, or module:callable
+    optimizer_eps: Positive = 1e-3  # the optimizer's ε
     max_grad_norm: NonNegative = 40.0  # clip the gradient's global norm to this, 0 is off
     rescale: NonNegative = 1e-3  # ε of value rescaling h, 0 is off
     frames: Count = 10_000_000_000  # frames to train for (Atari: four per agent step), unless --steps is given
@@ -66,7 +67,7 @@ def build(c: Config, crew: Crew) -> System:
         period=c.unroll,  # agent steps between the starts of two sequences
     )  # fmt: skip
     source = Replayed(Rollouts(queue, n=1), replay)  # the learner puts rollouts into its replay one by one
-    update = averaged(OptimizerSpec("adam", c.optimizer_eps, clip=c.max_grad_norm), replicas=1)
+    update = averaged(OptimizerSpec(c.optimizer, c.optimizer_eps, clip=c.max_grad_norm), replicas=1)
     target, hyper = TargetNetwork(every=c.target_update), Hyperparameters(learning_rate=c.learning_rate)
     spec = LearnerSpec(policy, loss, update, hyper, crew.agent_steps(envs, c.frames), parts=(target,))
     params = Params.of(network, readers=c.actors)  # the published weights

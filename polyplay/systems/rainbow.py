@@ -44,7 +44,8 @@ class Config(AgentOptions):  # adds env, and how inputs are scaled
     epsilon: Fraction = 0.01  # without noisy layers: probability of a random action at the end of the schedule
     epsilon_decay_steps: Whole = 62_500  # agent steps over which ε falls from 1 to --epsilon
     learning_rate: Positive = 6.25e-5  # learning rate, constant
-    optimizer_eps: Positive = 1.5e-4  # Adam's ε
+    optimizer: str = "adam"  # adam, another of docs/reference/optimizers.md, or module:callable
+    optimizer_eps: Positive = 1.5e-4  # the optimizer's ε
     max_grad_norm: NonNegative = 10.0  # clip the gradient's global norm to this (dqn_zoo), 0 is off
     frames: Count = 200_000_000  # frames to train for (Atari: four per agent step), unless --steps is given
 
@@ -75,7 +76,7 @@ def build(c: Config, crew: Crew) -> System:
     # priorities are KL divergences from the target, or (ce) cross-entropies, which are never 0
     priority: Literal["kl", "ce"] = "kl" if c.variant == "paper" else "ce"
     loss = CategoricalLoss(-c.v_max, c.v_max, priority=priority, double=not dopamine)
-    update = averaged(OptimizerSpec("adam", c.optimizer_eps, clip=c.max_grad_norm), c.replicas)
+    update = averaged(OptimizerSpec(c.optimizer, c.optimizer_eps, clip=c.max_grad_norm), c.replicas)
     target, hyper = TargetNetwork(every=c.target_update), Hyperparameters(learning_rate=c.learning_rate)
     spec = LearnerSpec(policy, loss, update, hyper, crew.agent_steps(envs, c.frames), parts=(target,))
     crew.add(learn, n=c.replicas, name="replica", source=source, spec=spec)

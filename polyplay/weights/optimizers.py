@@ -17,14 +17,16 @@ import inspect
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from polyplay.core import user_modules
 from polyplay.core.compiled import compiled
+from polyplay.core.errors import UserError
 from polyplay.core.machine import ThreadPool
 from polyplay.envs.pool import closest_names, need
 
@@ -163,7 +165,9 @@ FLAVOURS: dict[str, Group] = {  # what papers and frameworks do differently, see
     "rmsprop_dqn": {**PLAIN, "centred": True},
     "adagrad": {**PLAIN, "eps_inside": False, "sums": True},
 }
+STATISTICS = {"sgd": ("momentum_buffer",), **dict.fromkeys(("adam", "adam_clipped"), ("exp_avg", "exp_avg_sq"))}
 NAMES = (*FLAVOURS, "adam", "adam_clipped", "sgd")
+LISTED = f"{', '.join(NAMES)}, or module:callable"
 
 
 class SGD(OwnOptimizer):
@@ -264,36 +268,102 @@ def _update_rmsprop_in_one_pass(p: Tensor, grad: Tensor, state: State, group: Gr
         team.each(lambda i: loop(*(x[team.part(i, x.size)] for x in arrays), rule))
 
 
+Make = Callable[..., torch.optim.Optimizer]
+SIGNATURE = "module:callable, a function of ([parameter], lr=RATE) that returns a torch.optim.Optimizer"
+
+
+class FirstValues(dict[str, Any]):
+    """State of a parameter; `first` keeps the value that each name was first given."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first: State = {}
+
+    def __setitem__(self, name: str, value: Any) -> None:
+        self.first.setdefault(name, value.clone() if isinstance(value, Tensor) else value)
+        super().__setitem__(name, value)
+
+
+def begin_own(make: Make, parameter: Tensor, lr: float) -> torch.optim.Optimizer:
+    """Make a user's optimizer of one parameter, with its first state there, which torch's own make in the first step: a
+    twin takes one of zeros along zeros.
+    """
+    twin = torch.nn.Parameter(torch.zeros_like(parameter))
+    twin.grad, state = torch.zeros_like(twin), FirstValues()
+    trial, optimizer = (make([p], lr=lr or 1e-3) for p in (twin, parameter))
+    if not isinstance(trial, torch.optim.Optimizer):
+        raise TypeError(f"it returned {type(trial).__name__}")
+    trial.state[twin] = state
+    trial.step()
+    optimizer.state[parameter] = state.first
+    return optimizer
+
+
+def try_own(make: Make, title: str) -> tuple[str, ...]:
+    """Names of the statistics that a user's optimizer keeps per weight. Raises UserError."""
+    try:
+        state = optimizer_state(begin_own(make, torch.nn.Parameter(torch.zeros(4)), 0.0))
+    except UserError:
+        raise
+    except Exception as e:
+        why = (str(e).splitlines() or [type(e).__name__])[0]
+        raise UserError(f"--optimizer: {title} given, which failed on four weights: {why}; allowed: {SIGNATURE}") from e
+    for name, x in state.items():
+        if not isinstance(x, Tensor) or (x.ndim and (x.shape != (4,) or x.dtype != torch.float32)):
+            kept = f"{x.dtype} {[*x.shape]} for four weights" if isinstance(x, Tensor) else type(x).__name__
+            fits = "an optimizer whose state is tensors: one number, or a float32 for each weight"
+            raise UserError(f"--optimizer: {title} given, whose state has {name}, {kept}; allowed: {fits}")
+    return tuple(name for name, x in state.items() if x.ndim)
+
+
 @dataclass(frozen=True)
 class OptimizerSpec:
-    """An optimizer by name (NAMES); `clip` bounds the global norm of the (averaged) gradient, 0 is off. Raises
-    UserError: there is none of that name.
+    """An optimizer by name (NAMES) or module:callable, or a callable; `clip` bounds the global norm of the (averaged)
+    gradient, 0 is off. A callable is called with ([parameter], lr=RATE), where the parameter is all weights as one
+    vector, and returns a torch.optim.Optimizer; `lr` of its group is set before each step. It ignores the other fields.
+
+    Raises UserError: no such name, or a callable that returns something else.
     """
 
-    name: str = "adam"
+    name: str | Make = "adam"
     eps: float = 1e-8
     decay: float = 0.99  # RMSProp's, of its statistics; others ignore it
     clip: float = 0.0
     momentum: float = 0.9  # SGD's
     l2: float = 0.0  # SGD's c of c·‖θ‖² in the loss: 2c·θ is added to the gradient
+    own: Make | None = field(default=None, init=False, repr=False)  # a user's
+    statistics: tuple[str, ...] = field(default=(), init=False, repr=False)  # what it keeps per weight
 
     def __post_init__(self) -> None:
-        near = closest_names(self.name, NAMES)
-        need(self.name in NAMES, f"--optimizer: {self.name!r} is unknown{near}; there are {', '.join(NAMES)}")
+        name = self.name
+        if isinstance(name, str) and ":" not in name:
+            need(name in NAMES, f"--optimizer: {name!r} is unknown{closest_names(name, NAMES)}; there are {LISTED}")
+            found = STATISTICS.get(name) or (("mean", "square") if FLAVOURS[name]["centred"] else ("square",))
+        else:
+            own = user_modules.find(name, "--optimizer", LISTED) if isinstance(name, str) else name
+            found = try_own(own, self.title)
+            object.__setattr__(self, "own", own)
+        object.__setattr__(self, "statistics", found)
 
     @property
-    def statistics(self) -> tuple[str, ...]:
-        """What it keeps per weight."""
-        own = {"sgd": ("momentum_buffer",), **dict.fromkeys(("adam", "adam_clipped"), ("exp_avg", "exp_avg_sq"))}
-        return own.get(self.name) or (("mean", "square") if FLAVOURS[self.name]["centred"] else ("square",))
+    def title(self) -> str:
+        """Its name."""
+        return user_modules.title(self.name)
+
+    @property
+    def pure(self) -> bool:
+        """Whether `pure_step` takes its step: not a user's."""
+        return type(self) is OptimizerSpec and self.own is None
 
     def make(self, parameter: Tensor, lr: float = 0.0) -> torch.optim.Optimizer:
         """The optimizer of one parameter."""
+        if self.own is not None:
+            return begin_own(self.own, parameter, lr)
         if self.name == "sgd":
             return SGD([parameter], lr, self.momentum, 2 * self.l2)
         if self.name in ("adam", "adam_clipped"):
             return (Adam if self.name == "adam" else ClippedAdam)([parameter], lr, self.eps)
-        return RMSProp([parameter], FLAVOURS[self.name], lr, self.decay, self.eps)
+        return RMSProp([parameter], FLAVOURS[str(self.name)], lr, self.decay, self.eps)
 
 
 def optimizer_state(optimizer: torch.optim.Optimizer) -> State:
@@ -315,7 +385,7 @@ def pure_step(
     norm = torch.linalg.vector_norm(grad)
     if spec.clip:
         grad = grad * (spec.clip / (norm + 1e-6)).clamp(max=1.0)
-    step = _pure_sgd if spec.name == "sgd" else _pure_adam if spec.name.startswith("adam") else _pure_rmsprop
+    step = _pure_sgd if spec.name == "sgd" else _pure_adam if str(spec.name).startswith("adam") else _pure_rmsprop
     after, finite = step(spec, weights, grad, state, rate), norm.isfinite()
     made = [torch.where(finite, new, old) for new, old in zip(after, (weights, *state), strict=True)]
     return made[0], made[1:], norm
@@ -340,7 +410,7 @@ def _pure_rmsprop(
     spec: OptimizerSpec, weights: Tensor, grad: Tensor, state: Sequence[Tensor], rate: Tensor
 ) -> list[Tensor]:
     """As RMSProp."""
-    flavour = FLAVOURS[spec.name]
+    flavour = FLAVOURS[str(spec.name)]
     alpha, rest = _weights({**flavour, "alpha": spec.decay})
     *mean, square = state
     mean = [alpha * x + rest * grad for x in mean]
@@ -381,7 +451,7 @@ def share_statistics(optimizer: torch.optim.Optimizer, memory: Tensor, fill: boo
     use too. fill: begin with its own; otherwise it takes what is there.
     """
     state = optimizer_state(optimizer)
-    for name, row in zip([k for k in state if k != "step"], memory, strict=True):
+    for name, row in zip([k for k, x in state.items() if x.ndim], memory, strict=True):
         state[name] = row.copy_(state[name]) if fill else row
 
 
@@ -393,7 +463,7 @@ def slice_statistics(
     """
     parameter = torch.nn.Parameter(whole.param_groups[0]["params"][0].data[at])
     made = make(parameter)
-    made.state[parameter] = {k: v if k == "step" else v[at] for k, v in optimizer_state(whole).items()}
+    made.state[parameter] = {k: v[at] if v.ndim else v for k, v in optimizer_state(whole).items()}
     return made
 
 

@@ -84,7 +84,7 @@ class ParameterServer(update.SharedWeights):
     def describe(self) -> list[str]:
         """What one worker that serves it has, a line each for the diagram."""
         most = max(p.stop - p.start for p in self.parts)
-        rows = [f"part    {most:,} weights, {self.optim.name}'s {', '.join(self.optim.statistics)}"]
+        rows = [f"part    {most:,} weights, {self.optim.title}'s {', '.join(self.optim.statistics)}"]
         return rows + [f"drops   gradients more than {self.stale} of its updates old"] * bool(self.stale)
 
     def arrows(self) -> list[Arrow]:

@@ -172,7 +172,7 @@ class Update(Edge, ABC):
 
     def title(self) -> str:
         """The line of a learner's box in a diagram."""
-        return f"{type(self).__name__}({self.optim.name}){self.detail}"
+        return f"{type(self).__name__}({self.optim.title}){self.detail}"
 
     def fit(self, network: params.NetworkOrFactory) -> None:
         """Take the sizes of the network that a LearnerSpec has. Raises UserError: it cannot be made."""
@@ -525,7 +525,7 @@ class SharedWeights(SharedArrays, Update):
         self.counts = Counts(self.head, self.counters)
 
     def label(self) -> str:
-        return f"shared: {self.weights:,} weights and {self.optim.name}'s {', '.join(self.optim.statistics)}"
+        return f"shared: {self.weights:,} weights and {self.optim.title}'s {', '.join(self.optim.statistics)}"
 
     def arrows(self) -> list[Arrow]:
         return [Arrow(self.label(), ("update",), ("update", "params"))]

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 from polyplay.core import processes
 from polyplay.core.errors import SEATS, Closed, EnvFailure, NotFinite, UserError, WorkerLost
 from polyplay.core.processes import LOST, ForkedProcess, Handle
+from polyplay.core.user_modules import title as title_of
 from polyplay.core.worker import (
     Adjustable,
     Counters,
@@ -39,6 +40,7 @@ from polyplay.workers.role import IfLost, Kind, Placement, Role, check_holds, dr
 from polyplay.workers.sizing import threads_of
 
 if TYPE_CHECKING:
+    from polyplay.learning import LearnerSpec
     from polyplay.workers.hosts.cluster import Cluster
     from polyplay.workers.hosts.fleet import Fleet, Machine
 
@@ -154,6 +156,7 @@ class Crew:
     compile: str = "auto"  # updates, and acting: auto, on or off
     env_defaults: Mapping[str, Any] = field(default_factory=dict)  # of every Envs
     schedules: tuple[HyperparameterSchedule, ...] = ()  # of learners' hyperparameters
+    loss: Callable[[Any], Any] | str | None = None  # makes a user's loss of the system's, see LearnerSpec.with_loss
     fleet: Fleet | None = None  # other machines
     cluster: Cluster | None = None  # those that members of a population run on
     host_wait: float = 300.0  # seconds that a seat waits for a machine
@@ -196,6 +199,8 @@ class Crew:
         """
         title = name or work.__name__
         check_holds(title, work, holds)
+        if "spec" in holds:
+            holds["spec"] = self.learned(holds["spec"])
         if title in self._seats:
             raise UserError(f"crew.add: a second role {title} given; allowed: another name")
         role = Role(title, work, n, holds, if_lost, on or self.on, learner or "spec" in holds, drain)
@@ -205,12 +210,17 @@ class Crew:
         if role.spec is not None:
             role.spec.hyperparameters.schedules = self.schedules
             if role.source is not None:
-                from polyplay.learning import try_loss
+                from polyplay.learning import own_loss, try_loss
 
-                try_loss(role.source, role.spec)
+                with own_loss(title_of(self.loss)) if self.loss else contextlib.nullcontext():
+                    try_loss(role.source, role.spec)
         self._seats[title] = WorkerSeats(n, threads, n, RoleSize(n))
         self.roles.append(role)
         return role
+
+    def learned(self, spec: LearnerSpec) -> LearnerSpec:
+        """A page's spec with the loss that the run was asked for, if any."""
+        return spec if self.loss is None else spec.with_loss(self.loss)
 
     def _check_room(self, role: Role, n: int) -> None:
         """Raises UserError: there is no place for so many workers of a role."""

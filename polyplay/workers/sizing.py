@@ -88,7 +88,7 @@ def choose_actors(crew: Crew, envs: Envs, spec: LearnerSpec, T: int, batch: int,
     from polyplay.workers.row_costs import measure_costs
 
     try:
-        found = measure_costs(envs, spec, T, batch // learners, crew.precision)
+        found = measure_costs(envs, crew.learned(spec), T, batch // learners, crew.precision)
     except (UserError, EnvFailure):
         raise
     except Exception as e:  # the worker whose network it is will raise it
