@@ -15,10 +15,12 @@ from safetensors import SafetensorError
 from safetensors.numpy import load as unpacked
 from safetensors.numpy import save as packed
 
+from polyplay.buffers.rollout_queue import PolicyLike, rows_of
 from polyplay.core import checkpoint, tree
 from polyplay.core.errors import UserError
 from polyplay.core.files import write_bytes
 from polyplay.core.tree import Field, Spec
+from polyplay.envs.pool import Envs
 
 if TYPE_CHECKING:
     from polyplay.buffers.replay_buffer import ReplayBuffer
@@ -77,6 +79,19 @@ class Replay:
     soft: bool = False  # more than `capacity` is stored until trim()
     grows_from: int = 0  # items from which on only the newest are kept, see `limit`; 0: up to `capacity`
     buffers: int = 2  # batches whose arrays are good at a time
+
+    @classmethod
+    def of(cls, envs: Envs, network: PolicyLike, sampler: Proportional | None = None, **options: Any) -> Replay:
+        """Describe a replay of the rows of such environments and this network; `lanes` is `envs.lanes` if options has
+        no other. Of stacked images only the newest plane is stored. The network's values are stored where first
+        priorities are made of them. options: the other fields.
+        """
+        spec = envs.spec
+        left = {"agent"} if sampler and sampler.first == "td" else {"agent", "value", "chosen"}
+        stack = spec.obs.shape[0] if envs.title.startswith("ALE/") and spec.obs.shape[0] > 1 else 0
+        rows = {k: v for k, v in rows_of(spec, network.spec()).items() if k not in left}
+        given = {"lanes": envs.lanes, "state": network.state_spec(), "stack": stack, **options}
+        return cls(rows, sampler=sampler, **given)
 
     def __post_init__(self) -> None:
         _check_limits(self, LIMITS)

@@ -41,11 +41,12 @@ from polyplay.core.tree import Batch, Spec
 from polyplay.core.worker import Edge, Holder, WorkerContext, seed_of
 from polyplay.envs.pool import Envs
 from polyplay.learning.learner import Learner, LearnerSpec, Minibatches, Runner, collator_for
+from polyplay.learning.losses import ActorCriticLoss
 from polyplay.learning.runners import compile_updates, divide
 from polyplay.learning.unreal import WithAuxiliary, specs_of
 from polyplay.nets.actor_critic import ActorCritic
 from polyplay.nets.device import page_lock, to_host
-from polyplay.nets.factory import build_network
+from polyplay.nets.factory import NetworkFactory, build_network
 from polyplay.nets.policy import Policy
 from polyplay.weights.params import FlatParams, Params
 
@@ -197,6 +198,8 @@ def try_loss(source: Source, spec: LearnerSpec) -> None:
     if spec.passes is not None and source.replay is not None:
         raise UserError("LearnerSpec: passes given with a replay, allowed: with a source of rollouts, as Inline")
     own = spec.loss.loss if isinstance(spec.loss, WithAuxiliary) else spec.loss
+    if isinstance(own, ActorCriticLoss) and isinstance(spec.policy, NetworkFactory) and spec.policy.own:
+        spec.policy.check_unroll()
     if type(own).__module__.startswith("polyplay."):
         return
     policy = build_network(spec.policy, 0)

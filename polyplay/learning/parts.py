@@ -85,11 +85,13 @@ class LearnerPart:
 
 @dataclass
 class TargetNetwork(LearnerPart):
-    """A second network, made a copy of the first by every `every`-th update. Where several workers change the weights,
-    all their updates count. Raises UserError: `every` is less than 1.
+    """A second network, which every `every`-th update moves toward the first by the part `tau` of the way: 1 makes it a
+    copy. Where several workers change the weights, all their updates count. Raises UserError: `every` or `tau` is out
+    of range.
     """
 
-    every: int
+    every: int = 1
+    tau: float = 1.0
     vector: FlatParams = field(init=False, repr=False)
     copies: int = field(init=False, repr=False)  # so far
 
@@ -98,9 +100,12 @@ class TargetNetwork(LearnerPart):
     def __post_init__(self) -> None:
         if self.every < 1:
             raise UserError(f"TargetNetwork: every={self.every} given, allowed: 1 or more updates")
+        if not 0.0 < self.tau <= 1.0:
+            raise UserError(f"TargetNetwork: tau={self.tau} given, allowed: above 0, at most 1")
 
     def describe(self) -> str:
-        return f"target  copied every {self.every:,} updates"
+        how = "copied" if self.tau == 1.0 else f"moved by {self.tau:g} of the way"
+        return f"target  {how} every {self.every:,} update{'s' * (self.every > 1)}"
 
     def open(self, learner: Learner) -> Self:
         own, ctx = super().open(learner), learner.ctx
@@ -110,15 +115,17 @@ class TargetNetwork(LearnerPart):
 
     def begin(self, found: OpenCheckpoint | None) -> None:
         saved = None if found is None else found.arrays(f"{self.learner.checkpoints.folder}/target")
-        self._become(saved)
+        self._become(1.0, saved)
 
-    def _become(self, saved: dict[str, np.ndarray] | None = None) -> None:
-        """The saved one, or the network as it is now. These weights stay until the next time."""
+    def _become(self, tau: float, saved: dict[str, np.ndarray] | None = None) -> None:
+        """Become the saved one, or move by that part of the way to the network as it is now."""
         if saved is not None:
             checkpoint.load_into(cast("Policy", self.net), saved)
         else:
             self.learner.update.refresh()
-            self.vector.flat.copy_(self.learner.update.vector.flat)
+            at = self.vector.weights
+            self.vector.flat[:at].lerp_(self.learner.update.vector.flat[:at], tau)
+            self.observed()
         self.copies = self.learner.version // self.every
         cast("Policy", self.net).cache_weights()
 
@@ -129,7 +136,7 @@ class TargetNetwork(LearnerPart):
 
     def updated(self, loss: float, norm: float, lags: np.ndarray) -> None:
         if self.learner.version // self.every > self.copies:
-            self._become()
+            self._become(self.tau)
 
     def unchanged(self) -> int:
         """Up to the one that it is copied from."""

@@ -221,9 +221,19 @@ class NetworkFactory(PolicyFactory):
         object.__setattr__(self, "spec", replace(self.spec, step_time=0.0))
 
     def __call__(self) -> Policy:
-        own = callable(self.name) or ":" in self.name  # a user's code may compute as it makes it
-        with nullcontext() if own else outline():
+        with nullcontext() if self.own else outline():  # a user's code may compute as it makes it
             return self._make()
+
+    @property
+    def own(self) -> bool:
+        """Whether a user's function makes it."""
+        return callable(self.name) or ":" in self.name
+
+    def check_unroll(self) -> None:
+        """Raises UserError: it makes a whole policy of a user's that losses of actors and critics can't learn."""
+        policy = self()
+        if not isinstance(policy, ActorCritic):
+            try_unroll(policy, user_modules.title(self.name), self.spec)
 
     def _make(self) -> Policy:
         build: Callable[..., Policy] = make_values if self.values else make
@@ -408,10 +418,9 @@ def _try_torso(torso: Torso, title: str, obs: Spec) -> None:
 
 
 def _try_policy(policy: Policy, title: str, spec: EnvSpec) -> None:
-    """Act in a row of two lanes, and unroll three rows. Raises UserError."""
+    """Act in a row of two lanes. Raises UserError."""
     kind = type(policy)
-    missing = {"spec": kind.spec is Policy.spec, "act": kind.act is Policy.act, "unroll": kind.unroll is Policy.unroll}
-    trial = NetworkTrial(policy, title, **missing)
+    trial = NetworkTrial(policy, title, spec=kind.spec is Policy.spec, act=kind.act is Policy.act)
     outputs, memory = (trial.call(method, "an empty call") for method in (policy.spec, policy.state_spec))
     for what, found in (("spec", outputs), ("state_spec", memory)):
         if not isinstance(found, dict) or not all(isinstance(leaf, Field) for _, leaf in tree.leaves(found)):
@@ -419,7 +428,7 @@ def _try_policy(policy: Policy, title: str, spec: EnvSpec) -> None:
     own = outputs.get("action")
     if own != fields(spec.action):
         raise UserError(f"{trial.where}: spec must have `action` {fields(spec.action)}, as actions are; it has {own}")
-    seen, two, three = f"with obs {describe_fields(spec.obs)}", "for two lanes,", "for three rows of two lanes,"
+    seen, two = f"with obs {describe_fields(spec.obs)}", "for two lanes,"
     state = trial.call(policy.initial, "two lanes", 2)
     trial.check(f"initial, {two}", state, memory, 2)
     step = {k: x for k, x in _rows(spec, 2).items() if k not in ("terminated", "truncated")}  # see acting.act_rows
@@ -429,9 +438,15 @@ def _try_policy(policy: Policy, title: str, spec: EnvSpec) -> None:
         raise UserError(f"{trial.where}: act gave {type(said).__name__}, it must give (outputs, the state after)")
     trial.check(f"act, {two}", said[0], outputs, 2)
     trial.check(f"act, {two} as the state after", said[1], memory, 2)
-    batch = {**_rows(spec, 3, 2), **_zeros(outputs, 3, 2)}
-    learnt = trial.call(policy.unroll, f"three rows of two lanes {seen}", batch, state)
-    trial.check(f"unroll, {three}", learnt, LEARNT, 3, 2)
+
+
+def try_unroll(policy: Policy, title: str, spec: EnvSpec) -> None:
+    """Unroll three rows of two lanes as losses of actors and critics do. Raises UserError."""
+    trial = NetworkTrial(policy, title, unroll=type(policy).unroll is Policy.unroll)
+    batch = {**_rows(spec, 3, 2), **_zeros(policy.spec(), 3, 2)}
+    takes = f"three rows of two lanes with obs {describe_fields(spec.obs)}"
+    learnt = trial.call(policy.unroll, takes, batch, policy.initial(2))
+    trial.check("unroll, for three rows of two lanes,", learnt, LEARNT, 3, 2)
 
 
 _building = threading.Lock()

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextvars import ContextVar
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any, Self
 
 import numpy as np
@@ -494,3 +495,20 @@ class _Recalled(torch.autograd.Function):
         wanted = [ctx.needs_input_grad[0], True, True]
         more = *ctx.conv, (1, 1), False, (0, 0), 1, wanted
         return *torch.ops.aten.convolution_backward(back, x, weight, ctx.biases, *more), None, None
+
+
+# For networks and losses of a user's own.
+
+
+def mlp(*sizes: int) -> nn.Sequential:
+    """Make linear layers from each size to the next, with ReLU between them: mlp(3, 64, 1) takes float32 [..., 3] and
+    gives [..., 1].
+    """
+    layers = [layer for a, b in pairwise(sizes) for layer in (nn.Linear(a, b), nn.ReLU())]
+    return nn.Sequential(*layers[:-1])
+
+
+def frozen(module: nn.Module) -> Callable[..., Any]:
+    """Return the module as a function whose weights are constants: gradients go through it to its inputs alone."""
+    weights = {name: x.detach() for name, x in module.named_parameters()}
+    return lambda *inputs: torch.func.functional_call(module, weights, inputs)

@@ -6,8 +6,8 @@ import math
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from polyplay.buffers.replay import Proportional, Replay
-from polyplay.buffers.rollout_queue import PolicyLike, RolloutQueue, rows_of, slots_per_batch
+from polyplay.buffers.replay import Replay
+from polyplay.buffers.rollout_queue import RolloutQueue, slots_per_batch
 from polyplay.core.errors import UserError
 from polyplay.core.machine import cores
 from polyplay.envs import Envs, rules, spaces
@@ -224,17 +224,6 @@ def q_network(c: Any, envs: Envs, **options: Any) -> NetworkFactory:
     check_actions(c, envs, "discrete", rules.values_flaw(envs.spec.action))
     given = {"inputs": c.inputs, "exact": envs.lanes > 1}
     return NetworkFactory(c.network, envs.spec, {**given, **options}, values=True)
-
-
-def replay_of(envs: Envs, network: PolicyLike, sampler: Proportional | None, **options: Any) -> Replay:
-    """A replay of such environments' rows. Of stacked images only the newest plane is stored, and the network's values
-    where first priorities are made of them. options: of Replay.
-    """
-    spec = envs.spec
-    left = {"agent"} if sampler and sampler.first == "td" else {"agent", "value", "chosen"}
-    stack = spec.obs.shape[0] if envs.title.startswith("ALE/") and spec.obs.shape[0] > 1 else 0
-    rows = {k: v for k, v in rows_of(spec, network.spec()).items() if k not in left}
-    return Replay(rows, state=network.state_spec(), sampler=sampler, stack=stack, **options)
 
 
 def game_queue(board: Game, players: int) -> RolloutQueue:

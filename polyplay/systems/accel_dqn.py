@@ -10,13 +10,13 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from polyplay.acting import LinearEpsilon
-from polyplay.buffers import REPLAY_METRICS, Proportional
+from polyplay.buffers import REPLAY_METRICS, Proportional, Replay
 from polyplay.core.errors import Count, Fraction, NonNegative, Positive, Whole, Workers
 from polyplay.core.machine import cores
 from polyplay.learning import CategoricalLoss, Hyperparameters, Inline, LearnerSpec, QLoss, Replayed, learn
 from polyplay.learning.parts import TargetNetwork
 from polyplay.systems import System
-from polyplay.systems._wiring import AgentOptions, divide_among, plays_atari, q_network, replay_of, replica_envs
+from polyplay.systems._wiring import AgentOptions, divide_among, plays_atari, q_network, replica_envs
 from polyplay.weights import Chunked, OptimizerSpec, averaged
 from polyplay.workers.crew import Crew
 
@@ -68,7 +68,7 @@ def build(c: Config, crew: Crew) -> System:
     explore = LinearEpsilon(1.0, c.epsilon, after=c.learning_starts, over=c.epsilon_decay_steps, lanes=c.lanes)
     sampler = Proportional(alpha=0.5, beta=0.4, beta_end=1.0) if rainbow else None
     network = policy()  # only its shapes are used: each replica makes its own network
-    replay = replay_of(
+    replay = Replay.of(
         envs, network, sampler, lanes=each.lanes, capacity=each.capacity, batch=each.batch,
         start=each.learning_starts, ratio=c.ratio, gamma=c.gamma, n_step=c.n_step,
         reward="sign" if plays_atari(c) else "none",  # rewards that are learned from

@@ -11,12 +11,12 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from polyplay.acting import EpsilonLadder, Exploration, act
-from polyplay.buffers import REPLAY_METRICS, Proportional, RolloutQueue, SampleQueue, serve_replay
+from polyplay.buffers import REPLAY_METRICS, Proportional, Replay, RolloutQueue, SampleQueue, serve_replay
 from polyplay.core.errors import Count, Fraction, NonNegative, Positive, SomeWorkers
 from polyplay.envs import Envs
 from polyplay.learning import Hyperparameters, LearnerSpec, QLoss, Samples, TargetNetwork, learn
 from polyplay.systems import System
-from polyplay.systems._wiring import AgentOptions, divide_among, q_network, replay_of, worker_envs
+from polyplay.systems._wiring import AgentOptions, divide_among, q_network, worker_envs
 from polyplay.weights import OptimizerSpec, Params, averaged
 from polyplay.workers.crew import Crew
 from polyplay.workers.sizing import niceness
@@ -71,7 +71,7 @@ def wire_apex(c: Any, crew: Crew, envs: Envs, spec: LearnerSpec, explore: Explor
     queue = RolloutQueue.of(envs, network, c.unroll, c.actors, readers=c.replay_workers)
     # first priorities are TD errors by the values with which the actor's network chose
     sampler = Proportional(c.alpha, beta=0.4, first="td")
-    replay = replay_of(
+    replay = Replay.of(
         envs, network, sampler, lanes=each.actors * c.lanes, capacity=each.capacity, start=each.learning_starts,
         batch=divide_among(c, "learners", "batch").batch, gamma=c.gamma, n_step=c.n_step, reward=reward,
         scale=spec.loss.units.reward_scale,  # factor of rewards, which Ape-X DPG has

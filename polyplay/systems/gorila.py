@@ -11,12 +11,12 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from polyplay.acting import LinearEpsilon, RunSchedule, act
-from polyplay.buffers import REPLAY_METRICS, RolloutQueue, SampleQueue, serve_replay
+from polyplay.buffers import REPLAY_METRICS, Replay, RolloutQueue, SampleQueue, serve_replay
 from polyplay.core.errors import Count, Fraction, NonNegative, Positive, SomeWorkers, UserError, Whole, Workers
 from polyplay.learning import Hyperparameters, Inline, LearnerSpec, QLoss, Replayed, Samples, learn
 from polyplay.learning.parts import OutlierGate, TargetNetwork
 from polyplay.systems import System
-from polyplay.systems._wiring import AgentOptions, divide_among, q_network, replay_of, worker_envs
+from polyplay.systems._wiring import AgentOptions, divide_among, q_network, worker_envs
 from polyplay.weights import OptimizerSpec, ParameterServer, serve_parameters
 from polyplay.workers.crew import Crew
 from polyplay.workers.sizing import niceness
@@ -62,7 +62,7 @@ def build(c: Config, crew: Crew) -> System:
     envs = worker_envs(c, crew, inline_single=True)  # an actor steps a single Atari game itself
     policy = q_network(c, envs)
     network = policy()  # only its shapes are used: each worker makes its own network
-    replay = replay_of(
+    replay = Replay.of(
         envs, network, sampler=None, lanes=each * c.lanes, capacity=c.capacity, batch=c.batch, start=c.learning_starts,
         gamma=c.gamma, n_step=c.n_step, reward=c.reward,
         ratio=None if free and not c.ratio else c.ratio,  # None: acting and learning do not wait for each other

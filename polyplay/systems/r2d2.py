@@ -10,11 +10,11 @@ act × actors:  envs ─► own copy of the weights, ε by lane ─► rollouts,
 from dataclasses import dataclass
 
 from polyplay.acting import EpsilonLadder, act
-from polyplay.buffers import REPLAY_METRICS, Proportional, RolloutQueue
+from polyplay.buffers import REPLAY_METRICS, Proportional, Replay, RolloutQueue
 from polyplay.core.errors import Count, Fraction, NonNegative, Positive, SomeWorkers, Whole, Width
 from polyplay.learning import Hyperparameters, LearnerSpec, Replayed, Rollouts, SequenceLoss, TargetNetwork, learn
 from polyplay.systems import System
-from polyplay.systems._wiring import AgentOptions, q_network, replay_of, worker_envs
+from polyplay.systems._wiring import AgentOptions, q_network, worker_envs
 from polyplay.weights import OptimizerSpec, Params, averaged
 from polyplay.workers.crew import Crew
 
@@ -61,7 +61,7 @@ def build(c: Config, crew: Crew) -> System:
     # first priorities are TD errors by the values with which the actor's network chose, mixed by η as the loss does
     sampler = Proportional(c.alpha, c.beta, first="td", eta=0.9, rescale=c.rescale)
     # γ and n are for first priorities; the loss makes the returns itself
-    replay = replay_of(
+    replay = Replay.of(
         envs, network, sampler, lanes=lanes, capacity=c.capacity, batch=c.batch, start=c.learning_starts,
         ratio=c.ratio, gamma=c.gamma, n_step=c.n_step, reward="none", sequence=c.sequence, burn_in=c.burn_in,
         period=c.unroll,  # agent steps between the starts of two sequences

@@ -10,11 +10,11 @@ from dataclasses import dataclass
 from typing import Literal
 
 from polyplay.acting import LinearEpsilon
-from polyplay.buffers import REPLAY_METRICS, Proportional
+from polyplay.buffers import REPLAY_METRICS, Proportional, Replay
 from polyplay.core.errors import Count, Fraction, NonNegative, Positive, SomeWorkers, Whole
 from polyplay.learning import CategoricalLoss, Hyperparameters, Inline, LearnerSpec, Replayed, TargetNetwork, learn
 from polyplay.systems import System
-from polyplay.systems._wiring import AgentOptions, divide_among, q_network, replay_of, worker_envs
+from polyplay.systems._wiring import AgentOptions, divide_among, q_network, worker_envs
 from polyplay.weights import OptimizerSpec, averaged
 from polyplay.workers.crew import Crew
 
@@ -67,7 +67,7 @@ def build(c: Config, crew: Crew) -> System:
     if dopamine:  # one draw from each of `batch` equal parts of the sum of priorities, at a constant β
         sampler = Proportional(c.alpha, c.beta, stratified=True)
     network = policy()  # only its shapes are used: each replica makes its own network
-    replay = replay_of(
+    replay = Replay.of(
         envs, network, sampler, lanes=each.lanes, capacity=each.capacity, batch=each.batch,
         start=each.learning_starts, ratio=c.ratio, gamma=c.gamma, n_step=c.n_step, reward=c.reward,
     )  # fmt: skip
