@@ -224,7 +224,7 @@ def verb(page: Path, name: str) -> str:
             status = main.main([name, "--help"])
         except Help as shown:
             defaults, command, text = shown.args
-            tables = [of_dataclass(v, page, flags.flag, "option") for v in defaults if is_dataclass(v)]
+            tables = [of_dataclass(v, page, flags.flag, "option") for v in defaults if is_dataclass(v) and fields(v)]
             return "\n\n".join([f"`{command}`", prose(" ".join(text.split()), page), *tables])
     return fence(printed.getvalue()) if status == 0 else f"`polyplay {name}` takes no options."
 

@@ -1,4 +1,4 @@
-"""A system of one's own, REINFORCE with a baseline (Williams 1992): `polyplay.train(reinforce.system, steps=200_000)`.
+"""A system of your own, REINFORCE with a baseline (Williams 1992): polyplay train reinforce:system --env CartPole-v1
 
 replica:  envs ─► policy ─► rows of `unroll` steps ─► loss ─► update      one loop, one set of weights
 """
@@ -6,14 +6,9 @@ replica:  envs ─► policy ─► rows of `unroll` steps ─► loss ─► up
 from dataclasses import dataclass
 from typing import Any
 
-from polyplay.core.errors import Count, Fraction, NonNegative, Positive
-from polyplay.core.tree import Batch
-from polyplay.envs import Envs
-from polyplay.learning import Hyperparameters, Inline, LearnerSpec, Loss, LossOutput, learn, losses
-from polyplay.nets import NetworkFactory
-from polyplay.systems import Page, System
-from polyplay.weights import Local, OptimizerSpec
-from polyplay.workers.crew import Crew
+from polyplay.extend import Batch, Count, Crew, Envs, Fraction, Hyperparameters, Inline, LearnerSpec, Local, Loss
+from polyplay.extend import LossOutput, NetworkFactory, NonNegative, OptimizerSpec, Page, Positive, System, learn
+from polyplay.extend import masked_mean, n_step, transitions
 
 
 @dataclass(frozen=True)
@@ -25,7 +20,8 @@ class Config:
     unroll: Count = 16  # agent steps per lane between two updates
     network: str = "mlp"  # a network by name, or module:callable
     gamma: Fraction = 0.99  # discount
-    learning_rate: Positive = 5e-3  # constant
+    learning_rate: Positive = 5e-3  # learning rate, constant
+    optimizer: str = "adam"  # an optimizer by name, or module:callable
     entropy_cost: NonNegative = 0.01  # weight of the entropy bonus
     frames: Count = 500_000  # frames to train for, unless --steps is given
 
@@ -37,12 +33,11 @@ class Reinforce(Loss):
     gamma: Fraction
     metrics = ("loss", "policy_loss", "value_loss", "entropy")
 
-    def __call__(self, policy: Any, target: Any, batch: Batch, state: Batch, hyper: losses.Hyper) -> LossOutput:
-        out, steps = policy.unroll(batch, state), losses.transitions(batch, self.gamma)
-        error = losses.n_step(steps, out["value"].detach()) - out["value"][:-1]
+    def __call__(self, policy: Any, target: Any, batch: Batch, state: Batch, hyper: Any) -> LossOutput:
+        out, steps = policy.unroll(batch, state), transitions(batch, self.gamma)  # rows [T+1, B]; steps [T, B]
+        error = n_step(steps, out["value"].detach()) - out["value"][:-1]
         each = -error.detach() * out["logp"][:-1], 0.5 * error.square(), out["entropy"][:-1]
-        # means of [T, B] over transitions within an episode
-        policy_loss, value_loss, entropy = (losses.masked_mean(x, steps.valid) for x in each)
+        policy_loss, value_loss, entropy = (masked_mean(x, steps.valid) for x in each)  # within an episode
         loss = policy_loss + value_loss - hyper["entropy_cost"] * entropy
         found = zip(self.metrics, (loss, policy_loss, value_loss, entropy), strict=True)
         return LossOutput(loss, {name: x.detach() for name, x in found})
@@ -50,9 +45,9 @@ class Reinforce(Loss):
 
 def build(c: Config, crew: Crew) -> System:
     envs = Envs(c.env, c.lanes, **crew.env_defaults)
-    policy, loss = NetworkFactory(c.network, envs.spec), Reinforce(c.gamma)
+    policy, loss, update = NetworkFactory(c.network, envs.spec), Reinforce(c.gamma), Local(OptimizerSpec(c.optimizer))
     hyper = Hyperparameters(learning_rate=c.learning_rate, entropy_cost=c.entropy_cost)
-    spec = LearnerSpec(policy, loss, Local(OptimizerSpec("adam")), hyper, crew.agent_steps(envs, c.frames))
+    spec = LearnerSpec(policy, loss, update, hyper, crew.agent_steps(envs, c.frames))
     crew.add(learn, name="replica", source=Inline(envs, c.unroll), spec=spec)
     return System(envs, spec)
 

@@ -9,6 +9,7 @@ from polyplay.buffers import REPLAY_METRICS, Replay, RolloutQueue
 from polyplay.core.errors import Count, Fraction, NonNegative, Positive, UserError
 from polyplay.core.tree import Batch, Field
 from polyplay.envs import Envs, EnvSpec
+from polyplay.envs.atari import atari_preset
 from polyplay.learning import (
     A2C,
     PPO,
@@ -36,7 +37,7 @@ from polyplay.weights import Local, OptimizerSpec, Params, averaged
 from polyplay.workers.crew import Crew
 
 __all__ = ["Count", "Crew", "Fraction", "NonNegative", "Page", "Positive", "System", "UserError"]  # a page
-__all__ += ["Batch", "EnvSpec", "Envs", "Field"]  # environments, and what their rows hold
+__all__ += ["Batch", "EnvSpec", "Envs", "Field", "atari_preset"]  # environments, and what their rows hold
 __all__ += ["NetworkFactory", "Policy", "PolicyFactory", "Torso", "frozen", "mlp", "normal"]  # networks
 __all__ += ["A2C", "PPO", "Loss", "LossOutput", "QLoss", "VTrace", "gae", "masked_mean", "n_step"]  # losses
 __all__ += ["transitions", "vtrace"]

@@ -18,26 +18,26 @@ ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "polyplay"
 FILES = sorted(PACKAGE.rglob("*.py"))
 ORDER = {room: i for i, line in enumerate(rooms.layers()) for room in line}
-TOP = ["__init__", "__main__", "api"]
+TOP = ["__init__", "__main__", "api", "extend"]
 
 # At most so many lines of code (bench/code_size.py). Whoever adds some takes some away, or says in the commit why not.
 BUDGET = {
-    "core": 1911,
+    "core": 1922,
     "envs": 4600,
-    "buffers": 2091,
+    "buffers": 2102,
     "games": 3578,
-    "nets": 3275,
-    "weights": 1497,
+    "nets": 3284,
+    "weights": 1549,
     "acting": 1160,
     "search": 1306,
-    "learning": 3339,
-    "workers": 2348,
+    "learning": 3394,
+    "workers": 2358,
     "workers/hosts": 1300,
     "population": 1510,
-    "systems": 1732,
-    "runs": 4110,
+    "systems": 1736,
+    "runs": 4112,
     "evaluation": 1466,
-    "cli": 2409,
+    "cli": 2432,
 }
 SHORTEST, LONGEST = 150, 800
 # Files of fewer lines, or that one other file imports at most, and why they are files; kernels and pages may be both.
@@ -48,6 +48,7 @@ ALONE = {
     "the verb's other half, loaded when there is work": """
         cli/gtp cli/pages cli/play_session""",
     "the entry of a program": "__main__ api cli/main",
+    "the names of all rooms that users import": "extend",
     "loaded late, for it needs torch, Numba or a package of an extra": """
         envs/envpool games/board_pool games/open_spiel games/records nets/onnx
         search/tree_kernels buffers/sum_tree
@@ -78,7 +79,7 @@ ASKED = {
         envs/build 14 envs/vector_pool 3 envs/lane 5 envs/masks 1 envs/pettingzoo 9 envs/rules 12 envs/saved_state 6
         envs/spaces 3 systems/_presets 1""",
     "functions, classes and values that a user gives": """
-        core/user_modules 3 envs/pool 1 nets/factory 2 runs/options 4 runs/session 3""",
+        core/user_modules 4 envs/pool 1 nets/factory 1 runs/options 4 runs/session 3""",
     "NumPy, torch, Numba and psutil": """
         acting/play 1 core/compiled 5 core/files 1 nets/action_heads 1 nets/factory 1
         runs/crew_metrics 1""",
@@ -124,7 +125,7 @@ def is_page(path: Path) -> bool:
     return path.parent.name == "systems" and not path.stem.startswith("_")
 
 
-def test_the_package_is_fifteen_rooms_and_three_files():
+def test_the_package_is_fifteen_rooms_and_four_files():
     inside = {p.name for p in PACKAGE.iterdir() if any(p.glob("*.py"))}
     assert inside == set(ORDER) == set(BUDGET) - {"workers/hosts"}
     assert len(ORDER) == 15

@@ -41,12 +41,13 @@ VERBS = {  # by verb: what it takes, and what it does
     "check": ("ENV", "test an environment and measure its speed"),
     "population": ("RUN", "rank the members of a population"),
     "bench": ("[SYSTEM …]", "measure the speed of this machine and each system"),
+    "new": ("system NAME", "write a system of your own to a file"),
     "doctor": ("", "print versions, limits and self-tests for bug reports"),
 }
 FILES = {  # verbs whose function, command_VERB, stands in the file of another one
     **dict.fromkeys(("resume", "reproduce", "surgery"), "train"),
     **dict.fromkeys(("verify", "starts", "scores", "export"), "evaluate"),
-    **dict.fromkeys(("diagram", "runs", "check"), "systems"),
+    **dict.fromkeys(("diagram", "runs", "check", "new"), "systems"),
 }
 
 

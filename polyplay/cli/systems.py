@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
+import keyword
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -142,3 +144,29 @@ def command_check(words: list[str]) -> int:
         verdict = " and ".join(found) or "keeps to every rule that was checked"
         print_findings(f"{report.environment}: {verdict}", report.findings, report.card, "rule")
     return report.status
+
+
+# `polyplay new system`.
+
+TEMPLATE = Path(__file__).parent / "page" / "system.txt"
+
+
+@dataclass(frozen=True)
+class NewOptions:
+    """Writes NAME.py: options, a loss and the wiring of a system that trains as it is, to be changed."""
+
+
+def command_new(words: list[str]) -> None:
+    """Write the page of a system into the current directory. Raises UserError: the name can't be a module's."""
+    usage = "polyplay new system NAME"
+    given, _, _ = parse_words(NewOptions, words, usage, "NAME is a module's, as in my_system.", several=True)
+    if len(given) != 2 or given[0] != "system":
+        raise UserError(f"new takes what to write and its name: '{' '.join(given)}' given, allowed: {usage}")
+    name, path = given[1], Path(f"{given[1]}.py")
+    if not name.isidentifier() or keyword.iskeyword(name):
+        raise UserError(f"NAME: {name} given, allowed: a module's name of letters, digits and _, as my_system")
+    if path.exists() or importlib.util.find_spec(name) is not None:
+        taken = f"file {path}" if path.exists() else f"module {name}"
+        raise UserError(f"NAME: {name} given, but a {taken} exists: choose another name")
+    path.write_text(TEMPLATE.read_text("utf-8").replace("NAME:", f"{name}:"), "utf-8")
+    print(f"{path} written; `polyplay train {name}:system` trains it")

@@ -25,7 +25,7 @@ from polyplay.core.tree import Batch, Field, Spec
 from polyplay.core.worker import Hyperparameters, WorkerContext, seed_of
 from polyplay.learning.learner import COLUMNS, Learner, LearnerSpec, collator_for
 from polyplay.learning.loop import REST, Feed, Nothing, Rollout, Rollouts, Source, learn
-from polyplay.learning.losses import PPO
+from polyplay.learning.losses import PPO, Loss
 from polyplay.learning.parts import LearnerPart
 from polyplay.learning.unreal import UnrealReplay, UnrealWindows, specs_of
 from polyplay.nets.device import to_device, to_host
@@ -506,10 +506,12 @@ class WindowFeed(Feed):
         policy.observe(small | to_device(seen, learner.device))
         return {**self._loss().prepare(small, policy.reward_scale()), "reward": small["reward"]}
 
-    def _loss(self) -> PPO:
+    def _loss(self) -> Loss:
         """With the discount as it is now, where that is a hyperparameter."""
-        loss, hyper = cast("PPO", self.learner.spec.loss), self.learner.spec.hyperparameters.all()
-        return replace(loss, gamma=discount_of(hyper["horizon"], hyper["step_time"])) if "horizon" in hyper else loss
+        loss, hyper = self.learner.spec.loss, self.learner.spec.hyperparameters.all()
+        if not isinstance(loss, PPO) or "horizon" not in hyper:
+            return loss
+        return replace(loss, gamma=discount_of(hyper["horizon"], hyper["step_time"]))
 
     def _update(self) -> Iterator[None]:
         learner, source = self.learner, self.source

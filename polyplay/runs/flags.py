@@ -289,7 +289,7 @@ def show_help(
         texts |= meanings(type(instance))
     console = Console(width=min(shutil.get_terminal_size().columns, 110), highlight=False, markup=False)
     console.print(f"usage: {command} [--OPTION VALUE …]\n\n{about}\n")
-    for title, names in groups.items():
+    for title, names in ((title, names) for title, names in groups.items() if names):
         table = Table.grid(padding=(0, 2))
         table.add_column(style="bold", no_wrap=True)
         for name in names:

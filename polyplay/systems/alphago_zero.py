@@ -101,8 +101,8 @@ def build(c: Config, crew: Crew) -> System:
         source = Samples(samples)
     # (z − v)² − πᵀ·log p, of positions turned by random symmetries
     loss = AlphaZeroLoss(board, crew.seed, turned=c.symmetries != "none")
-    optimizer = OptimizerSpec(c.optimizer, momentum=c.momentum, l2=c.l2)  # sgd adds the gradient of l2·‖θ‖²
-    update = averaged(optimizer, c.learners)
+    # sgd adds the gradient of l2·‖θ‖²
+    update = averaged(OptimizerSpec(c.optimizer, momentum=c.momentum, l2=c.l2), c.learners)
     hyper, drops = Hyperparameters(anneal=c.anneal, learning_rate=c.learning_rate), RateDrops(c.drops)
     spec = LearnerSpec(policy, loss, update, hyper, crew.agent_steps(envs, c.frames), parts=(drops,))
     crew.add(learn, n=c.learners, source=source, spec=spec, publish=candidate)

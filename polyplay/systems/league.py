@@ -44,7 +44,7 @@ class Config(PolicyOptions):  # adds env, core, and how inputs and actions are s
     snapshot_every: Count = 200  # updates of an agent from one past agent to the next
     exploit_every: Whole = 0  # matches of an agent between two checks whether to copy another (0: none copies)
     batch: Count = 16  # trajectories in one update of an agent, or for the passes of one batch
-    loss: Literal["vtrace", "ppo"] = "vtrace"  # vtrace: IMPALA's; ppo: its clipped ratio on V-trace, several passes
+    algo: Literal["vtrace", "ppo"] = "vtrace"  # loss; vtrace: IMPALA's; ppo: clipped ratio on V-trace, several passes
     epochs: Count = 2  # ppo: passes over a batch
     clip_range: Positive = 0.2  # ppo: ε, the ratio π/μ is clipped to 1 ± ε
     gamma: Fraction = 0.99  # discount
@@ -65,12 +65,12 @@ def build(c: Config, crew: Crew) -> System:
     # an LSTM also takes the previous action and reward
     policy = actor_critic(c, envs, init="orthogonal", previous=c.core != "none")
     loss: Any = VTrace(c.gamma, c.lam, reduction="mean", reward=c.reward)  # ρ̄ = c̄ = 1
-    if c.loss == "ppo":
+    if c.algo == "ppo":
         loss = APPO(c.gamma, c.lam, c.clip_range, reward=c.reward)
     update = averaged(OptimizerSpec(c.optimizer, eps=1e-5, clip=0.5), replicas=1)
     values = {"learning_rate": c.learning_rate, "entropy_cost": c.entropy_cost}  # all agents begin with these
     hyper = Hyperparameters(anneal=c.anneal, **values)
-    passes = Epochs(c.epochs, minibatches=min(c.batch, 2)) if c.loss == "ppo" else None  # over a batch, of whole lanes
+    passes = Epochs(c.epochs, minibatches=min(c.batch, 2)) if c.algo == "ppo" else None  # over a batch, of whole lanes
     spec = LearnerSpec(policy, loss, update, hyper, crew.agent_steps(envs, c.frames), passes=passes)
     # an agent copies one that beats it with probability 0.7 or more, by Elo; then each value is multiplied by 0.8 or
     # 1.2, and stays between a tenth and ten times of its first one

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+from contextlib import nullcontext
 from dataclasses import replace
 
 import pytest
@@ -188,7 +189,7 @@ def test_a_whole_policy_by_module_and_name_is_left_alone(custom):
             "--network: 'mlp': got an unexpected keyword argument 'hiden'; its options are: hidden, act",
         ),
         ("no_such_module_here:f", {}, "no module 'no_such_module_here'; it must be installed or lie in "),
-        ("CUSTOM:absent", {}, "could not be loaded: .* has no attribute 'absent'"),
+        ("CUSTOM:absent", {}, "custom_nets_for_test has no 'absent'; allowed: auto, nature"),
         ("CUSTOM:number", {}, "is no function of the EnvSpec, but int"),
         ("CUSTOM:nothing", {}, "returned int, it must return a Torso or a Policy: .* inherits one of these from"),
         ("CUSTOM:plain", {}, "returned Linear, it must return a Torso or a Policy"),
@@ -197,14 +198,11 @@ def test_a_whole_policy_by_module_and_name_is_left_alone(custom):
         ("CUSTOM:Crooked", {}, r"class Crooked: forward, .* gave float32 \[2, 9\], not float32 \[2, 10\]"),
         ("CUSTOM:Double", {}, r"forward, of .* float32 \[3\], gave float64 \[2, 9\], not float32 \[2, 9\]"),
         ("CUSTOM:Choosy", {}, r"forward does not take two observations of float32 \[3\]: mat1 and mat2"),
-        ("CUSTOM:Mute", {}, r"class Mute lacks unroll\(batch, state\): rows \[T\+1, B, …\] and the state before"),
         ("CUSTOM:Still", {}, r"spec must have `action` Field\(shape=\(\), dtype='int64'\), .*; it has None"),
         ("CUSTOM:Ageless", {}, r"initial, for two lanes, gave age no tensor, not int64 \[2\]"),
         ("CUSTOM:Column", {}, r"class Column: act, for two lanes, gave value float32 \[2, 1\], not float32 \[2\]"),
         ("CUSTOM:Older", {}, r"act, for two lanes, as the state after gave age float32 \[2\], not int64 \[2\]"),
         ("CUSTOM:Alone", {}, r"act gave dict, it must give \(outputs, the state after\)"),
-        ("CUSTOM:Blind", {}, r"unroll does not take three rows of two lanes with obs float32 \[3\]: 'observation'"),
-        ("CUSTOM:Quiet", {}, r"unroll, for three rows of two lanes, gave value no tensor, not float32 \[3, 2\]"),
         ("CUSTOM:Silent", {}, "class Silent: spec does not take an empty call: division by zero"),
         ("CUSTOM:Taken", {}, "class Taken: noise is a module or tensor of its own, which Policy uses"),
         ("CUSTOM:Torso", {"depth": 3}, "unexpected keyword argument 'depth'; its options are: width"),
@@ -219,3 +217,20 @@ def test_mistakes_are_one_clear_line(custom, name, options, message):
 def test_how_long_a_step_of_the_environment_took_is_nothing_to_its_network():
     """Packages of compiled updates are found again by it."""
     assert nets.NetworkFactory("mlp", replace(discrete(vector(4)), step_time=1e-5)).spec.step_time == 0.0
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("Mute", r"class Mute lacks unroll\(batch, state\): rows \[T\+1, B, …\] and the state before"),
+        ("Blind", r"unroll does not take three rows of two lanes with obs float32 \[3\]: 'observation'"),
+        ("Quiet", r"unroll, for three rows of two lanes, gave value no tensor, not float32 \[3, 2\]"),
+        ("Counter", ""),
+        ("Torso", ""),
+    ],
+)
+def test_unrolling_is_tried_where_a_loss_of_actors_and_critics_takes_it(custom, name, message):
+    factory = nets.NetworkFactory(custom + name, discrete(vector(3), 5))
+    assert factory.own
+    with pytest.raises(UserError, match=message) if message else nullcontext():
+        factory.check_unroll()
