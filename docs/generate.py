@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import inspect
 import io
 import json
 import os
@@ -17,7 +18,7 @@ import sys
 from collections.abc import Callable, Iterable
 from dataclasses import fields, is_dataclass
 from pathlib import Path
-from typing import Any, Literal, get_args, get_origin
+from typing import Annotated, Any, Literal, get_args, get_origin
 from unittest import mock
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -235,6 +236,49 @@ def verbs(page: Path) -> str:
     return "\n\n".join(f"## {name}\n\n{verb(page, name)}" for name in rest)
 
 
+INHERITED = ("Loss", "Policy", "Torso", "LearnerPart", "PolicyFactory")  # whose methods a user's own class defines
+CALLED = {"Crew": ("add", "agent_steps"), **dict.fromkeys(("Replay", "RolloutQueue", "Params"), ("of",))}
+PLAIN = {  # what has no docstring
+    "Batch": "A row or several of them: a dict of arrays or tensors by name, such as `obs`, `action`, `reward`.",
+    "REPLAY_METRICS": "Names of a replay's metrics, for `System`.",
+}
+
+
+def extend(page: Path) -> str:
+    """Every name of polyplay/extend.py with what it takes, its docstring and its fields; of some the methods too."""
+    from polyplay import extend
+
+    return "\n\n".join(entry(name, vars(extend)[name]) for name in extend.__all__)
+
+
+def entry(name: str, found: Any) -> str:
+    """A section of the reference."""
+    if get_origin(found) is Annotated:
+        kind = "whole number" if get_args(found)[0] is int else "number"
+        return f"## {name}\n\nType of an option in `Config`: a {kind} {flags.range_of(found)}."
+    if name in PLAIN:
+        return f"## {name}\n\n{PLAIN[name]}"
+    own = vars(found) if name in INHERITED else CALLED.get(name, ())
+    methods = {k: getattr(found, k) for k in own if k == "__call__" or not k.startswith("_")}
+    given = [f.name for f in fields(found) if f.init] if is_dataclass(found) and name != "Crew" else []
+    said = meanings(found) if given else {}
+    lines = [f"- `{field}`: {said[field]}" for field in given if said.get(field)]
+    parts = [f"## {name}", "" if name in CALLED else signature(name, found), inspect.getdoc(found), "\n".join(lines)]
+    for method, value in methods.items():
+        if inspect.isroutine(value) and (text := inspect.getdoc(value)):
+            parts += [f"### {name}.{method}", signature(method, value), text]
+    return "\n\n".join(filter(None, parts))
+
+
+def signature(name: str, found: Any) -> str:
+    """What it is called with, as code; nothing of an exception."""
+    if isinstance(found, type) and issubclass(found, Exception):
+        return ""
+    text = str(inspect.signature(found))
+    text = re.sub(r"ForwardRef\('([^']*)'\)|(?<=[:>] )'([^']*)'", lambda m: m[1] or m[2], text)
+    return fence(f"{name}{text.replace('<factory>', '…')}")
+
+
 KINDS: dict[str, Callable[..., str]] = {
     "fields": fields_of,
     "presets": presets_of,
@@ -246,6 +290,7 @@ KINDS: dict[str, Callable[..., str]] = {
     "gpu": gpu,
     "learning": learning,
     "usage": usage,
+    "extend": extend,
     "verbs": verbs,
 }
 

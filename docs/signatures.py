@@ -31,6 +31,8 @@ __all__ = ["Callback", "Run", "check", "evaluate", "export", "load", "resume", "
 OWN = {  # what Python takes besides the text of the command line
     "env": "str | Callable[..., Any] | Env[Any, Any]",
     "network": "str | Callable[..., Any]",
+    "optimizer": "str | Callable[..., Any]",
+    "loss": "str | Callable[..., Any] | None",
     "env_kwargs": "Mapping[str, object] | tuple[str, ...]",
     "env_options": "Mapping[str, object] | Callable[[float], Mapping[str, object]] | tuple[str, ...]",
     "run": "str | Path | None",

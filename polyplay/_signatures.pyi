@@ -20,6 +20,7 @@ class RunOptions(TypedDict, total=False):
     resume: Literal['never', 'auto']  # auto: start a run in --run, or resume the run that is there, for jobs that a cluster queues again. Only options that `polyplay resume` takes may differ from that run's
     preset: str  # named set of defaults of the system (auto: chosen by --env; paper for Atari games, else a tuned one)
     change: tuple[str, ...]  # hyperparameters that have other values later: NAME=VALUE@AT,VALUE@AT. Each value holds from AT on, a part of the run (0, 0.5) or agent steps (10M), until the next one. May be given several times (docs/guides/runs_and_plots.md)
+    loss: str | Callable[..., Any] | None  # your own loss, as module:callable: a function that takes the system's Loss and returns a Loss (docs/guides/own_loss.md; none: the system's)
     serial: bool  # run all workers in one process and one thread: deterministic, and a debugger works
     on: Literal['process', 'thread']  # workers are processes or threads
     step_timeout: float  # replace the process of an environment if a step or a reset takes longer than this many seconds
@@ -72,7 +73,7 @@ class A2C(RunOptions, total=False):
     network: str | Callable[..., Any]  # auto (nature or mlp), nature, a3c, ga3c, impala, mlp, separate, or module:callable
     core_size: int  # width of the recurrent core
     learning_rate: float  # learning rate at the start; see --anneal
-    optimizer: str  # rmsprop_tf, rmsprop_a3c, rmsprop_torch or adam (docs/reference/optimizers.md)
+    optimizer: str | Callable[..., Any]  # rmsprop_tf, rmsprop_a3c, rmsprop_torch or adam (docs/reference/optimizers.md)
     optimizer_eps: float  # the optimizer's ε, which rmsprop_tf and rmsprop_a3c have within the root
     decay: float  # RMSProp's decay
     max_grad_norm: float  # clip the gradient's global norm to this, 0 is off
@@ -101,7 +102,7 @@ class A3C(RunOptions, total=False):
     auxiliary: str  # UNREAL's tasks, on rows that learners keep: pixel, reward, value, with =COST; or none
     init: Literal['auto', 'orthogonal', 'torch']  # initial weights (auto: as the network was published)
     learning_rate: float  # learning rate at the start; see --anneal
-    optimizer: str  # rmsprop_tf, rmsprop_a3c, rmsprop_torch or adam; workers share its statistics
+    optimizer: str | Callable[..., Any]  # rmsprop_tf, rmsprop_a3c, rmsprop_torch or adam; workers share its statistics
     optimizer_eps: float  # the optimizer's ε, which rmsprop_tf and rmsprop_a3c have within the root
     decay: float  # RMSProp's decay
     max_grad_norm: float  # clip the gradient's global norm to this, 0 is off; 40 is muupan/async-rl's
@@ -134,7 +135,7 @@ class Accel(RunOptions, total=False):
     lam: float  # λ of generalized advantage estimation; 1 is the n-step return
     network: str | Callable[..., Any]  # accel (16, 32 filters), accel_large (DQN's), auto, nature, …, or module:callable
     learning_rate: float  # learning rate at the start; see --anneal
-    optimizer: str  # rmsprop_a3c is Lasagne's; rmsprop_tf, rmsprop_torch or adam
+    optimizer: str | Callable[..., Any]  # rmsprop_a3c is Lasagne's; rmsprop_tf, rmsprop_torch or adam
     optimizer_eps: float  # the optimizer's ε
     max_grad_norm: float  # clip the gradient's global norm to this, 0 is off
     anneal: Literal['linear', 'constant']  # linear: the learning rate falls to 0 over the run
@@ -167,7 +168,7 @@ class AccelDqn(RunOptions, total=False):
     epsilon: float  # probability of a random action at the end of the schedule
     epsilon_decay_steps: int  # agent steps over which ε falls from 1 to --epsilon
     learning_rate: float  # learning rate, constant
-    optimizer: str  # adam, or rmsprop_a3c, which is Lasagne's, with decay 0.95
+    optimizer: str | Callable[..., Any]  # adam, or rmsprop_a3c, which is Lasagne's, with decay 0.95
     optimizer_eps: float  # the optimizer's ε
     max_grad_norm: float  # clip the gradient's global norm to this, 0 is off
     frames: int  # frames to train for (Atari: four per agent step), unless --steps is given
@@ -202,8 +203,9 @@ class AlphagoZero(RunOptions, total=False):
     learning_rate: float  # learning rate at the start; see --anneal
     anneal: Literal['linear', 'constant']  # linear: the learning rate falls to 0 over the run
     drops: tuple[int, ...]  # updates at which the learning rate is divided by 10
-    momentum: float  # momentum of stochastic gradient descent
-    l2: float  # weight of ‖θ‖² in the loss
+    optimizer: str | Callable[..., Any]  # sgd, another of docs/reference/optimizers.md, or module:callable
+    momentum: float  # momentum of sgd
+    l2: float  # weight of ‖θ‖² in the loss, by sgd alone
     gate: float  # share of points that a candidate must exceed to become champion; 0: no gate
     gate_games: int  # games of a match; the champion draws the first plies: half of --temperature-plies
     gate_every: int  # updates from one match to the next, at least
@@ -233,7 +235,7 @@ class Apex(RunOptions, total=False):
     alpha: float  # exponent α of priorities, which are errors
     epsilon: float  # largest probability of a random action; the lanes have values down to its 8th power
     learning_rate: float  # learning rate, constant
-    optimizer: str  # rmsprop_dqn (centered, ε in the root), adam, …: docs/reference/optimizers.md
+    optimizer: str | Callable[..., Any]  # rmsprop_dqn (centered, ε in the root), adam, …: docs/reference/optimizers.md
     optimizer_eps: float  # the optimizer's ε
     max_grad_norm: float  # clip the gradient's global norm to this, 0 is off
     frames: int  # frames to train for (Atari: four per agent step), unless --steps is given
@@ -262,7 +264,7 @@ class ApexDpg(RunOptions, total=False):
     dqda_clip: float  # clip each element of dQ/da to this, per half range; 0 is off
     saturation_cost: float  # weight of a penalty for actions at the ends of their range (DPGLoss), 0 is off
     learning_rate: float  # learning rate of actor and critic, constant
-    optimizer: str  # adam, or another of docs/reference/optimizers.md
+    optimizer: str | Callable[..., Any]  # adam, or another of docs/reference/optimizers.md
     frames: int  # agent steps to train for, unless --steps is given
 
 class Appo(RunOptions, total=False):
@@ -286,7 +288,8 @@ class Appo(RunOptions, total=False):
     reward: Literal['clip', 'sign', 'none', 'scale']  # rewards that are learned from; clip: limited to ±1, scale: divided by the running size of discounted returns
     network: str | Callable[..., Any]  # auto (nature or mlp), nature, a3c, impala, five (unit sets), …, or module:callable
     learning_rate: float  # learning rate at the start; see --anneal
-    optimizer_eps: float  # Adam's ε
+    optimizer: str | Callable[..., Any]  # adam, another of docs/reference/optimizers.md, or module:callable
+    optimizer_eps: float  # the optimizer's ε
     max_grad_norm: float  # clip the gradient's global norm to this, 0 is off
     anneal: Literal['linear', 'constant']  # linear: the learning rate falls to 0 over the run
     value_cost: float  # weight of the value loss (v − V)²
@@ -317,7 +320,7 @@ class Dqn(RunOptions, total=False):
     epsilon: float  # probability of a random action at the end of the schedule
     epsilon_decay_steps: int  # agent steps over which ε falls from 1 to --epsilon
     learning_rate: float  # learning rate, constant
-    optimizer: str  # rmsprop_dqn (centered, ε in the root), adam, …: docs/reference/optimizers.md
+    optimizer: str | Callable[..., Any]  # rmsprop_dqn (centered, ε in the root), adam, …: docs/reference/optimizers.md
     optimizer_eps: float  # the optimizer's ε
     reduction: Literal['sum', 'mean']  # mean or sum over a batch, of errors clipped to ±1
     frames: int  # frames to train for (Atari: four per agent step), unless --steps is given
@@ -345,7 +348,8 @@ class Five(RunOptions, total=False):
     lam: float  # λ of generalized advantage estimation
     clip_range: float  # ε: the ratio π/μ is clipped to 1 ± ε
     entropy_cost: float  # weight of the entropy bonus
-    learning_rate: float  # Adam's, constant; each number of a gradient is clipped to ±5·√v
+    learning_rate: float  # learning rate, constant
+    optimizer: str | Callable[..., Any]  # Adam on gradients within ±5·√v; another of docs/reference/optimizers.md
     network: str | Callable[..., Any]  # five (sets of units), or as other systems
     core_size: int  # width of the LSTM
     inputs: Literal['raw', 'normalize']  # normalize: scale real numbers, and clip them
@@ -378,7 +382,7 @@ class Ftw(RunOptions, total=False):
     gamma: float  # discount
     lam: float  # λ of V-trace
     max_grad_norm: float  # clip the gradient's global norm to this (0: off)
-    optimizer: str  # rmsprop_tf, rmsprop_a3c, rmsprop_torch or adam (docs/reference/optimizers.md)
+    optimizer: str | Callable[..., Any]  # rmsprop_tf, rmsprop_a3c, rmsprop_torch or adam (docs/reference/optimizers.md)
     normalize_advantage: bool  # to mean 0 and deviation 1; the loss is then the mean over a batch, not the sum
     frames: int  # steps of all agents to train for, unless --steps is given
 
@@ -401,7 +405,7 @@ class Ga3C(RunOptions, total=False):
     unroll: int  # transitions of a chunk (t_max); fewer where its episode ends
     network: str | Callable[..., Any]  # ga3c, ga3c_large4 … ga3c_large1, a3c, nature, impala, mlp, separate, auto, module:callable
     learning_rate: float  # learning rate at the start; see --anneal
-    optimizer: str  # rmsprop_tf, rmsprop_a3c, rmsprop_torch or adam; trainers share its statistics
+    optimizer: str | Callable[..., Any]  # rmsprop_tf, rmsprop_a3c, rmsprop_torch or adam; trainers share its statistics
     optimizer_eps: float  # the optimizer's ε, which rmsprop_tf and rmsprop_a3c have within the root
     max_grad_norm: float  # clip the gradient's global norm to this, 0 is off
     anneal: Literal['linear', 'constant']  # linear: the learning rate falls to 0 over the run
@@ -433,7 +437,7 @@ class Gorila(RunOptions, total=False):
     epsilon: float  # probability of a random action at the end of the schedule
     epsilon_decay_steps: int  # agent steps of all actors over which ε falls from 1 to --epsilon
     learning_rate: float  # learning rate, constant; not published
-    optimizer: str  # adagrad, rmsprop_dqn, adam, or another of docs/reference/optimizers.md
+    optimizer: str | Callable[..., Any]  # adagrad, rmsprop_dqn, adam, or another of docs/reference/optimizers.md
     optimizer_eps: float  # the optimizer's ε; not published
     stale: int  # discard gradients older than this many updates of a shard (0: 10 per learner); not published
     outlier: float  # discard losses this many deviations above the mean, 0 is off; not published
@@ -459,7 +463,7 @@ class Impala(RunOptions, total=False):
     auxiliary: str  # UNREAL's tasks, on rows that learners keep: pixel, reward, value, with =COST; or none
     init: Literal['auto', 'orthogonal', 'torch', 'sonnet']  # initial weights; auto: as published
     learning_rate: float  # learning rate at the start; see --anneal
-    optimizer: str  # rmsprop_tf, rmsprop_a3c, rmsprop_torch or adam (docs/reference/optimizers.md)
+    optimizer: str | Callable[..., Any]  # rmsprop_tf, rmsprop_a3c, rmsprop_torch or adam (docs/reference/optimizers.md)
     optimizer_eps: float  # the optimizer's ε, which rmsprop_tf and rmsprop_a3c have within the root
     max_grad_norm: float  # clip the gradient's global norm to this, 0 is off
     anneal: Literal['linear', 'constant']  # linear: the learning rate falls to 0 over the run
@@ -486,7 +490,7 @@ class League(RunOptions, total=False):
     snapshot_every: int  # updates of an agent from one past agent to the next
     exploit_every: int  # matches of an agent between two checks whether to copy another (0: none copies)
     batch: int  # trajectories in one update of an agent, or for the passes of one batch
-    loss: Literal['vtrace', 'ppo']  # vtrace: IMPALA's; ppo: its clipped ratio on V-trace, several passes
+    algo: Literal['vtrace', 'ppo']  # loss; vtrace: IMPALA's; ppo: clipped ratio on V-trace, several passes
     epochs: int  # ppo: passes over a batch
     clip_range: float  # ppo: ε, the ratio π/μ is clipped to 1 ± ε
     gamma: float  # discount
@@ -494,6 +498,7 @@ class League(RunOptions, total=False):
     lam: float  # λ of V-trace
     network: str | Callable[..., Any]  # auto, nature, a3c, ga3c, impala, mlp, separate, five, or module:callable
     learning_rate: float  # learning rate at the start; see --anneal
+    optimizer: str | Callable[..., Any]  # adam, another of docs/reference/optimizers.md, or module:callable
     anneal: Literal['linear', 'constant']  # linear: the learning rate falls to 0 over the run
     reward: Literal['clip', 'sign', 'none', 'scale']  # rewards that are learned from; clip: limited to ±1, scale: divided by the running size of discounted returns
     frames: int  # frames to train for (Atari: four per agent step), unless --steps is given
@@ -528,7 +533,8 @@ class Ppo(RunOptions, total=False):
     network: str | Callable[..., Any]  # auto (nature or mlp), rlpyt, a3c, impala, separate, five (unit sets), …, or module:callable
     core_size: int  # width of the recurrent core
     learning_rate: float  # learning rate at the start; see --anneal
-    optimizer_eps: float  # Adam's ε
+    optimizer: str | Callable[..., Any]  # adam, another of docs/reference/optimizers.md, or module:callable
+    optimizer_eps: float  # the optimizer's ε
     max_grad_norm: float  # clip the gradient's global norm to this, 0 is off
     anneal: Literal['linear', 'rate', 'constant']  # linear: the learning rate and the clip range fall to 0 over the run; rate: only the learning rate falls
     value_cost: float  # weight of the value loss (R − V)²
@@ -560,7 +566,8 @@ class R2D2(RunOptions, total=False):
     beta: float  # exponent β of importance weights, constant
     epsilon: float  # largest probability of a random action; the lanes have values down to its 8th power
     learning_rate: float  # learning rate, constant
-    optimizer_eps: float  # Adam's ε
+    optimizer: str | Callable[..., Any]  # adam, another of docs/reference/optimizers.md, or module:callable
+    optimizer_eps: float  # the optimizer's ε
     max_grad_norm: float  # clip the gradient's global norm to this, 0 is off
     rescale: float  # ε of value rescaling h, 0 is off
     frames: int  # frames to train for (Atari: four per agent step), unless --steps is given
@@ -589,7 +596,8 @@ class Rainbow(RunOptions, total=False):
     epsilon: float  # without noisy layers: probability of a random action at the end of the schedule
     epsilon_decay_steps: int  # agent steps over which ε falls from 1 to --epsilon
     learning_rate: float  # learning rate, constant
-    optimizer_eps: float  # Adam's ε
+    optimizer: str | Callable[..., Any]  # adam, another of docs/reference/optimizers.md, or module:callable
+    optimizer_eps: float  # the optimizer's ε
     max_grad_norm: float  # clip the gradient's global norm to this (dqn_zoo), 0 is off
     frames: int  # frames to train for (Atari: four per agent step), unless --steps is given
 

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
+from examples import reinforce
 from polyplay import systems as pages
 from polyplay.cli import main, systems
 from polyplay.runs.directory import list_runs
@@ -55,3 +56,27 @@ def test_as_a_command(tmp_path: Path, capsys: pytest.CaptureFixture, monkeypatch
     (tmp_path / "empty").mkdir()
     assert main.main(["runs", "empty"]) == 0
     assert capsys.readouterr().out == "no runs in empty\n"
+
+
+def test_a_new_system_is_the_example_under_its_name_and_trains(tmp_path: Path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    assert main.main(["new", "system", "drawn_system"]) == 0
+    assert "`polyplay train drawn_system:system` trains it" in capsys.readouterr().out
+    example = Path(reinforce.__file__).read_text()
+    assert Path("drawn_system.py").read_text() == example.replace("reinforce:system", "drawn_system:system")
+    line = "train drawn_system:system --env toy:catch --steps 300 --serial --no-tensorboard --quiet --run run"
+    assert main.main(line.split()) == 0
+    assert main.main(["resume", "run", "--steps", "500", "--quiet"]) == 0
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ("system json", "NAME: json given, but a module json exists: choose another name"),
+        ("system a-b", "NAME: a-b given, allowed: a module's name of letters, digits and _"),
+        ("system class", "NAME: class given, allowed: a module's name"),
+        ("game chess", "new takes what to write and its name: 'game chess' given, allowed: polyplay new system NAME"),
+    ],
+)
+def test_a_name_that_is_no_modules_is_one_line(words: str, said: str, capsys):
+    assert said in refused(capsys, "new", *words.split())

@@ -182,7 +182,9 @@ def stop_after(call: Callable[..., Any]) -> Callable[..., Any]:
     return read
 
 
-def test_commands_are_understood(monkeypatch: pytest.MonkeyPatch, capsys):
+def test_commands_are_understood(here: Path, monkeypatch: pytest.MonkeyPatch, capsys):
+    for page in PYTHON:  # systems of one's own
+        write_files(page, here)
     for owner, name in ((options, "parse"), (flags, "read_flags"), (argparse.ArgumentParser, "parse_args")):
         monkeypatch.setattr(owner, name, stop_after(getattr(owner, name)))
     wrong = []

@@ -89,9 +89,23 @@ def test_a_part_of_a_users_own_is_each_learners_own():
     assert (own.seen, other.seen, given.seen) == (22, 0, 0)
 
 
+@pytest.mark.parametrize("tau", [1.0, 0.25])
+def test_a_target_network_moves_part_of_the_way(tau: float):
+    learner = Learner(ends.me(), ends.task(parts=(TargetNetwork(2, tau),)))
+    [target], vector = learner.parts, learner.update.vector
+    expected = vector.flat.clone()
+    for update in range(4):
+        ends.finish(learner.step(ends.some_rows(update), {}))
+        if update % 2:
+            expected += tau * (vector.flat - expected)
+        torch.testing.assert_close(target.vector.flat, expected, rtol=0.0, atol=1e-6)
+    assert torch.equal(target.vector.flat, vector.flat) == (tau == 1.0)
+
+
 @pytest.mark.parametrize(("make", "said"), [
     (lambda: ends.task(parts=(TargetNetwork,)), "LearnerSpec.parts: <class .*TargetNetwork.* given, allowed: objects"),
     (lambda: TargetNetwork(0), "TargetNetwork: every=0 given, allowed: 1 or more updates"),
+    (lambda: TargetNetwork(tau=0.0), "TargetNetwork: tau=0.0 given, allowed: above 0, at most 1"),
 ])  # fmt: skip
 def test_what_is_no_part_is_one_line_before_anything_starts(make: Any, said):
     with pytest.raises(UserError, match=said) as e:

@@ -185,3 +185,13 @@ def test_outputs_and_gradients_are_those_of_computing_again(name, more, obs, how
     assert float(full.norm()) > 0.0
     tolerance = 1e-5 if how == "float32" else 2e-2
     assert float((recalled - full).norm() / full.norm()) <= tolerance
+
+
+def test_a_frozen_module_has_gradients_of_its_inputs_alone():
+    net, x = layers.mlp(3, 8, 2), torch.randn(5, 3, requires_grad=True)
+    assert [type(layer).__name__ for layer in net] == ["Linear", "ReLU", "Linear"]
+    out = layers.frozen(net)(x)
+    assert torch.equal(out, net(x))
+    out.sum().backward()
+    assert x.grad is not None
+    assert all(p.grad is None for p in net.parameters())

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import copy
 import math
+from functools import partial
 from itertools import pairwise
+from typing import Any
 
 import pytest
 import torch
@@ -196,3 +198,71 @@ def test_the_pure_step_is_the_optimizer_s_own_and_what_is_not_finite_changes_not
     same, before, _ = optimizers.pure_step(spec, weights, weights * math.inf, state, torch.tensor(1e-2))
     assert same.equal(weights)
     assert all(x.equal(y) for x, y in zip(before, state, strict=True))
+
+
+# A user's own optimizer: torch's, to the bit, with its state there from the start.
+
+
+OWN = {
+    "nadam": torch.optim.NAdam,
+    "adamw": partial(torch.optim.AdamW, weight_decay=0.1),
+    "momentum": partial(torch.optim.SGD, momentum=0.9, weight_decay=0.1),
+    "sgd": torch.optim.SGD,
+    "adadelta": torch.optim.Adadelta,
+    "asgd": torch.optim.ASGD,
+    "radam": torch.optim.RAdam,
+}
+
+
+@pytest.mark.parametrize("own", OWN.values(), ids=OWN)
+def test_an_own_optimizer_is_as_torch_has_it_and_continues_from_its_state(own: Any) -> None:
+    grads, rates = gradients(6, 4, 1).float(), [0.1, 0.1, 0.05, 0.05, 0.02, 0.02]
+    spec, start = OptimizerSpec(own), vector(4, 3, torch.float32)
+    theirs = run(own([vector(4, 3, torch.float32)], lr=0.1), grads, rates)
+    first = spec.make(start, lr=0.1)
+    begun = {k: x.clone() for k, x in optimizers.optimizer_state(first).items()}
+    ours = run(first, grads[:3], rates[:3])
+    again = spec.make(torch.nn.Parameter(ours[-1].clone()), lr=0.1)
+    optimizers.load_state(again, {k: x.clone() for k, x in optimizers.optimizer_state(first).items()})
+    assert torch.equal(torch.cat([ours, run(again, grads[3:], rates[3:])]), theirs)
+    assert spec.statistics == tuple(k for k, x in begun.items() if x.ndim)
+
+
+def test_an_own_optimizer_shares_its_statistics_and_is_cut_into_parts() -> None:
+    spec, grad = OptimizerSpec(OWN["adamw"]), gradients(1, 6, 2)[0].float()
+    whole, alone = (spec.make(vector(6, 5, torch.float32), lr=0.1) for _ in range(2))
+    memory = torch.zeros(len(spec.statistics), 6)
+    optimizers.share_statistics(whole, memory, fill=True)
+    part = optimizers.slice_statistics(whole, spec.make, slice(2, 5))
+    part.param_groups[0]["lr"] = 0.1
+    moved = run(part, grad[None, 2:5])[0]
+    assert torch.equal(moved, run(alone, grad[None])[0][2:5])
+    assert memory[:, 2:5].abs().sum() > 0
+    assert memory[:, :2].abs().sum() == 0
+
+
+def keeps(x: object) -> Any:
+    class Keeps(torch.optim.Optimizer):
+        def __init__(self, params: Any, lr: float):
+            super().__init__(params, {"lr": lr})
+
+        def step(self, closure: None = None) -> None:  # type: ignore[override]
+            self.state[self.param_groups[0]["params"][0]]["kept"] = x
+
+    return Keeps
+
+
+@pytest.mark.parametrize(
+    ("own", "said"),
+    [
+        (keeps(3), "whose state has kept, int; allowed: an optimizer whose state is tensors"),
+        (keeps(torch.zeros(2, 2)), r"whose state has kept, torch.float32 \[2, 2\] for four weights"),
+        (keeps(torch.zeros(4, dtype=torch.float64)), r"kept, torch.float64 \[4\] for four weights"),
+        (torch.optim.LBFGS, "LBFGS given, which failed on four weights: .*closure"),
+        (lambda parameters: None, "failed on four weights: .*unexpected keyword argument 'lr'; allowed: module:"),
+    ],
+)
+def test_an_own_optimizer_that_does_not_fit_is_one_line(own: Any, said: str) -> None:
+    with pytest.raises(UserError, match=f"^--optimizer: .*{said}") as e:
+        OptimizerSpec(own)
+    assert "\n" not in str(e.value)
