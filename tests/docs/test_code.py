@@ -185,6 +185,7 @@ def stop_after(call: Callable[..., Any]) -> Callable[..., Any]:
 def test_commands_are_understood(here: Path, monkeypatch: pytest.MonkeyPatch, capsys):
     for page in PYTHON:  # systems of one's own
         write_files(page, here)
+    monkeypatch.chdir(ROOT)
     for owner, name in ((options, "parse"), (flags, "read_flags"), (argparse.ArgumentParser, "parse_args")):
         monkeypatch.setattr(owner, name, stop_after(getattr(owner, name)))
     wrong = []
