@@ -27,6 +27,7 @@ from polyplay.core import machine
 from polyplay.core.errors import Count, Seconds, UserError, WorkerLost
 from polyplay.core.files import Row, is_number, read_lines, read_object, write_json
 from polyplay.core.tree import Field, Spec
+from polyplay.envs.atari import is_game
 from polyplay.envs.pool import Envs, EnvSpec
 from polyplay.runs import flags, load
 from polyplay.runs import options as config
@@ -84,7 +85,7 @@ def bottleneck(shares: Mapping[str, float]) -> str:
 
 def change(name: str, values: Row, env: str, kind: str) -> str:
     """What to change where NAMES' name is the bottleneck. values: all settings; env: its title; kind: of its pool."""
-    if name == "env" and not env.startswith("ALE/"):
+    if name == "env" and not is_game(env, {}):
         return f"`polyplay check {env}` measures it; make its step cheaper, or take more cores"
     if name == "env":
         cheaper = "try --atari baselines: ale-py makes its pictures itself; else more cores"

@@ -6,6 +6,7 @@ import base64
 import contextlib
 import hashlib
 import json
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
@@ -17,7 +18,7 @@ import gymnasium
 
 from polyplay.core.errors import UserError
 from polyplay.core.tree import Field
-from polyplay.envs.pool import Envs, EnvSpec, closest_names, need, options
+from polyplay.envs.pool import WRAPPERS, Envs, EnvSpec, closest_names, need, options
 from polyplay.envs.spaces import Discrete, describe_fields
 
 # Start states of Atari games: the file that people supply for the human-starts protocol. JSON, nothing pickled.
@@ -134,7 +135,7 @@ def written(game: str, kind: str, source: str, starts: Sequence[Mapping[str, obj
 
 
 LEAST = dict.fromkeys(("frameskip", "size", "stack", "max_frames", "stride"), 1)
-LEAST |= dict.fromkeys(("width", "noop_min", "noop_max", "crop"), 0)
+LEAST |= dict.fromkeys(("frameskip_min", "width", "noop_min", "noop_max", "crop"), 0)
 
 
 @dataclass(frozen=True)
@@ -144,6 +145,7 @@ class Atari:
     """
 
     frameskip: int = 4  # frames that an action lasts
+    frameskip_min: int = 0  # the least of them, drawn evenly for every step; 0: always frameskip
     sticky: float = 0.0  # chance that a frame repeats the action before (Machado et al. 2018: 0.25)
     full_actions: bool = False  # all 18 actions instead of the game's own
     size: int = 84  # pixels of the height, and of the width where that is 0
@@ -179,6 +181,8 @@ class Atari:
         for name, least in LEAST.items():
             value = getattr(self, name)
             need(value >= least, f"option {name}={value} must be at least {least}")
+        skips = f"frameskip_min={self.frameskip_min}, frameskip={self.frameskip}"
+        need(self.frameskip_min <= self.frameskip, f"options {skips}: the first must not be larger")
         noops, starts = f"noop_min={self.noop_min}, noop_max={self.noop_max}", f"starts={self.starts!r}"
         need(self.noop_min < max(self.noop_max, 1), f"options {noops}: the first must be smaller")
         need(not (self.starts and self.sticky), f"options {starts}, sticky={self.sticky}: start states need sticky=0")
@@ -191,9 +195,14 @@ class Atari:
         return self.stack, self.size, self.width or self.size
 
     @property
+    def frames(self) -> int:
+        """Of a step: in the mean where they are drawn."""
+        return (self.frameskip_min + self.frameskip) // 2 if self.frameskip_min else self.frameskip
+
+    @property
     def beyond(self) -> str:
         """What ale-py's vector environment cannot do of this, as `option=value`; "" where it can do all."""
-        plain = ("noop_min", "start", "life_start", "gray", "crop", "resize", "starts")
+        plain = ("frameskip_min", "noop_min", "start", "life_start", "gray", "crop", "resize", "starts")
         changed = [f"{k}={getattr(self, k)!r}" for k in plain if getattr(self, k) != getattr(Atari, k)]
         return ", ".join(changed + (["stack_reset='play'"] if self.stack_reset == "play" else []))
 
@@ -245,6 +254,8 @@ PRESETS: dict[str, dict[str, object]] = {  # options of Atari; what is not named
     "r2d2": _NATURE | {"full_actions": True, "life_loss": "ignore"},
     # google/dopamine atari_lib.py; Machado et al. 2018
     "dopamine": _NATURE | {"sticky": 0.25, "noop_max": 0, "life_loss": "ignore"},
+    # ALE/NAME-v5 as ale-py registers it: the last frame alone
+    "v5": _NATURE | {"sticky": 0.25, "noop_max": 0, "life_loss": "ignore", "maxpool": False},
 }  # fmt: skip
 
 
@@ -255,29 +266,84 @@ def atari_preset(name: str) -> dict[str, object]:
     return dict(PRESETS[name])
 
 
-# Ids of Atari games before ALE/NAME-v5, such as PongNoFrameskip-v4: what to write instead of one.
+# Ids of Atari games. ALE/NAME-v5 names the game, and an Atari preset says how it is played. The ids of old say
+# themselves how long an action lasts and whether actions are sticky; the rest is the preset's.
 
 
-OLD_PRESETS: dict[int | None, str] = {
-    0: "dopamine, with its sticky actions",
-    4: "baselines, as most wrap it",
-}  # by version
+OLD_ID = re.compile(r"(?:ale_py:)?([A-Z][A-Za-z0-9]*?)(-ram)?(NoFrameskip|Deterministic|)(?:-v([04]))?")
+SKIPS: dict[str, dict[str, object]] = {  # by flavor of an id
+    "NoFrameskip": {"frameskip": 4, "maxpool": True},  # its own is 1, for the usual wrapper of 4
+    "Deterministic": {"frameskip": 4, "maxpool": False},
+    "": {"frameskip_min": 2, "frameskip": 4, "maxpool": False},
+}
 
 
-def replacement(name: str, shown: bool) -> str:
-    """Why an id of old is refused, with the options to write instead; "": it is none. shown: its observations are
-    something else than the whole screen, by obs_type=ram or a wrapper.
+def id_options(name: str) -> dict[str, object]:
+    """Return the options that an id of old stands for; none for ALE/NAME-v5."""
+    found = OLD_ID.fullmatch(name)
+    if name.startswith("ALE/") or found is None:
+        return {}
+    sticky = {"sticky": 0.25 if found[4] == "0" else 0.0, "full_actions": False}
+    early = {"frameskip": 3} if (found[1], found[3]) == ("SpaceInvaders", "Deterministic") else {}  # as gym had it
+    return {**SKIPS[found[3]], **early, **sticky}
+
+
+def current_id(name: str) -> str:
+    """Return the id that names a game alone: 'Pong-v0' → 'ALE/Pong-v5'."""
+    found = OLD_ID.fullmatch(name)
+    return f"ALE/{found[1]}-v5" if found else name
+
+
+def _id_text(name: str) -> str:
+    """What of an id decides how its game is played."""
+    if not id_options(name):
+        return f"{name} names the game, --atari says how it is played (v5: as Gymnasium registers it)"
+    own = "1 frame a step, with the 4 of the usual wrapper" if "NoFrameskip" in name else "its own frames a step"
+    return f"{name}: {own}; the picture and the starts are --atari's"
+
+
+def is_game(name: object, given: Mapping[str, object]) -> bool:
+    """Tell whether an environment of this name and these options is played by Polyplay's own Atari pipelines. A wrapper
+    and obs_type=ram take Gymnasium's environment of an id of old.
     """
-    id_ = name.removeprefix("ale_py:")
-    if id_ not in gymnasium.registry and ":" not in id_:
-        with contextlib.suppress(ImportError):
-            import ale_py  # noqa: F401 - importing it registers them
-    old = gymnasium.registry.get(id_) or gymnasium.registry.get(f"{id_}-v4")  # Gymnasium adds a version itself
-    if shown or old is None or not _is_ales(old.id) or old.version not in OLD_PRESETS:
-        return ""
-    game = next(title for title, found in native_games().items() if found == old.kwargs["game"])
-    preset = f" --atari {OLD_PRESETS[old.version]}" if old.id == id_ else ""
-    return f"which shows the whole screen: write --env ALE/{game}-v5{preset}"
+    if not isinstance(name, str) or name.startswith("ALE/"):
+        return isinstance(name, str)
+    found = OLD_ID.fullmatch(name)
+    if found is None or found[2] or given.get(WRAPPERS) or given.get("obs_type") == "ram":
+        return False
+    try:
+        known = found[1] in native_games()  # which registers ale-py's ids
+    except UserError:  # without ale-py, which is what the message will say
+        return found[3] != ""
+    id_ = f"{found[1]}{found[3]}-v{found[4] or 4}"
+    return known and (_is_ales(id_) if id_ in gymnasium.registry else found[3] != "")
+
+
+def read_options(title: str, given: Mapping[str, object]) -> Atari:
+    """Return the options of a game: those given, else what its id says. Raises UserError."""
+    return options(Atari, {**id_options(title), **given}, title)
+
+
+def registered(name: str) -> tuple[str, dict[str, object]]:
+    """Return the id that Gymnasium has for an id of old, and the keyword arguments that it lacks. Raises UserError: an
+    id of the console's memory, with what to write instead.
+    """
+    found = OLD_ID.fullmatch(name)
+    if found is None:
+        return name, {}
+    with contextlib.suppress(ImportError):
+        import ale_py  # noqa: F401 - importing it registers them
+    game, memory, flavor, version = found.groups()
+    skips = flavor == "Deterministic"
+    id_ = f"{game}{'NoFrameskip' if skips else flavor}-v{version or 4}"
+    more = {"frameskip": id_options(name)["frameskip"]} if skips else {}
+    if id_ not in gymnasium.registry or not _is_ales(id_):
+        return name, {}
+    if memory:
+        words = "".join(f" {k}={v}" for k, v in more.items())
+        cure = f"write --env {id_} --env-kwargs obs_type=ram{words}"
+        raise UserError(f"--env: {name} given, which shows the console's memory: {cure}")
+    return id_, more
 
 
 def current_names() -> list[str]:
@@ -308,9 +374,10 @@ def native_games() -> dict[str, str]:
 
 
 def rom(name: str) -> str:
-    """'ALE/MsPacman-v5' → 'ms_pacman'. The id names only the game. Raises UserError: no such game."""
+    """'ALE/MsPacman-v5' and 'MsPacmanNoFrameskip-v4' → 'ms_pacman'. Raises UserError: no such game."""
     known = native_games()
-    game = name.removeprefix("ALE/")
+    old = None if name.startswith("ALE/") else OLD_ID.fullmatch(name)
+    game = old[1] if old else name.removeprefix("ALE/")
     head, dash, version = game.rpartition("-v")
     game = head if dash and version.isdigit() else game
     for title, found in known.items():
@@ -335,14 +402,15 @@ def actions_of(game: str, full: bool) -> tuple[str, ...]:
 
 def describe(envs: Envs) -> EnvSpec:
     """The spec of an ALE game. Raises UserError: unknown game or option, ale-py missing."""
-    game, o = rom(envs.title), options(Atari, envs.options, envs.title)
+    game, o = rom(envs.title), read_options(envs.title, envs.options)
     actions = actions_of(game, o.full_actions)
     obs = Field(o.shape, "uint8")
     lives = "ignored" if o.life_loss == "ignore" else "terminates for the learner, the game goes on"
     lives += f" with {o.life_start} and a new stack" if o.life_loss == "terminate" and o.life_start else ""
     text = {
         "game": game,
-        "frameskip": f"{o.frameskip}{', maximum of the last two frames' if o.maxpool else ''}",
+        "id": _id_text(envs.title),
+        "frameskip": _skip_text(o),
         "sticky": f"{o.sticky:g}",
         "actions": f"{len(actions)} ({'all' if o.full_actions else 'minimal'}): {' '.join(actions)}",
         "stack": f"{o.stack}, {STACKS[o.stack_reset]} after a reset",
@@ -352,7 +420,12 @@ def describe(envs: Envs) -> EnvSpec:
         "max frames": str(o.max_frames),
         "pipeline": "ale-py's vector environment" if o.native else "ale-py's plain emulator",
     }
-    return EnvSpec(obs, Discrete(len(actions)), frames_per_step=o.frameskip, describe=text)
+    return EnvSpec(obs, Discrete(len(actions)), frames_per_step=o.frames, describe=text)
+
+
+def _skip_text(o: Atari) -> str:
+    drawn = f"{o.frameskip_min}–{o.frameskip}, drawn every step" if o.frameskip_min else str(o.frameskip)
+    return drawn + (", maximum of the last two frames" if o.maxpool else "")
 
 
 def _start_native(o: Atari, actions: tuple[str, ...]) -> str:
@@ -421,7 +494,7 @@ def protocol(name: str) -> Protocol:
 
 def game(envs: Envs) -> str | None:
     """The ROM's name of an Atari run: "ms_pacman"."""
-    return rom(envs.title) if envs.title.startswith("ALE/") else None
+    return rom(envs.title) if is_game(envs.name, envs.options) else None
 
 
 def is_board(envs: Envs) -> bool:

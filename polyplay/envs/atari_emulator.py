@@ -19,8 +19,8 @@ import numpy as np
 
 from polyplay.core.errors import UserError
 from polyplay.core.tree import Batch
-from polyplay.envs.atari import Atari, Start, Starts, load_starts, rom
-from polyplay.envs.pool import EPISODE_CUT, closest_names, options
+from polyplay.envs.atari import Atari, Start, Starts, load_starts, read_options, rom
+from polyplay.envs.pool import EPISODE_CUT, closest_names
 
 # Screens to planes in NumPy: gray values, and resampling to a smaller size; bytes to the bit as OpenCV and Pillow do.
 #
@@ -255,7 +255,7 @@ class AtariEnv(gymnasium.Env):
     def __init__(self, title: str, given: Mapping[str, object]):
         import ale_py
 
-        o = self._options = options(Atari, given, title)
+        o = self._options = read_options(title, given)
         self._rom = str(ale_py.roms.get_rom_path(rom(title)))
         ale_py.ALEInterface.setLoggerMode(ale_py.LoggerMode.Error)
         self._ale = ale_py.ALEInterface()
@@ -335,14 +335,25 @@ class AtariEnv(gymnasium.Env):
             reward = self._play(self._life)
             self._fill()
         else:
-            reward = self._press(self._still if self._cut else self._moves[action], self._options.frameskip)
+            reward = self._press(self._still if self._cut else self._moves[action], self._skip())
             self._push()
         self._age += 1
         lives, dead = self._ale.lives(), self._ale.game_over()
-        late = self._age >= self._steps and not dead
+        late = self._is_late() and not dead
         lost = self._options.life_loss == "terminate" and 0 < lives < self._lives and not dead
         self._cut, self._lives = lost and not late, lives
         return self._stack.copy(), float(reward), dead, late, {EPISODE_CUT: True} if lost else {}
+
+    def _skip(self) -> int:
+        """Frames of this step."""
+        least, most = self._options.frameskip_min, self._options.frameskip
+        return least + int(self._random.random() * (most - least + 1)) if least else most
+
+    def _is_late(self) -> bool:
+        """Whether the longest game is played: by its steps, or by ALE's own count where these differ in frames."""
+        if not self._options.frameskip_min:
+            return self._age >= self._steps
+        return bool(self._ale.getEpisodeFrameNumber() >= self._options.max_frames)
 
     # ------------------------------------------------------------------------------------- the emulator
 
@@ -424,7 +435,7 @@ class AtariEnv(gymnasium.Env):
         if how == "repeat":
             self._stack[:] = self._stack[-1]
         for _ in range(len(self._stack) - 1 if how == "play" else 0):
-            self._press(self._still, self._options.frameskip)
+            self._press(self._still, self._skip())
             self._push()
 
     # ---------------------------------------------------------------------------------------- its state

@@ -271,10 +271,11 @@ def factory(name: str | Factory, kwargs: Mapping[str, Any], progress: Any = None
     if RESET in kwargs:
         plain = {k: v for k, v in kwargs.items() if k != RESET}
         return ResetOptions(factory(name, plain), kwargs[RESET], progress)
+    if atari.is_game(name, kwargs):
+        from polyplay.envs.atari_emulator import AtariEnv
+
+        return lambda: AtariEnv(str(name), kwargs)
     wrappers = kwargs.get(WRAPPERS)
-    shown = bool(wrappers) or kwargs.get("obs_type") == "ram"
-    if isinstance(name, str) and (instead := atari.replacement(name, shown)):
-        raise _refusal("--env", name, instead)
     if wrappers:
         plain = {k: v for k, v in kwargs.items() if k != WRAPPERS}
         return _wrapped(_unwrapped(name, plain), wrappers)
@@ -286,10 +287,6 @@ def _unwrapped(name: str | Factory, kwargs: Mapping[str, Any]) -> Factory:
     """As `factory`, but for wrappers."""
     if callable(name):
         return partial(name, **kwargs)
-    if name.startswith("ALE/"):
-        from polyplay.envs.atari_emulator import AtariEnv
-
-        return lambda: AtariEnv(name, kwargs)
     module, colon, attribute = name.partition(":")
     if not colon:
         return _registered(name, kwargs)
@@ -402,6 +399,8 @@ def _import(module: str, name: str, option: str = "--env") -> ModuleType:
 
 
 def _registered(name: str, kwargs: Mapping[str, Any]) -> Factory:
+    name, own = atari.registered(name)
+    kwargs = {**own, **kwargs}
     known = gymnasium.registry.get(name)
     if known is None and (hint := user_modules.file_hint(name)):
         raise _refusal("--env", name, hint)

@@ -11,10 +11,10 @@ from typing import Any
 
 from polyplay.core.machine import cores
 from polyplay.envs import build, process_pool
-from polyplay.envs.atari import Atari
+from polyplay.envs.atari import is_game, read_options
 from polyplay.envs.base_pool import UnitPool, units_of_turn
 from polyplay.envs.build import check_lanes
-from polyplay.envs.pool import Envs, EnvSpec, Pool, options
+from polyplay.envs.pool import Envs, EnvSpec, Pool
 from polyplay.envs.process_pool import ProcessPool
 from polyplay.envs.process_state import GlobalGenerators
 from polyplay.envs.shared_rows import check_groups
@@ -83,7 +83,8 @@ def _spec_of(envs: Envs) -> EnvSpec:
 
 def _own(envs: Envs) -> Any:
     """The module that has its pool; None: it is a Gymnasium environment."""
-    module = next((module for beginning, module in POOLS.items() if envs.title.startswith(beginning)), None)
+    start = "ALE/" if is_game(envs.name, envs.options) else envs.title
+    module = next((module for beginning, module in POOLS.items() if start.startswith(beginning)), None)
     return None if module is None else importlib.import_module(module)
 
 
@@ -99,7 +100,7 @@ def _describe_here(envs: Envs) -> EnvSpec:
 
 def connect(envs: Envs, seed: int, lane: int) -> Pool:
     """A pool of `envs`; `lane` is its first lane's number in the run. Raises UserError."""
-    if envs.title.startswith("ALE/"):
+    if is_game(envs.name, envs.options):
         if native(envs):
             return NativePool(envs, seed, lane)
     elif (own := _own(envs)) is not None:
@@ -130,5 +131,5 @@ def split_steps(envs: Envs) -> tuple[bool, int]:
 
 
 def native(envs: Envs) -> bool:
-    """Whether ale-py's vector environment serves these options of an Atari game."""
-    return options(Atari, envs.options, envs.title).native
+    """Whether it is an Atari game with options that ale-py's vector environment serves."""
+    return is_game(envs.name, envs.options) and read_options(envs.title, envs.options).native

@@ -23,12 +23,12 @@ from polyplay.core import tree
 from polyplay.core.errors import EnvFailure, UserError
 from polyplay.core.tree import Batch, Tree
 from polyplay.envs import build, rules, spaces
-from polyplay.envs.atari import Atari, actions_of, rom
+from polyplay.envs.atari import actions_of, read_options, rom
 from polyplay.envs.base_pool import BasePool
 from polyplay.envs.build import autoreset_mode, factory, is_vector, mask_note, one_line
 from polyplay.envs.lane import action_reader, check_contains, observation_writer
 from polyplay.envs.masks import KEY
-from polyplay.envs.pool import Envs, Lanes, lane_seeds, need, options
+from polyplay.envs.pool import Envs, Lanes, lane_seeds, need
 from polyplay.envs.process_state import GlobalGenerators, seeding_torch
 
 
@@ -311,7 +311,7 @@ class NativePool(BasePool):
         why = f"ale-py's vector environment steps all its lanes at once, without at_once={envs.at_once}"
         need(envs.fixed, f"{envs.title}: option pipeline='native': {why}; use 'plain'")
         super().__init__(envs, rows={})  # ale-py's own arrays
-        self.options = options(Atari, envs.options, envs.title)
+        self.options = read_options(envs.title, envs.options)
         self._steps = -(-self.options.max_frames // self.options.frameskip)  # of one game
         game = rom(envs.title)
         self._vectors: list[Any] = [self._vector(game, envs.workers) for _ in range(envs.groups)]

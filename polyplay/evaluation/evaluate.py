@@ -104,7 +104,7 @@ def with_pictures(envs: Envs, option: str) -> Envs:
     """`envs` so that a step has a picture: Gymnasium's render in our own process. option: what asked for it. Raises
     UserError.
     """
-    if envs.title.startswith(("ALE/", "arena:", "toy:", "game:", "envpool:")):
+    if atari.game(envs) or envs.title.startswith(("arena:", "toy:", "game:", "envpool:")):
         return envs
     shown = replace(envs, inline=True, options={**envs.options, "render_mode": "rgb_array"})
     try:

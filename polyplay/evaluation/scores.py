@@ -123,7 +123,7 @@ def scores_of_runs(runs: Sequence[Path], place: str, protocol: str | None) -> li
             raise UserError(f"--protocol: {run} has {place} scores of {', '.join(names)}; name one")
         wanted = (entry for entry in entries if protocol in (None, entry["protocol"]))
         newest = max(wanted, key=lambda entry: str(entry.get("finished", "")))
-        game = atari.rom(env) if env.startswith("ALE/") else None
+        game = atari.rom(env) if atari.is_game(env, {}) else None
         found.append({"label": newest["protocol"], **newest, "run": str(run), "env": env, "game": game})
     if len(labels := sorted({score["label"] for score in found})) > 1:
         raise UserError(f"--protocol: these runs have scores of {', '.join(labels)}; name one, they do not compare")

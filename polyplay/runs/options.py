@@ -406,10 +406,10 @@ def _preset(page: Page, given: Mapping[str, object]) -> tuple[str, Settings]:
     """The preset that is named, or else the one that fits the environment, and its configuration."""
     name, env = str(given.get("preset", _presets.AUTO)), given.get("env")
     automatic = name == _presets.AUTO
+    made = how_made(replace_known(RunOptions(), {k: given[k] for k in HOW_MADE if k in given}))
     if automatic:
-        made = how_made(replace_known(RunOptions(), {k: given[k] for k in HOW_MADE if k in given}))
         name = _presets.choose(page, page.Config().env if env is None else env, **made)
-    return name, _presets.settings(page, name, env, automatic)
+    return name, _presets.settings(page, name, env, automatic, **made)
 
 
 HOW_MADE = ("env_kwargs", "env_options", "wrapper")

@@ -23,6 +23,7 @@ from polyplay.buffers.league import League
 from polyplay.core import processes
 from polyplay.core.errors import UserError
 from polyplay.core.machine import cores
+from polyplay.envs.atari import game
 from polyplay.envs.make import native, split_steps
 from polyplay.envs.spaces import describe_scaling
 from polyplay.runs.flags import flag
@@ -100,7 +101,7 @@ GAMES = ("toy", "game", "arena")  # our own, which step in the thread of their w
 
 def kind_of(envs: Any) -> str:
     """Which pool serves them: ale, toy, game, arena, envpool, vector, inline or processes."""
-    if envs.title.startswith("ALE/") and native(envs):
+    if native(envs):
         return "ale"
     for name in (*GAMES, "envpool"):
         if envs.title.startswith(f"{name}:"):
@@ -168,6 +169,7 @@ def make_plan(crew: Any, wired: Any, options: Any, done: int = 0) -> Plan:
     best = "" if any(r.agents for r in crew.roles) else " and the best"
     when = f"every {options.checkpoint_every:g} s, the last {options.keep}{best} stay"
     lines = [
+        *([("atari", _atari(envs.spec.describe))] if game(envs) else []),
         ("workers", _workers(crew)),
         ("network", _network(crew, wired, net)),
         *([("search", searching(role))] if (role := search_role(crew)) is not None else []),
@@ -207,6 +209,12 @@ def _workers(crew: Any) -> str:
         how = "threads of one process, 1 compute thread each"
     here = _counted(cores(), "core")
     return f"{', '.join(roles)}; {how}; {here}; {_computing(crew)}; a lane is one parallel environment"
+
+
+def _atari(facts: Mapping[str, str]) -> str:
+    """How an Atari game is played, and which part of it its id decides."""
+    actions = facts["actions"].partition(":")[0]
+    return f"frameskip {facts['frameskip']}; sticky {facts['sticky']}; actions {actions}; {facts['id']}"
 
 
 def _network(crew: Any, wired: Any, net: Any) -> str:
@@ -397,7 +405,7 @@ def episodes(envs: Any) -> str:
     """What ends an episode, and the value beyond its end."""
     facts = envs.spec.describe
     ended, cut = "", f" (time limit: {facts.get('time limit', 'its own')})"
-    if envs.title.startswith("ALE/"):
+    if game(envs):
         life = " or life" if facts.get("life loss", "ignored") != "ignored" else ""
         ended, cut = f" by a lost game{life}", f" after {facts.get('max frames')} frames"
     resets = f"; resets: {text}" if (text := facts.get("resets", "")) else ""

@@ -24,6 +24,7 @@ from rich.table import Column, Table
 from rich.text import Text
 
 from polyplay.core.files import Row
+from polyplay.envs.atari import is_game
 from polyplay.runs.directory import RunDescription
 from polyplay.runs.reporter import KINDS, Reporter
 
@@ -171,7 +172,7 @@ def settings_by_source(run: RunDescription) -> dict[str, str]:
     """All values of the system, and the options that were set, under where they come from."""
     values, preset = {**run["config"], **run["options"]}, f"preset {run['options']['preset']}"
     idle = {"env", "run", "preset", *(("frames",) if values.get("steps") is not None else ())}
-    idle |= {"atari"} if not str(values.get("env")).startswith("ALE/") else set()
+    idle |= {"atari"} if not is_game(values.get("env"), {}) else set()
     heads = {"default": "default", "preset": preset, "chosen": "chosen"}
     found = {head: list[str]() for head in ("default", preset, "given", "chosen")}
     for name, value in values.items():

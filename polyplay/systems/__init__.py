@@ -42,7 +42,9 @@ class System:
     @property
     def test_epsilon(self) -> float:
         """ε of evaluation, unless --epsilon says otherwise."""
-        return self.epsilon if self.envs.title.startswith("ALE/") else 0.0
+        from polyplay.envs.atari import game  # with Gymnasium: not for the names of systems
+
+        return self.epsilon if game(self.envs) else 0.0
 
 
 @dataclass(frozen=True, eq=False)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import difflib
 import importlib.util
+from collections.abc import Mapping
 from dataclasses import fields, replace
 from functools import partial
 from itertools import product
@@ -18,8 +19,9 @@ from typing import Any, get_type_hints
 from polyplay import systems
 from polyplay.core.errors import UserError
 from polyplay.core.machine import cores
+from polyplay.envs.atari import is_game
 from polyplay.envs.images import image_leaves
-from polyplay.envs.pool import Envs
+from polyplay.envs.pool import WRAPPERS, Envs
 from polyplay.envs.spaces import Discrete
 from polyplay.population.rules import Evolution, Prior, parse_prior
 from polyplay.population.trainer import PopulationPlan
@@ -58,7 +60,7 @@ def tuned(page: Page) -> dict[str, dict[str, Any]]:
 
 def choose(page: Page, env: Any, **made: Any) -> str:
     """The preset for an environment. made: its `kwargs` and `wrappers`, see Envs."""
-    where, there = domain(env), tuned(page)
+    where, there = domain(env, **made), tuned(page)
     plain = "paper" if "paper" in page.presets else next(iter(page.presets))
     if str(page.Config().env).startswith("game:"):
         return _of_game(page, str(env))
@@ -92,12 +94,14 @@ def _side(game: str) -> int:
     return int(given[0]) if given and given[0].isdecimal() else SIDES.get(game.split("+")[0], 0)
 
 
-def domain(env: Any) -> str:
+def domain(env: Any, kwargs: Mapping[str, Any] | None = None, wrappers: tuple[str, ...] = ()) -> str:
     """atari, toy, one of MODULES (board games: classic), or other: what Gymnasium has not, or has from elsewhere."""
     if not isinstance(env, str):
         return "other"
-    if env.startswith(("ALE/", "toy:")):
-        return "atari" if env.startswith("ALE/") else "toy"
+    if env.startswith("toy:"):
+        return "toy"
+    if is_game(env, {**(kwargs or {}), WRAPPERS: wrappers}):
+        return "atari"
     if env.startswith("game:"):  # small vectors and discrete actions, as there
         return "classic"
     module, _, name = env.rpartition(":")
@@ -110,23 +114,23 @@ def domain(env: Any) -> str:
     return next((where for start, where in MODULES.items() if str(point).startswith(start)), "other")
 
 
-def settings(page: Page, name: str, env: Any = None, automatic: bool = False) -> Any:
+def settings(page: Page, name: str, env: Any = None, automatic: bool = False, **made: Any) -> Any:
     """The configuration that preset `name` stands for; of a domain, with what an environment has of its own. automatic:
-    nobody named it. Raises UserError: there is none.
+    nobody named it. made: as in `choose`. Raises UserError: there is none.
     """
     there = tuned(page)
     if name in page.presets:
-        made = page.presets[name]()
+        found = page.presets[name]()
         # a user's page is as it says
-        plain = ":" in page.name or not automatic or env is None or domain(env) == "atari"
-        return made if plain else _beyond_atari(made)
+        plain = ":" in page.name or not automatic or env is None or domain(env, **made) == "atari"
+        return found if plain else _beyond_atari(found)
     if name not in there:
         near = difflib.get_close_matches(name, names(page), 1)
         hint = f"; did you mean {near[0]}?" if near else ""
         raise UserError(f"--preset: '{name}' given, allowed for {page.name}: {', '.join([AUTO, *names(page)])}{hint}")
     section = dict(there[name])
-    if automatic and env is not None and domain(env) != name:  # of a likely kind: what its code does is no order here
-        section.pop("actions", None)
+    if automatic and env is not None and domain(env, **made) != name:
+        section.pop("actions", None)  # of a likely kind: what its code does is no order here
     like, own = section.pop("like", None), section.pop("envs", {}).get(env, {})
     values = {"env": EXAMPLES.get(name), **section, **own} | ({} if env is None else {"env": env})
     values = {k: tuple(v) if isinstance(v, list) else v for k, v in values.items() if k != "source"}
@@ -158,7 +162,7 @@ def use_shared_torso(c: Any) -> Any:
 
 def warning(page: Page, name: str, env: Any, **made: Any) -> str:
     """That a preset is for other environments, named or for want of one; "": it fits."""
-    where, fits = domain(env), name if name in tuned(page) else domain(settings(page, name).env)
+    where, fits = domain(env, **made), name if name in tuned(page) else domain(settings(page, name).env)
     if where in (fits, "toy", "other") or str(env).startswith("game:"):
         return ""
     better = choose(page, env, **made)

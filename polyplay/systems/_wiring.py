@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -11,9 +12,10 @@ from polyplay.buffers.rollout_queue import RolloutQueue, slots_per_batch
 from polyplay.core.errors import UserError
 from polyplay.core.machine import cores
 from polyplay.envs import Envs, rules, spaces
-from polyplay.envs.atari import atari_preset
+from polyplay.envs.atari import atari_preset, current_id, game, id_options, is_game
 from polyplay.envs.images import image_leaves
 from polyplay.envs.make import whole_matches
+from polyplay.envs.pool import WRAPPERS
 from polyplay.games.boards import Game
 from polyplay.learning import LearnerSpec
 from polyplay.learning.unreal import task_costs
@@ -42,18 +44,25 @@ class PolicyOptions(AgentOptions):
     actions: Literal["scale", "clip"] = "scale"  # real actions: −1 … 1 is scaled to their bounds, or clip to them
 
 
-def atari_options(c: Any, life_loss: str = "auto", pipeline: str = "") -> dict[str, Any]:
+def atari_options(c: Any, life_loss: str = "auto", pipeline: str = "", **made: Any) -> dict[str, Any]:
     """The options of the Atari preset that `c.atari` names, where the environment is an Atari game: NAME, NAME:PIPELINE
-    or auto:PIPELINE (auto: the page's default). `pipeline`: the only one that will do, where it matters.
-    Raises UserError: an unknown one, another pipeline, or no Atari game.
+    or auto:PIPELINE (auto: the page's default), and those that the id stands for. `pipeline`: the only one that will
+    do, where it matters. made: of Envs. Raises UserError: an unknown one, another pipeline, or no Atari game.
     """
     name, colon, how = c.atari.partition(":")
-    if not plays_atari(c):
-        presets = read_settings("pages.toml").get(type(c).__module__.rpartition(".")[2], {}).get("presets", {})
-        if c.atari not in {type(c).atari, *(preset.get("atari") for preset in presets.values())}:
+    presets = read_settings("pages.toml").get(type(c).__module__.rpartition(".")[2], {}).get("presets", {})
+    usual = {type(c).atari, *(preset.get("atari") for preset in presets.values())}
+    if not plays_atari(c, **made):
+        if c.atari not in usual:
             raise UserError(f"--atari: {c.atari} given, but --env {c.env} is no Atari game (ALE/Pong-v5)")
         return {}
     options = atari_preset(type(c).atari if name == "auto" else name)
+    own = id_options(c.env)
+    others = {} if name in {"auto", *usual} else {k: options[k] for k, v in own.items() if options.get(k, v) != v}
+    if flaw := ", ".join(f"{k}={own[k]} and not {value}" for k, value in others.items()):
+        cure = f"write --env {current_id(c.env)}, which leaves that to --atari, or leave --atari out"
+        raise UserError(f"--atari: {c.atari} given, but --env {c.env} means {flaw}; {cure}")
+    options |= own
     if colon and how not in ("native", "plain"):
         raise UserError(f"--atari: {c.atari} given; after the colon allowed: native, plain")
     if colon and how != (pipeline or how):
@@ -63,9 +72,9 @@ def atari_options(c: Any, life_loss: str = "auto", pipeline: str = "") -> dict[s
     return {**options, **cut, **({"pipeline": how} if how else {})}
 
 
-def plays_atari(c: Any) -> bool:
-    """Whether the environment is an Atari game."""
-    return isinstance(c.env, str) and c.env.startswith("ALE/")
+def plays_atari(c: Any, kwargs: Mapping[str, Any] | None = None, wrappers: tuple[str, ...] = (), **_: Any) -> bool:
+    """Whether the environment is an Atari game. The rest: of Envs."""
+    return is_game(c.env, {**(kwargs or {}), WRAPPERS: wrappers})
 
 
 def worker_envs(
@@ -77,9 +86,9 @@ def worker_envs(
     """
     atari = {name: options.pop(name) for name in ("life_loss", "pipeline") if name in options}
     lanes = lanes or c.lanes
-    alone = inline_single and lanes == 1 and plays_atari(c)
+    alone = inline_single and lanes == 1 and plays_atari(c, **crew.env_defaults)
     given = {**crew.env_defaults, **({"inline": True} if alone else {}), **options}
-    return Envs(c.env, lanes, options=atari_options(c, **atari), workers=workers, **given)
+    return Envs(c.env, lanes, options=atari_options(c, **atari, **crew.env_defaults), workers=workers, **given)
 
 
 def actor_envs(c: Any, crew: Crew) -> Envs:

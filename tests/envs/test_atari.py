@@ -23,10 +23,12 @@ from polyplay.envs.atari import (
     apply,
     atari_preset,
     game,
+    is_game,
     label,
     load_starts,
     native_games,
     protocol,
+    read_options,
     rom,
     spelled,
     written,
@@ -59,6 +61,7 @@ def test_spec_tells_everything():
     assert spec.frames_per_step == 4
     assert spec.describe == {
         "game": "breakout",
+        "id": "ALE/Breakout-v5 names the game, --atari says how it is played (v5: as Gymnasium registers it)",
         "frameskip": "4, maximum of the last two frames",
         "sticky": "0.25",
         "actions": "4 (minimal): NOOP FIRE RIGHT LEFT",
@@ -87,6 +90,52 @@ def test_an_id_names_only_the_game():
         Envs("ALE/Pnog-v5", 1).spec  # noqa: B018
     with pytest.raises(UserError, match="no single-player mode"):
         rom("ALE/Combat-v5")
+
+
+@pytest.mark.parametrize(
+    ("name", "frames", "sticky", "maximum", "mean"),
+    [
+        ("PongNoFrameskip-v4", (0, 4), 0.0, True, 4),
+        ("PongNoFrameskip-v0", (0, 4), 0.25, True, 4),
+        ("PongDeterministic-v4", (0, 4), 0.0, False, 4),
+        ("SpaceInvadersDeterministic-v0", (0, 3), 0.25, False, 3),
+        ("Pong-v4", (2, 4), 0.0, False, 3),
+        ("ale_py:Pong-v0", (2, 4), 0.25, False, 3),
+        ("MsPacmanNoFrameskip", (0, 4), 0.0, True, 4),
+    ],
+)
+def test_ids_of_old_mean_what_they_meant(name, frames, sticky, maximum, mean):
+    o, spec = read_options(name, {}), Envs(name, 1).spec
+    assert is_game(name, {})
+    assert (o.frameskip_min, o.frameskip) == frames
+    assert o.sticky == sticky
+    assert o.maxpool is maximum
+    assert not o.full_actions
+    assert o.native is (o.frameskip_min == 0)
+    assert spec.frames_per_step == mean
+    assert spec.describe["game"] == rom(name)
+    assert name in spec.describe["id"]
+
+
+def test_ids_of_old_are_theirs_alone(monkeypatch):
+    for name in ("CartPole-v1", "Blackjack", "Blackjack-v0", "my_games:Pong-v4", "Pong-ram-v4", "Warlords-v4", "NoFrameskip-v4"):
+        assert not is_game(name, {})
+    assert not is_game("Pong-v4", {"obs_type": "ram"})
+    assert not is_game(print, {})
+    monkeypatch.setitem(sys.modules, "ale_py", None)
+    assert is_game("PongNoFrameskip-v4", {})
+    assert not is_game("Pong-v4", {})
+
+
+def test_frames_are_drawn_for_every_step_and_counted():
+    env = AtariEnv("Pong-v4", {"max_frames": 60, "noop_max": 0, "fire_reset": False})
+    env.reset(seed=3)
+    counts, late = [0], False
+    while not late:
+        late = env.step(0)[3]
+        counts.append(env._ale.getEpisodeFrameNumber())
+    assert set(np.diff(counts)) == {2, 3, 4}
+    assert 60 <= counts[-1] < 64
 
 
 def test_a_missing_ale_py_says_what_to_install(monkeypatch):
@@ -179,7 +228,7 @@ FRAMES = {  # sha256 of what two lanes of Breakout show in 60 steps of fixed act
     "dopamine": "21567e345a9e3692",
 }
 PAGE = (Path(__file__).parents[2] / "docs" / "guides" / "atari.md").read_text()
-NATIVE = {"baselines", "impala", "apex", "r2d2", "dopamine"}
+NATIVE = {"baselines", "impala", "apex", "r2d2", "dopamine", "v5"}
 
 
 def fingerprint(name, pipeline="plain", **how):

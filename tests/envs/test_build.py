@@ -102,21 +102,22 @@ def test_mistakes_are_one_line_with_the_fix(module, name, says):
 @pytest.mark.parametrize(
     ("name", "write"),
     [
-        ("BreakoutNoFrameskip-v4", "--env ALE/Breakout-v5 --atari baselines, as most wrap it"),
-        ("Pong-v0", "--env ALE/Pong-v5 --atari dopamine, with its sticky actions"),
-        ("ale_py:Pong-v0", "--env ALE/Pong-v5 --atari dopamine"),
+        ("Breakout-ram-v4", "Breakout-v4 --env-kwargs obs_type=ram"),
+        ("Pong-ramNoFrameskip-v0", "PongNoFrameskip-v0 --env-kwargs obs_type=ram"),
+        ("Pong-ramDeterministic-v4", "PongNoFrameskip-v4 --env-kwargs obs_type=ram frameskip=4"),
     ],
 )
-def test_atari_games_by_the_ids_of_old(name, write):
+def test_ids_of_the_memory_of_atari_games(name, write):
     pytest.importorskip("ale_py")
     with pytest.raises(UserError) as e:
-        factory(name, {"frameskip": 4})
-    assert str(e.value).startswith(f"--env: {name} given, which shows the whole screen: write {write}")
+        factory(name, {})
+    assert str(e.value) == f"--env: {name} given, which shows the console's memory: write --env {write}"
 
 
 def test_atari_ids_of_old_stay_where_they_are_meant(module, monkeypatch):
     pytest.importorskip("ale_py")
     factory("PongNoFrameskip-v4", {"obs_type": "ram"})
+    assert factory("PongDeterministic-v0", {"obs_type": "ram"}).keywords["frameskip"] == 4
     factory("PongNoFrameskip-v4", {"wrappers": ("my_games:make",)})
     monkeypatch.setitem(gymnasium.registry, "Freeway-v4", EnvSpec("Freeway-v4", entry_point=faulty.Obedient))
     assert factory("Freeway-v4", {})().unwrapped.action_space.n == 10

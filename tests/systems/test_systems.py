@@ -18,7 +18,7 @@ from polyplay.acting import play
 from polyplay.core import checkpoint
 from polyplay.core.errors import UserError
 from polyplay.envs import Envs, check
-from polyplay.envs.atari import atari_preset
+from polyplay.envs.atari import atari_preset, id_options
 from polyplay.envs.spaces import Box
 from polyplay.games import toys as toy
 from polyplay.learning import Source
@@ -226,6 +226,17 @@ def test_atari_presets_are_the_pages_own_or_asked_for():
     assert of(life_loss="terminate", atari="dopamine") == {**atari_preset("dopamine"), "life_loss": "terminate"}
     assert of(atari="auto:plain") == {**of(), "pipeline": "plain"}
     assert of("toy:catch") == of(print) == {}
+
+
+def test_an_atari_id_of_old_decides_before_the_pages_preset_and_contradicts_one_that_was_asked_for():
+    def of(env: str, **how: str) -> dict[str, Any]:
+        return _wiring.atari_options(systems.load("r2d2").Config(env=env, **how))
+
+    own = {"frameskip": 4, "frameskip_min": 2, "maxpool": False, "sticky": 0.25, "full_actions": False}
+    assert of("Pong-v0") == atari_preset("r2d2") | own
+    assert of("PongNoFrameskip-v4", atari="dqn2015") == atari_preset("dqn2015") | id_options("PongNoFrameskip-v4")
+    with pytest.raises(UserError, match="dopamine given, but --env PongNoFrameskip-v4 means sticky"):
+        of("PongNoFrameskip-v4", atari="dopamine")
 
 
 def test_a_run_its_resumption_and_its_evaluation_play_the_preset_that_was_asked_for(tmp_path):
