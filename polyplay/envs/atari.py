@@ -18,6 +18,7 @@ import gymnasium
 
 from polyplay.core.errors import UserError
 from polyplay.core.tree import Field
+from polyplay.envs.images import BARE, IMAGES
 from polyplay.envs.pool import WRAPPERS, Envs, EnvSpec, closest_names, need, options
 from polyplay.envs.spaces import Discrete, describe_fields
 
@@ -320,8 +321,15 @@ def is_game(name: object, given: Mapping[str, object]) -> bool:
 
 
 def read_options(title: str, given: Mapping[str, object]) -> Atari:
-    """Return the options of a game: those given, else what its id says. Raises UserError."""
-    return options(Atari, {**id_options(title), **given}, title)
+    """Return the options of a game: those given, else what its id says. --grey is what it always is. Raises
+    UserError.
+    """
+    found: dict[str, Any] = {**id_options(title), **given}
+    if (shown := found.pop(IMAGES, None)) is not None:
+        height, width = shown.size or (0, 0)
+        found |= {"stack": shown.stack} if shown.stack else {}
+        found |= {"size": height, "width": width} if height else {}
+    return options(Atari, found, title)
 
 
 def registered(name: str) -> tuple[str, dict[str, object]]:
@@ -420,7 +428,14 @@ def describe(envs: Envs) -> EnvSpec:
         "max frames": str(o.max_frames),
         "pipeline": "ale-py's vector environment" if o.native else "ale-py's plain emulator",
     }
-    return EnvSpec(obs, Discrete(len(actions)), frames_per_step=o.frames, describe=text)
+    images = None if (shown := envs.images) is None or shown.leaves is None else _named_images(shown.leaves, envs.title)
+    return EnvSpec(obs, Discrete(len(actions)), frames_per_step=o.frames, describe=text, images=images)
+
+
+def _named_images(leaves: tuple[str, ...], title: str) -> tuple[str, ...]:
+    """The paths that --images names. Raises UserError."""
+    need(set(leaves) <= {BARE}, f"--images: {','.join(leaves)} given; allowed for {title}: none, or {BARE}")
+    return tuple("" for _ in leaves)
 
 
 def _skip_text(o: Atari) -> str:

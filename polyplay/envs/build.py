@@ -24,7 +24,8 @@ from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, Vecto
 from polyplay.core import user_modules
 from polyplay.core.errors import UserError
 from polyplay.core.user_modules import look_up
-from polyplay.envs import atari, masks, pettingzoo, rules
+from polyplay.envs import atari, image_view, masks, pettingzoo, rules
+from polyplay.envs.images import IMAGES
 from polyplay.envs.pool import (
     OWN_LIMIT,
     RESET,
@@ -275,6 +276,9 @@ def factory(name: str | Factory, kwargs: Mapping[str, Any], progress: Any = None
         from polyplay.envs.atari_emulator import AtariEnv
 
         return lambda: AtariEnv(str(name), kwargs)
+    if (shown := kwargs.get(IMAGES)) is not None:
+        make = factory(name, {k: v for k, v in kwargs.items() if k != IMAGES})
+        return image_view.wrapped(make, factory_keywords(make), shown, title_of(name))
     wrappers = kwargs.get(WRAPPERS)
     if wrappers:
         plain = {k: v for k, v in kwargs.items() if k != WRAPPERS}
@@ -454,13 +458,15 @@ def inspect_env(env: Any, title: str) -> EnvSpec:
         seen, acted = env.observation_space, env.action_space
     else:
         seen, acted = env.single_observation_space, env.single_action_space
-        if any(masks.mask_method(part) for part in (env, *getattr(env, "envs", ())[:1])):
+        if any(masks.mask_method(part) for part in (env, *getattr(env.unwrapped, "envs", ())[:1])):
             raise mask_note(title)
         limit = getattr(env.spec, "kwargs", {}).get("max_episode_steps", limit)  # where make_vec keeps another
     note = f" ({text})" if (text := getattr(env, "note", "")) else ""
     spec = spec_of_spaces(seen, acted, title, declared_uses(env), note)
     if spec.mask is not None and is_vector(env):
         raise mask_note(title)
+    if isinstance(env, image_view.ImageWrapper | image_view.VectorImages):
+        spec = replace(spec, images=env.view.images, view=image_view.view_to_json(env.view))
     shown, taken, *mask = spec.describe.items()
     ends = "time limit", f"{limit} steps" if limit else OWN_LIMIT
     return replace(spec, describe=dict([("environment", title), shown, taken, ends, *mask]))

@@ -35,6 +35,7 @@ from polyplay.core.tree import Batch, Spec
 from polyplay.envs import rules
 from polyplay.envs.base_pool import UnitPool
 from polyplay.envs.build import factory
+from polyplay.envs.images import ImageOptions
 from polyplay.envs.lane import START, near_bounds
 from polyplay.envs.make import POOLS, whole_matches
 from polyplay.envs.pool import Envs, EnvSpec, Factory, Pool, box_parts
@@ -339,18 +340,19 @@ def check_env(
     options: Mapping[str, object] | None = None,
     wrappers: tuple[str, ...] = (),
     reset_options: Any = None,
+    images: ImageOptions | None = None,
     steps: int | None = None,
     step_timeout: float = 60.0,
     seed: int = 0,
     measure: float = 1.0,
 ) -> CheckReport:
-    """Check `env`, as `--env` takes it; `options`, `wrappers` and `reset_options` as for `Envs`. `measure`: seconds
-    that the pool's pace is measured.
+    """Check `env`, as `--env` takes it; `options`, `wrappers`, `reset_options` and `images` as for `Envs`. `measure`:
+    seconds that the pool's pace is measured.
 
     Raises UserError: no such environment.
     """
-    given: dict[str, Any] = {"options": options or {}, "wrappers": wrappers, "reset_options": reset_options}
-    envs = Envs(env, 1, **given, workers=1, step_timeout=step_timeout, max_restarts=0)
+    how: dict[str, Any] = {"wrappers": wrappers, "reset_options": reset_options, "images": images}
+    envs = Envs(env, 1, options=options or {}, workers=1, step_timeout=step_timeout, max_restarts=0, **how)
     much = seed, steps or STEPS, float("inf") if steps else SECONDS
     first, again, other = Trial(*much), Trial(*much), Trial(*much)
     card, several, broke = dict[str, str](), False, dict[str, str]()
@@ -358,7 +360,8 @@ def check_env(
         envs = whole_matches(envs)  # one is built, in a process of its own
         several = envs.spec.seats > 1
         first = play_lane(first, envs, 0)
-        first.look_at_images(envs.spec.obs)
+        if envs.spec.images is None:
+            first.look_at_images(envs.spec.obs)
         card = card_of(envs, first)
     except UserError as e:
         if rules.rule_of(str(e)) is None:
@@ -392,7 +395,7 @@ def play_lane(trial: Trial, envs: Envs, lane: int, server: ForkServer = SERVER) 
     """Play one lane, or match, in a pool that reports resets of its own where it is one environment."""
     if is_own(envs):
         return play_apart(trial, envs, lane)
-    observed = envs.share(name=watching(envs), options={}, wrappers=(), reset_options=None)
+    observed = envs.share(name=watching(envs), options={}, wrappers=(), reset_options=None, images=None)
     return trial.play(lambda: ProcessPool(observed, trial.seed, lane, 1, server=server))
 
 

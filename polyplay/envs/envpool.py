@@ -15,7 +15,7 @@ Why some things here are done in a roundabout way: EnvPool's behaviour (1.2.5; c
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -28,7 +28,7 @@ from polyplay.core.tree import Batch, Spec, Tree
 from polyplay.envs import spaces
 from polyplay.envs.base_pool import READY, STEPPING, BasePool
 from polyplay.envs.build import one_line
-from polyplay.envs.images import image_layout
+from polyplay.envs.images import IMAGES, ImageOptions, image_layout
 from polyplay.envs.pool import OWN_LIMIT, Envs, EnvSpec, Lanes, check_options, closest_names, lane_seeds
 from polyplay.envs.vector_pool import action_writer
 
@@ -65,8 +65,9 @@ def ask(envs: Envs) -> EnvPoolTask:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of Gymnasium, about its bounds
-            _check_options(envs, pool.make_spec(name).config._asdict())
-            spec = pool.make_spec(name, **envs.options)
+            known = pool.make_spec(name).config._asdict()
+            _check_options(envs, known)
+            spec = pool.make_spec(name, **options_of(envs, known))
             action = _action_space(spec.gymnasium_action_space, envs.title)
             module = pool.registration.registry.specs[name][0]
             return EnvPoolTask(spec.config._asdict(), spec.gymnasium_observation_space, action, module)
@@ -79,10 +80,24 @@ def ask(envs: Envs) -> EnvPoolTask:
 def _check_options(envs: Envs, known: Batch) -> None:
     for name in set(OURS) & set(envs.options):
         raise UserError(f"{envs.title}: option {name!r} cannot be set: Polyplay sets it")
-    check_options(envs.options, {k: v for k, v in known.items() if k not in OURS}, envs.title)
+    check_options(options_of(envs, known), {k: v for k, v in known.items() if k not in OURS}, envs.title)
     if envs.options.get("reward_clip"):
         cure = "leave it out, the learner limits rewards"
         raise UserError(f"{envs.title}: option reward_clip=True loses the score; {cure}")
+
+
+def options_of(envs: Envs, known: Iterable[str]) -> dict[str, Any]:
+    """EnvPool's own options for --stack, --grey and --size, and those given. Raises UserError: it has none for one."""
+    found = dict(envs.options)
+    shown = found.pop(IMAGES, ImageOptions())
+    if shown.leaves is not None:
+        raise UserError(f"--images: given, but the images of {envs.title} are EnvPool's: leave it out")
+    height, width = shown.size or (0, 0)
+    asked = {"stack_num": shown.stack, "gray_scale": shown.grey, "img_height": height, "img_width": width}
+    asked = {name: value for name, value in asked.items() if value}
+    if lacking := [name for name in asked if name not in known]:
+        raise UserError(f"{shown.changes}: given, but {envs.title} has no option {', '.join(lacking)}: leave it out")
+    return {**asked, **found}
 
 
 def _action_space(space: gym.Space, title: str) -> gym.Space:
@@ -105,7 +120,7 @@ def describe(envs: Envs) -> EnvSpec:
         raise UserError(f"{envs.title}: is a game of {config['max_num_players']} players; one is supported")
     obs, action = spaces.observation(task.observation_space, envs.title), spaces.action(task.action_space, envs.title)
     limit = int(config["max_episode_steps"])
-    shown = config if task.module == "envpool.atari" else envs.options
+    shown = config if task.module == "envpool.atari" else options_of(envs, config)
     text = {
         "environment": envs.title,
         "observation": spaces.describe_fields(obs),
@@ -150,6 +165,7 @@ class EnvPoolPool(BasePool):
         self._asynchronous = not envs.fixed
         self._batch = self._width if envs.fixed else 1
         task = ask(envs)
+        self._options = frozenset(task.config)
         self._read = reader(task.observation_space, self.spec.obs, self._batch)
         self._atari = task.module == "envpool.atari"
         self._act = action_writer(task.action_space, self._batch)
@@ -166,7 +182,7 @@ class EnvPoolPool(BasePool):
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # as above; it builds its spaces when they are asked for
-                made = _module().make_gymnasium(task, **own, **envs.options)
+                made = _module().make_gymnasium(task, **own, **options_of(envs, self._options))
                 made.observation_space  # noqa: B018
         except Exception as e:
             raise UserError(f"{envs.title}: could not be built: {one_line(e)[:300]}") from e

@@ -14,10 +14,51 @@ import numpy as np
 from gymnasium import spaces as gym
 
 from polyplay.core import tree
+from polyplay.core.errors import UserError
 from polyplay.core.tree import Field, Spec
 
 SMALLEST = 24  # pixels of a side: bytes with fewer are numbers
 PLANES = 64  # planes of one frame, at most
+IMAGES = "polyplay.images"  # an option of every environment, see Envs.images
+BARE = "obs"  # the name of an observation that is one leaf
+
+
+@dataclass(frozen=True)
+class ImageOptions:
+    """How images are shown. leaves: which parts are images; None: those that look like some. stack: frames, 0 for the
+    environment's own. size: height and width, () for its own.
+    """
+
+    leaves: tuple[str, ...] | None = None
+    stack: int = 0
+    grey: bool = False
+    size: tuple[int, ...] = ()
+
+    @property
+    def changes(self) -> str:
+        """The options that change images, as a message names them."""
+        given = {"--stack": self.stack, "--grey": self.grey, "--size": self.size}
+        return ", ".join(option for option, value in given.items() if value)
+
+    @property
+    def given(self) -> str:
+        """All that were given."""
+        return ", ".join(filter(None, ["" if self.leaves is None else "--images", self.changes]))
+
+    def __str__(self) -> str:
+        size = "×".join(map(str, self.size))
+        parts = "gray" * self.grey, size, f"{self.stack} frames stacked" * bool(self.stack)
+        return ", ".join(filter(None, parts))
+
+
+def read_image_options(images: str | None, stack: int | None, grey: bool, size: str | None) -> ImageOptions | None:
+    """Return what the options of a command line say; None: nothing. Raises UserError."""
+    leaves = None if images is None else tuple(n.strip() for n in images.split(",") if n.strip() not in ("", "none"))
+    sides = [] if size is None else size.lower().split("x")
+    if size is not None and not (len(sides) in (1, 2) and all(n.isdecimal() and int(n) > 0 for n in sides)):
+        raise UserError(f"--size: {size} given, allowed: pixels of a side, or of both: 84 or 96x128 (height, width)")
+    found = ImageOptions(leaves, stack or 0, grey, tuple(int(n) for n in (sides * 2)[:2]))
+    return None if found == ImageOptions() else found
 
 
 @dataclass(frozen=True)
@@ -61,22 +102,22 @@ def image_leaves(obs: Spec) -> list[str]:
     return [path for path, field in tree.leaves(obs) if is_image(field)]
 
 
-def image_layout(space: gym.Space) -> ImageLayout | None:
+def image_layout(space: gym.Space, least: int = SMALLEST) -> ImageLayout | None:
     """Return the layout of the image that a space describes; None: it is not an image.
 
-    An image is a Box of bytes with two sides of at least SMALLEST pixels. Its planes are first or last, whichever is
+    An image is a Box of bytes with two sides of at least `least` pixels. Its planes are first or last, whichever is
     the smaller number; of four axes the first are stacked frames.
     """
     if not isinstance(space, gym.Box) or space.dtype != np.uint8 or len(space.shape) not in (2, 3, 4):
         return None
     shape, n = space.shape, len(space.shape)
     if n == 2:
-        return ImageLayout((0, 1), (1, *shape)) if min(shape) >= SMALLEST else None
+        return ImageLayout((0, 1), (1, *shape)) if min(shape) >= least else None
     frames, (a, b, c) = shape[: n - 3], shape[n - 3 :]
     stack, at = tuple(range(n - 3)), n - 3
     first, last = (a < min(b, c), min(b, c)), (c < min(a, b), min(a, b))
-    if first[0] and a <= PLANES and first[1] >= SMALLEST:
+    if first[0] and a <= PLANES and first[1] >= least:
         return ImageLayout((*stack, at, at + 1, at + 2), (math.prod(frames) * a, b, c))
-    if last[0] and c <= PLANES and last[1] >= SMALLEST:
+    if last[0] and c <= PLANES and last[1] >= least:
         return ImageLayout((*stack, at + 2, at, at + 1), (math.prod(frames) * c, a, b))
     return None

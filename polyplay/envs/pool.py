@@ -23,7 +23,7 @@ from polyplay.core.errors import UserError
 from polyplay.core.files import Row
 from polyplay.core.tree import Batch, Field, Spec, Tree
 from polyplay.envs import masks, rules, spaces
-from polyplay.envs.images import image_layout
+from polyplay.envs.images import IMAGES, ImageOptions, image_layout, image_leaves
 from polyplay.envs.spaces import ActionSpec, Conditional, conditional_actions, subspaces
 
 if TYPE_CHECKING:
@@ -51,7 +51,8 @@ def need(good: bool, text: str) -> None:
 class EnvSpec:
     """What one lane shows and takes. `describe` is printed; `classes`: number of values of Discrete
     observations, numbers of MultiDiscrete ones; `mask`: bool fields of what is legal, see `masks`; `vector`: the
-    factory makes vector environments, of `width` lanes (0: of any number); `spaces`: its own, as JSON.
+    factory makes vector environments, of `width` lanes (0: of any number); `spaces`: its own, as JSON. `images`: the
+    paths of what a user calls an image, None: of what looks like one; `view`: see `image_view`.
 
     Of environments with several players, each of which is a lane: `seats` of a match; the `teams` and the `kinds` of
     seats (equal: the same spaces), in order; the names of the `events` that rows count [E]; whether rows have a
@@ -73,7 +74,14 @@ class EnvSpec:
     events: tuple[str, ...] = ()
     team_reward: bool = False
     bots: Mapping[str, str] = field(default_factory=dict)
+    images: tuple[str, ...] | None = None
+    view: Mapping[str, Any] | None = field(default=None, compare=False)
     step_time: float = field(default=0.0, compare=False)  # seconds of a step where any process may step it; 0: unknown
+
+    @property
+    def image_leaves(self) -> list[str]:
+        """Paths of the images in observations."""
+        return image_leaves(self.obs) if self.images is None else list(self.images)
 
     @property
     def sides(self) -> tuple[int, ...]:
@@ -211,6 +219,7 @@ class Envs:
     # what resets get as `options`: a dict, or "module:callable" or a callable that makes one of the run's progress
     reset_options: Any = field(default=None, hash=False)
     progress: Any = None  # core.worker.Hyperparameters with the part of the run that `remaining` is; None: it is over
+    images: ImageOptions | None = None  # which parts of observations are images, and how they are shown
     # whether single environments step in the caller's thread, as in serial runs and under debuggers, or in processes;
     # None: cheap ones of Gymnasium's own do, see make.split_steps
     inline: bool | None = None
@@ -220,7 +229,7 @@ class Envs:
     def __post_init__(self) -> None:
         wrapper = "--wrapper module:callable"
         need(WRAPPERS not in self.kwargs, f"--env-kwargs: {WRAPPERS} given, which no environment takes here: {wrapper}")
-        apart = {WRAPPERS: self.wrappers, RESET: self.reset_options}
+        apart = {WRAPPERS: self.wrappers, RESET: self.reset_options, IMAGES: self.images}
         more = {**self.kwargs, **{name: given for name, given in apart.items() if given}}
         object.__setattr__(self, "options", {**self.options, **more})
         parts = "--players" if self.agents > 1 else "--groups"
@@ -313,6 +322,8 @@ def check_options(given: Mapping[str, object], defaults: Mapping[str, object], t
     for name, value in given.items():
         if name in APART and name not in defaults:
             raise UserError(f"{APART[name]}: {title} takes none, only Gymnasium environments do: leave it out")
+        if isinstance(value, ImageOptions):
+            raise UserError(f"{value.given}: {title} has no images to change: leave it out")
         if name not in defaults:
             near = closest_names(name, defaults)
             raise UserError(f"--env-kwargs: {title}: unknown option {name!r}{near}; allowed: {', '.join(defaults)}")
@@ -440,7 +451,8 @@ def network_view(spec: EnvSpec) -> tuple[list[Any], list[Any]]:
     those of actions.
     """
     bounds = {path: tuple(end.tobytes() for end in ends) for path, ends in byte_bounds(spec).items()}
-    seen = [(path, field, spec.classes.get(path), bounds.get(path)) for path, field in tree.leaves(spec.obs)]
+    images = spec.image_leaves
+    seen = [(p, field, spec.classes.get(p), bounds.get(p), p in images) for p, field in tree.leaves(spec.obs)]
     return seen, list(tree.leaves(spec.action))
 
 
@@ -498,6 +510,7 @@ def spec_to_json(spec: EnvSpec) -> Row:
     mask = None if spec.mask is None else {path: list(field.shape) for path, field in tree.leaves(spec.mask)}
     about = {"frames_per_step": spec.frames_per_step, "describe": dict(spec.describe), "mask": mask}
     about |= {name: kind(getattr(spec, name)) for name, kind in _PLAYERS.items()}
+    about |= {} if spec.images is None else {"images": list(spec.images), "view": spec.view}
     about |= {"uses": spec.action.uses} if isinstance(spec.action, Conditional) else {}
     return {"schema": 1, "observation": space_to_json(seen), "action": space_to_json(acted), **about}
 
@@ -514,9 +527,10 @@ def spec_from_json(given: Row, title: str) -> EnvSpec:
         obs, action = spaces.observation(seen, title), spaces.action(acted, title)
         action = conditional_actions(action, given.get("uses"), f"{title}: uses")
         frames, text = int(given["frames_per_step"]), dict(given["describe"])
+        images = {"images": tuple(given["images"]), "view": given["view"]} if "images" in given else {}
         players = {name: kind(given[name]) for name, kind in _PLAYERS.items() if name in given}
     except UserError:
         raise
     except Exception as e:  # whatever Gymnasium makes of it
         raise UserError(f"{title} is damaged: {type(e).__name__}: {e}; put back a copy of it") from None
-    return EnvSpec(obs, action, frames, text, spaces.classes(seen), mask, spaces=both, **players)
+    return EnvSpec(obs, action, frames, text, spaces.classes(seen), mask, spaces=both, **images, **players)

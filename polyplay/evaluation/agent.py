@@ -20,7 +20,7 @@ from polyplay.core.errors import UserError
 from polyplay.core.files import Row
 from polyplay.core.numbers import mean_interval
 from polyplay.core.tree import Batch, Tree
-from polyplay.envs import make, pool, spaces
+from polyplay.envs import image_view, make, pool, spaces
 from polyplay.envs.lane import action_reader, observation_writer
 from polyplay.envs.pool import Envs, EnvSpec, Factory
 from polyplay.runs import directory as run_files
@@ -31,11 +31,12 @@ from polyplay.workers import process
 
 @dataclass(frozen=True, repr=False)
 class State:
-    """Where an episode is, from one call of `act` to the next: the network's own state, how often it acted."""
+    """Where an episode is, from one call of `act` to the next: the network's own state, how often it acted, frames."""
 
     network: Batch
     acts: int
     lanes: int
+    frames: tuple[Any, ...] = ()  # stacks of images, of each lane
 
 
 class Agent:
@@ -69,10 +70,14 @@ class Agent:
         self.checkpoint = load.choose_checkpoint(run, None if which is None else str(which))
         whose = load.choose_agent(run, self.checkpoint, None if agent is None else str(agent), "agent")
         process.tune(1)
-        self.observation_space, self.action_space = pool.of_spec(self.spec)
+        self._space, self.action_space = pool.of_spec(self.spec)
+        self.observation_space = self._space
         self._envs: Envs = wired.envs
         self._units, self._policy = wired.spec.loss.units, play.load_player(wired, self.checkpoint, agent=whose)
         self._how = play.PlayOptions(1, seed, epsilon=wired.test_epsilon if epsilon is None else epsilon)
+        self._view = None if self.spec.view is None else image_view.view_from_json(dict(self.spec.view), str(run))
+        if self._view is not None:  # it takes what the environment itself shows
+            self.observation_space = self._view.given
         self._read = action_reader(self.action_space)
         self._acts = 0  # random numbers used: who passes no state on is not given the same ones again
 
@@ -86,8 +91,7 @@ class Agent:
         episode. greedy: the likeliest action. mask: legal actions, where the environment has masks. reward: that came
         with the observation, for networks that see it. Raises UserError: they do not fit.
         """
-        step, batched = self._step(obs, state, mask, reward)
-        return self._act(step, batched, state, greedy)
+        return self._act(*self._step(obs, state, mask, reward), state, greedy)
 
     def value(self, obs: Any, state: State | None = None, mask: Any = None, reward: Any = None) -> Any:
         """Expected discounted return of the rest of the episode, in the environment's units unless the learner clips
@@ -95,7 +99,7 @@ class Agent:
         """
         import torch
 
-        step, batched = self._step(obs, state, mask, reward)
+        step, batched, _ = self._step(obs, state, mask, reward)
         value = self._choose(step, state, True)[1]
         if value is None:
             raise UserError(f"value: the network of this {self.system} run has none")
@@ -106,10 +110,8 @@ class Agent:
         self, obs: Any, state: State | None = None, episode_start: Any = None, deterministic: bool = False
     ) -> tuple[Any, State]:
         """`act` with Stable-Baselines3's signature. episode_start: bool [B], where an episode begins."""
-        step, batched = self._step(obs, state, None, None)
-        if episode_start is not None:
-            step["first"] |= np.broadcast_to(np.asarray(episode_start, bool), step["first"].shape)
-        return self._act(step, batched, state, deterministic)
+        begins = False if episode_start is None else np.asarray(episode_start, bool)
+        return self._act(*self._step(obs, state, None, None, begins), state, deterministic)
 
     def evaluate(
         self, env: str | Factory | None = None, episodes: int = 10, seed: int = 0, greedy: bool = False
@@ -131,8 +133,12 @@ class Agent:
 
     # ------------------------------------------------------------------------------------------- rows
 
-    def _step(self, obs: Any, state: State | None, mask: Any, reward: Any) -> tuple[Batch, bool]:
-        """A row [B] as pools give them, and whether a batch was given. Raises UserError."""
+    def _step(
+        self, obs: Any, state: State | None, mask: Any, reward: Any, begins: Any = False
+    ) -> tuple[Batch, bool, tuple[Any, ...]]:
+        """A row [B] as pools give them, whether a batch was given, and stacks of images. begins: where an episode does,
+        bool [B]. Raises UserError.
+        """
         if isinstance(obs, tuple) and not isinstance(self.observation_space, gym.Tuple):
             returned = "reset() returns (observation, info): give the observation alone"
             raise UserError(f"obs: a tuple of {len(obs)} given; {returned}")
@@ -144,24 +150,31 @@ class Agent:
             raise UserError(f"state: {state!r} given, allowed: None to begin an episode, or what the last call gave")
         if state is not None and state.lanes != n:
             raise UserError(f"state: of {state.lanes} episodes, {n} observations are given: begin with state=None")
-        rows = tree.zeros(self.spec.obs, (n,))
+        rows, first = tree.zeros(self.spec.obs, (n,)), np.full(n, state is None) | begins
+        frames = list[Any](state.frames if state is not None else ()) or [None] * n
         for i in range(n):
-            write = observation_writer(self.observation_space, rows, i, casting="same_kind")
+            seen = _lane(obs, i) if batched else obs
+            if self._view is not None:
+                seen, frames[i] = self._view.show(seen, None if first[i] else frames[i])
+            write = observation_writer(self._space, rows, i, casting="same_kind")
             try:
-                write(_lane(obs, i) if batched else obs)
+                write(seen)
             except spaces.SpaceViolation as e:
                 raise UserError(f"obs: {e}") from None
-        step: Batch = {"obs": rows, "first": np.full(n, state is None), "reward": np.zeros(n, np.float32)}
+        step: Batch = {"obs": rows, "first": first, "reward": np.zeros(n, np.float32)}
         if reward is not None:
             step["reward"] = np.broadcast_to(np.asarray(reward, np.float32), (n,)).copy()
         if self.spec.mask is not None:
             step["mask"] = _mask(self.spec.mask, mask, n, batched)
         elif mask is not None:
             raise UserError("mask: given, but this environment has no masks: leave it out")
-        return step, batched
+        return step, batched, tuple(frames)
 
-    def _act(self, step: Batch, batched: bool, state: State | None, greedy: bool) -> tuple[Any, State]:
+    def _act(
+        self, step: Batch, batched: bool, frames: tuple[Any, ...], state: State | None, greedy: bool
+    ) -> tuple[Any, State]:
         action, _, after = self._choose(step, state, greedy)
+        after = replace(after, frames=frames)
         self._acts = max(self._acts, after.acts)
         rows = [self._read(tree.at(action, i)) for i in range(len(step["first"]))]
         out: Any = create_empty_array(self.action_space, len(rows))

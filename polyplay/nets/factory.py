@@ -22,7 +22,6 @@ from polyplay.core import tree, user_modules
 from polyplay.core.errors import UserError
 from polyplay.core.tree import Batch, Field, Spec
 from polyplay.envs import rules
-from polyplay.envs.images import image_leaves, is_image
 from polyplay.envs.pool import EnvSpec, closest_names
 from polyplay.envs.process_state import outside
 from polyplay.envs.spaces import Box, Discrete, describe_fields, fields
@@ -264,7 +263,7 @@ class NetworkFactory(PolicyFactory):
         if callable(self.name):
             return user_modules.title(self.name)
         name, colon, rest = self.name.partition("(")
-        known = _auto(self.spec.obs) if name == "auto" else name
+        known = _auto(self.spec) if name == "auto" else name
         chosen = f"{known}{colon}{rest}" + (", chosen by auto" if name == "auto" else "")
         inputs = self.options.get("inputs", "raw")
         read = rules.flat_images(self.spec.obs) if known in ("mlp", "separate") else []
@@ -286,7 +285,7 @@ def read_layers(name: str | Builder, spec: EnvSpec) -> tuple[str | Builder, dict
     sizes, others = tuple(int(w) for w in words if w.isdigit()), [w for w in words if not w.isdigit()]
     if len(others) > 1 or min(sizes, default=1) < 1:
         raise UserError(f"--network: {name!r} given; write sizes and an activation: mlp(256,256,relu)")
-    known = NETS.get(_auto(spec.obs) if plain == "auto" else plain)
+    known = NETS.get(_auto(spec) if plain == "auto" else plain)
     default = inspect.signature(known).parameters["hidden"].default if known else ()
     layers: dict[str, Any] = {"activation": others[0]} if others else {}
     if sizes and isinstance(default, int) and len(sizes) > 1:
@@ -294,13 +293,14 @@ def read_layers(name: str | Builder, spec: EnvSpec) -> tuple[str | Builder, dict
     return plain, layers | ({"hidden": sizes[0] if isinstance(default, int) else sizes} if sizes else {})
 
 
-def _auto(obs: Spec) -> str:
+def _auto(spec: EnvSpec) -> str:
     """nature for one image of some size, combined for others and for trees with images, else mlp."""
-    if flaw := rules.image_flaw(obs):
+    obs, images = spec.obs, spec.image_leaves
+    if spec.images is None and (flaw := rules.image_flaw(obs)):
         raise UserError(f"--network: {flaw}: {rules.RULES['images'].fix} {rules.rule_suffix('images')}")
-    if isinstance(obs, Field) and is_image(obs) and min(obs.shape[1:]) >= torsos.LARGE:
+    if isinstance(obs, Field) and images and min(obs.shape[1:]) >= torsos.LARGE:
         return "nature"
-    return "combined" if image_leaves(obs) else "mlp"
+    return "combined" if images else "mlp"
 
 
 def _resolve(name: str | Builder, spec: EnvSpec, init: str) -> tuple[str, Builder, str]:
@@ -308,7 +308,7 @@ def _resolve(name: str | Builder, spec: EnvSpec, init: str) -> tuple[str, Builde
     own = "orthogonal" if init == "auto" else init
     if callable(name):
         return user_modules.title(name), name, own
-    known = _auto(spec.obs) if name == "auto" else name
+    known = _auto(spec) if name == "auto" else name
     if known in NETS:
         style: str = inspect.signature(NETS[known]).parameters["init"].default if init == "auto" else init
         return name, partial(NETS[known], init=style), style

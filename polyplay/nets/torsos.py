@@ -19,7 +19,6 @@ from torch import Tensor, nn
 from polyplay.core import tree
 from polyplay.core.errors import UserError
 from polyplay.core.tree import Field, Spec, Tree
-from polyplay.envs.images import image_leaves
 from polyplay.envs.pool import EnvSpec, byte_bounds
 from polyplay.envs.spaces import ActionSpec, Conditional, Discrete, describe_fields
 from polyplay.nets import layers
@@ -73,7 +72,7 @@ class Combined(Torso):
 
     def __init__(self, spec: EnvSpec, hidden: int = 256, width: int = 64, init: str = "orthogonal"):
         super().__init__()
-        images = image_leaves(spec.obs)
+        images = spec.image_leaves
         fields = dict(tree.leaves(spec.obs))
         rest = {path: field for path, field in fields.items() if path not in images}
         if not images:

@@ -23,6 +23,7 @@ from polyplay.buffers.league import League
 from polyplay.core.errors import Count, Fraction, Seconds, Seed, UserError, Whole, Width
 from polyplay.core.files import Row
 from polyplay.core.worker import HyperparameterSchedule, SchedulePoint
+from polyplay.envs.images import read_image_options
 from polyplay.runs import flags
 from polyplay.runs.directory import SHAPE, check_shape, check_trust
 from polyplay.runs.flags import flag
@@ -34,8 +35,8 @@ from polyplay.systems import Page, _presets
 GROUPS = {  # what none names belongs to the algorithm, or to the run
     "duration": "frames steps minutes until_return",
     "population": "over population every vary exploit explore score at_once",
-    "environment": "env lanes atari env_kwargs env_options wrapper life_loss inputs actions reward reward_scale "
-    "env_workers groups step_timeout max_restarts",
+    "environment": "env lanes atari env_kwargs env_options wrapper images stack grey size life_loss inputs actions "
+    "reward reward_scale env_workers groups step_timeout max_restarts",
     "network": "network hidden activation core core_size width head dueling init",
     "algorithm": "loss",
     "optimizer": "learning_rate anneal change optimizer optimizer_eps decay max_grad_norm reduction",
@@ -256,6 +257,12 @@ class RunOptions:
     # that returns them, called at each reset. Evaluation has progress 1
     wrapper: tuple[str, ...] = ()
     # wrappers of a Gymnasium environment, each as module:callable; the first is innermost
+    images: str | None = None
+    # which parts of observations are images: LEAF,… or none (none given: bytes of 24 pixels a side or more); obs is an
+    # observation of one part
+    stack: Count | None = None  # stack this many frames of every image, the newest last (none: the environment's own)
+    grey: bool = False  # show images in gray
+    size: str | None = None  # resize images by area, to this side or HEIGHTxWIDTH in pixels (none: as they are)
     hidden: tuple[Width, ...] = ()
     # sizes of the network's hidden layers: 256 256 for an mlp, one size after convolutions (none: its own)
     activation: Literal["tanh", "relu"] | None = None  # activation function of an mlp's hidden layers (none: tanh)
@@ -301,6 +308,7 @@ class RunOptions:
             raise UserError("--resume: auto given, but it takes a directory to find again: give --run DIR")
         flags.read_assignments("env_kwargs", self.env_kwargs)
         reset_options(self.env_options)
+        read_image_options(self.images, self.stack, self.grey, self.size)
         parse_changes(self.change)
         for name in self.wrapper:
             if not isinstance(name, str) or ":" not in name:
@@ -412,13 +420,15 @@ def _preset(page: Page, given: Mapping[str, object]) -> tuple[str, Settings]:
     return name, _presets.settings(page, name, env, automatic, **made)
 
 
-HOW_MADE = ("env_kwargs", "env_options", "wrapper")
+HOW_MADE = ("env_kwargs", "env_options", "wrapper", "images", "stack", "grey", "size")
 
 
 def how_made(options: RunOptions) -> dict[str, Any]:
     """What Envs takes besides an environment's name."""
     kwargs = flags.read_assignments("env_kwargs", options.env_kwargs)
-    return {"kwargs": kwargs, "wrappers": options.wrapper, "reset_options": reset_options(options.env_options)}
+    shown = read_image_options(options.images, options.stack, options.grey, options.size)
+    resets = reset_options(options.env_options)
+    return {"kwargs": kwargs, "wrappers": options.wrapper, "reset_options": resets, "images": shown}
 
 
 def reset_options(words: Sequence[Any]) -> Any:

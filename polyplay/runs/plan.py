@@ -20,10 +20,11 @@ from typing import TYPE_CHECKING, Any
 import psutil
 
 from polyplay.buffers.league import League
-from polyplay.core import processes
+from polyplay.core import processes, tree
 from polyplay.core.errors import UserError
 from polyplay.core.machine import cores
 from polyplay.envs.atari import game
+from polyplay.envs.images import BARE
 from polyplay.envs.make import native, split_steps
 from polyplay.envs.spaces import describe_scaling
 from polyplay.runs.flags import flag
@@ -170,6 +171,7 @@ def make_plan(crew: Any, wired: Any, options: Any, done: int = 0) -> Plan:
     when = f"every {options.checkpoint_every:g} s, the last {options.keep}{best} stay"
     lines = [
         *([("atari", _atari(envs.spec.describe))] if game(envs) else []),
+        *([("images", text)] if (text := _images(envs)) else []),
         ("workers", _workers(crew)),
         ("network", _network(crew, wired, net)),
         *([("search", searching(role))] if (role := search_role(crew)) is not None else []),
@@ -215,6 +217,16 @@ def _atari(facts: Mapping[str, str]) -> str:
     """How an Atari game is played, and which part of it its id decides."""
     actions = facts["actions"].partition(":")[0]
     return f"frameskip {facts['frameskip']}; sticky {facts['sticky']}; actions {actions}; {facts['id']}"
+
+
+def _images(envs: Any) -> str:
+    """Which parts of observations are images, and how they are shown; "": there are none, and Atari's are known."""
+    spec, shown = envs.spec, envs.images
+    fields, asked = dict(tree.leaves(spec.obs)), shown is not None and shown.leaves is not None
+    if not asked and (game(envs) or not spec.image_leaves):
+        return ""
+    found = ", ".join(f"{path or BARE} {list(fields[path].shape)}" for path in spec.image_leaves) or "none"
+    return f"{found}{f' ({shown})' if shown and str(shown) else ''}{', by --images' if asked else ''}"
 
 
 def _network(crew: Any, wired: Any, net: Any) -> str:

@@ -33,7 +33,7 @@ from polyplay.workers.crew import Crew
 # What may be varied in a population, tried by building a member for each: network, optimizer and replay stay.
 
 
-ALIKE = {"env", "env_kwargs", "wrapper", "frames", *run_options.LIMITS, "seed", "hidden", "activation"}
+ALIKE = {"env", *run_options.HOW_MADE, "frames", *run_options.LIMITS, "seed", "hidden", "activation"}
 
 
 def check_varied(words: Iterable[str]) -> None:

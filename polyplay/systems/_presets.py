@@ -20,7 +20,6 @@ from polyplay import systems
 from polyplay.core.errors import UserError
 from polyplay.core.machine import cores
 from polyplay.envs.atari import is_game
-from polyplay.envs.images import image_leaves
 from polyplay.envs.pool import WRAPPERS, Envs
 from polyplay.envs.spaces import Discrete
 from polyplay.population.rules import Evolution, Prior, parse_prior
@@ -70,7 +69,7 @@ def choose(page: Page, env: Any, **made: Any) -> str:
         spec = Envs(env, 1, **made).spec
     except UserError:  # building the system says what is wrong
         return where if where in there else plain
-    if image_leaves(spec.obs):  # presets for other domains are tuned for numbers
+    if spec.image_leaves:  # presets for other domains are tuned for numbers
         return plain
     if where in there:
         return where
@@ -94,8 +93,10 @@ def _side(game: str) -> int:
     return int(given[0]) if given and given[0].isdecimal() else SIDES.get(game.split("+")[0], 0)
 
 
-def domain(env: Any, kwargs: Mapping[str, Any] | None = None, wrappers: tuple[str, ...] = ()) -> str:
-    """atari, toy, one of MODULES (board games: classic), or other: what Gymnasium has not, or has from elsewhere."""
+def domain(env: Any, kwargs: Mapping[str, Any] | None = None, wrappers: tuple[str, ...] = (), **others: Any) -> str:
+    """atari, toy, one of MODULES (board games: classic), or other: what Gymnasium lacks or has from elsewhere. others:
+    of Envs.
+    """
     if not isinstance(env, str):
         return "other"
     if env.startswith("toy:"):

@@ -12,8 +12,7 @@ from polyplay.buffers.rollout_queue import RolloutQueue, slots_per_batch
 from polyplay.core.errors import UserError
 from polyplay.core.machine import cores
 from polyplay.envs import Envs, rules, spaces
-from polyplay.envs.atari import atari_preset, current_id, game, id_options, is_game
-from polyplay.envs.images import image_leaves
+from polyplay.envs.atari import atari_preset, current_id, id_options, is_game
 from polyplay.envs.make import whole_matches
 from polyplay.envs.pool import WRAPPERS
 from polyplay.games.boards import Game
@@ -155,7 +154,7 @@ def replica_envs(
     empty.
     """
     whole = worker_envs(c, crew, life_loss=life_loss)
-    alone = crew.placement.on_cpu and not (several or image_leaves(whole.spec.obs))
+    alone = crew.placement.on_cpu and not (several or whole.spec.image_leaves)
     most, parts = 1 if alone else most or crew.placement.parts, minibatches if minibatches and c.core != "none" else 1
     n = _vectors(c, whole) if whole.spec.width else _replicas(c, whole, parts, batch, most)
     inline = bool(whole.inline) if workers else whole.inline  # processes that were asked for are there
