@@ -38,6 +38,10 @@ class RunOptions(TypedDict, total=False):
     env_kwargs: Mapping[str, object] | tuple[str, ...]  # keyword arguments of the environment, as NAME=VALUE; for Atari games see docs/guides/atari.md
     env_options: Mapping[str, object] | Callable[[float], Mapping[str, object]] | tuple[str, ...]  # options of every reset, as NAME=VALUE; or module:callable, a curriculum: a function of the run's progress, 0 to 1, that returns them, called at each reset. Evaluation has progress 1
     wrapper: tuple[str, ...]  # wrappers of a Gymnasium environment, each as module:callable; the first is innermost
+    images: str  # parts of observations that are images: LEAF,LEAF or none (auto: bytes of at least 24 pixels a side); an observation of one part is called obs
+    stack: int | None  # stack this many frames of every image, the newest last (none: the environment's own)
+    grey: bool  # show images in gray
+    size: str | None  # resize images by area, to this side or HEIGHTxWIDTH in pixels (none: as they are)
     hidden: tuple[int, ...]  # sizes of the network's hidden layers: 256 256 for an mlp, one size after convolutions (none: its own)
     activation: Literal['tanh', 'relu'] | None  # activation function of an mlp's hidden layers (none: tanh)
     precision: Literal['float32', 'bfloat16', 'auto']  # number type of the networks' computations; weights stay float32. bfloat16 is faster on processors with fast bfloat16 instructions (auto: bfloat16 if a measurement at the start finds it faster)

@@ -119,7 +119,7 @@ class CheckOptions:
     env_options: tuple[str, ...] = ()  # options of every reset, as NAME=VALUE or module:callable, as train takes them
     wrapper: tuple[str, ...] = ()
     # wrappers of a Gymnasium environment, each as module:callable; the first is innermost
-    images: str | None = None  # which parts of observations are images, as train takes it
+    images: str = "auto"  # parts of observations that are images, as train takes them
     stack: Count | None = None  # stack this many frames of every image, as train does
     grey: bool = False  # show images in gray, as train does
     size: str | None = None  # resize images, as train does

@@ -20,7 +20,7 @@ from gymnasium.vector.utils import batch_space, concatenate, create_empty_array,
 from polyplay.core.errors import UserError
 from polyplay.core.files import Row
 from polyplay.core.tree import Batch, Tree
-from polyplay.envs import masks
+from polyplay.envs import masks, pettingzoo
 from polyplay.envs.atari_emulator import opencv_gray, resizer
 from polyplay.envs.images import BARE, PLANES, ImageLayout, ImageOptions, image_layout
 from polyplay.envs.pool import closest_names, space_from_json, space_to_json
@@ -274,6 +274,6 @@ def wrapped(make: Callable[..., Any], keywords: set[str], options: ImageOptions,
 
 def _refused(made: Any, options: ImageOptions, title: str) -> Any:
     """What is no environment, for its own message. Raises UserError: one of several players."""
-    if hasattr(made, "possible_agents"):
+    if pettingzoo.is_parallel(made) or pettingzoo.is_turn_based(made):
         raise UserError(f"{options.given}: {title} has several players; wrap it (supersuit), and leave the option out")
     return made

@@ -51,9 +51,10 @@ class ImageOptions:
         return ", ".join(filter(None, parts))
 
 
-def read_image_options(images: str | None, stack: int | None, grey: bool, size: str | None) -> ImageOptions | None:
+def read_image_options(images: str, stack: int | None, grey: bool, size: str | None) -> ImageOptions | None:
     """Return what the options of a command line say; None: nothing. Raises UserError."""
-    leaves = None if images is None else tuple(n.strip() for n in images.split(",") if n.strip() not in ("", "none"))
+    named = tuple(name for word in images.split(",") if (name := word.strip()) not in ("", "none"))
+    leaves = None if images == "auto" else named
     sides = [] if size is None else size.lower().split("x")
     if size is not None and not (len(sides) in (1, 2) and all(n.isdecimal() and int(n) > 0 for n in sides)):
         raise UserError(f"--size: {size} given, allowed: pixels of a side, or of both: 84 or 96x128 (height, width)")

@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from polyplay.core import tree
 from polyplay.core.errors import UserError
 from polyplay.core.tree import Field, Spec, Tree
+from polyplay.envs.images import BARE
 from polyplay.envs.pool import EnvSpec, byte_bounds
 from polyplay.envs.spaces import ActionSpec, Conditional, Discrete, describe_fields
 from polyplay.nets import layers
@@ -80,6 +81,10 @@ class Combined(Torso):
             raise UserError(f"--network combined: takes images of bytes, the observations are {seen}; use mlp")
         self.paths, convs = images, list[Conv]()
         for path in images:
+            if min(fields[path].shape[1:]) < LEAST:
+                shape, least = list(fields[path].shape), f"{LEAST}×{LEAST}"
+                cure = "leave it out of --images, or show it larger"
+                raise UserError(f"--network combined: the image {path or BARE} {shape} is smaller than {least}: {cure}")
             one = replace(spec, obs=fields[path], classes={}, spaces=None)
             conv = Conv("nature" if min(fields[path].shape[1:]) >= LARGE else "small", one, hidden, init)
             conv.scale = image_scale(spec, path)
@@ -311,6 +316,7 @@ CONVS: dict[str, tuple[Layers, int, str, Padding]] = {
 
 
 LARGE = 36  # pixels of a side, from which on it is the paper's
+LEAST = 7  # that `small` takes
 
 
 class FTWTorso(Torso):

@@ -257,9 +257,9 @@ class RunOptions:
     # that returns them, called at each reset. Evaluation has progress 1
     wrapper: tuple[str, ...] = ()
     # wrappers of a Gymnasium environment, each as module:callable; the first is innermost
-    images: str | None = None
-    # which parts of observations are images: LEAF,… or none (none given: bytes of 24 pixels a side or more); obs is an
-    # observation of one part
+    images: str = "auto"
+    # parts of observations that are images: LEAF,LEAF or none (auto: bytes of at least 24 pixels a side); an
+    # observation of one part is called obs
     stack: Count | None = None  # stack this many frames of every image, the newest last (none: the environment's own)
     grey: bool = False  # show images in gray
     size: str | None = None  # resize images by area, to this side or HEIGHTxWIDTH in pixels (none: as they are)

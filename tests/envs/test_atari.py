@@ -118,7 +118,15 @@ def test_ids_of_old_mean_what_they_meant(name, frames, sticky, maximum, mean):
 
 
 def test_ids_of_old_are_theirs_alone(monkeypatch):
-    for name in ("CartPole-v1", "Blackjack", "Blackjack-v0", "my_games:Pong-v4", "Pong-ram-v4", "Warlords-v4", "NoFrameskip-v4"):
+    for name in (
+        "CartPole-v1",
+        "Blackjack",
+        "Blackjack-v0",
+        "my_games:Pong-v4",
+        "Pong-ram-v4",
+        "Warlords-v4",
+        "NoFrameskip-v4",
+    ):
         assert not is_game(name, {})
     assert not is_game("Pong-v4", {"obs_type": "ram"})
     assert not is_game(print, {})
