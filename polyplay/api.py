@@ -11,6 +11,7 @@ from polyplay import systems
 from polyplay.core import user_modules
 from polyplay.core.errors import UserError
 from polyplay.core.files import Row
+from polyplay.envs.make import remembering
 from polyplay.runs import directory as run_files
 from polyplay.runs import flags, options, run
 from polyplay.runs.run import RunResult
@@ -53,6 +54,7 @@ class Run(RunResult):
         return figure
 
 
+@remembering()
 def train(
     system: str | systems.Page | None = None,
     config: str | Path | None = None,

@@ -23,10 +23,10 @@ TOP = ["__init__", "__main__", "api", "extend"]
 # At most so many lines of code (bench/code_size.py). Whoever adds some takes some away, or says in the commit why not.
 BUDGET = {
     "core": 1922,
-    "envs": 4600,
+    "envs": 4815,
     "buffers": 2102,
     "games": 3578,
-    "nets": 3284,
+    "nets": 3285,
     "weights": 1549,
     "acting": 1160,
     "search": 1306,
@@ -34,9 +34,9 @@ BUDGET = {
     "workers": 2358,
     "workers/hosts": 1300,
     "population": 1510,
-    "systems": 1736,
-    "runs": 4112,
-    "evaluation": 1466,
+    "systems": 1755,
+    "runs": 4120,
+    "evaluation": 1480,
     "cli": 2432,
 }
 SHORTEST, LONGEST = 150, 800

@@ -13,6 +13,7 @@ from typing import Literal
 from polyplay.cli.arguments import complain, page_and_words, print_result, run_and_options, take_option
 from polyplay.core import errors
 from polyplay.core.numbers import mean_interval
+from polyplay.envs.make import remembering
 from polyplay.runs import directory as run_files
 from polyplay.runs.run import RunResult
 from polyplay.runs.terminal import default_console
@@ -69,6 +70,7 @@ def print_seeds(runs: Sequence[Path], picture: Path) -> None:
         print(plot.curves(drawn, picture))
 
 
+@remembering()
 def command(words: list[str]) -> int:
     """The run's exit status; of several seeds the worst."""
     from polyplay import systems

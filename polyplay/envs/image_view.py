@@ -76,7 +76,7 @@ class ImageView:
     """
 
     def __init__(self, space: gym.Space, options: ImageOptions, title: str):
-        self.given, self.options, self.title = space, options, title
+        self.given, self.options = space, options
         leaves = dict(_leaves(space))
         names = list(leaves) if options.leaves is None else [_named(n, leaves, title) for n in options.leaves]
         layouts = {path: _layout(leaves[path], path, options) for path in names}

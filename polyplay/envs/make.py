@@ -32,6 +32,7 @@ POOLS = {
 
 
 _known: ContextVar[EnvSpec | None] = ContextVar("spec", default=None)
+_described: ContextVar[list[tuple[Envs, EnvSpec]] | None] = ContextVar("described", default=None)
 
 
 @contextlib.contextmanager
@@ -42,6 +43,16 @@ def known_spec(spec: EnvSpec) -> Iterator[None]:
         yield
     finally:
         _known.reset(token)
+
+
+@contextlib.contextmanager
+def remembering() -> Iterator[None]:
+    """Meanwhile one Gymnasium environment of a kind is made to describe it, and no second one."""
+    token = _described.set([])
+    try:
+        yield
+    finally:
+        _described.reset(token)
 
 
 def describe(envs: Envs) -> EnvSpec:
@@ -76,9 +87,16 @@ def _spec_of(envs: Envs) -> EnvSpec:
     if (known := _known.get()) is not None:
         return known
     if (own := _own(envs)) is not None:
-        spec: EnvSpec = own.describe(envs)
-        return spec
-    return _describe_here(envs) if envs.inline else process_pool.describe(envs)
+        found: EnvSpec = own.describe(envs)
+        return found
+    there = _described.get()
+    for other, spec in there or ():
+        if (other.name, other.options) == (envs.name, envs.options):
+            return spec
+    spec = _describe_here(envs) if envs.inline else process_pool.describe(envs)
+    if there is not None:
+        there.append((envs, spec))
+    return spec
 
 
 def _own(envs: Envs) -> Any:

@@ -20,7 +20,7 @@ from polyplay import systems
 from polyplay.core.errors import UserError
 from polyplay.core.machine import cores
 from polyplay.envs.atari import is_game
-from polyplay.envs.pool import WRAPPERS, Envs
+from polyplay.envs.pool import WRAPPERS, Envs, EnvSpec
 from polyplay.envs.spaces import Discrete
 from polyplay.population.rules import Evolution, Prior, parse_prior
 from polyplay.population.trainer import PopulationPlan
@@ -65,9 +65,7 @@ def choose(page: Page, env: Any, **made: Any) -> str:
         return _of_game(page, str(env))
     if where in ("atari", "toy") or not there:
         return where if where in there else plain
-    try:
-        spec = Envs(env, 1, **made).spec
-    except UserError:  # building the system says what is wrong
+    if (spec := _described(env, **made)) is None:
         return where if where in there else plain
     if spec.image_leaves:  # presets for other domains are tuned for numbers
         return plain
@@ -75,6 +73,14 @@ def choose(page: Page, env: Any, **made: Any) -> str:
         return where
     likeliest = "classic" if isinstance(spec.action, Discrete) else "mujoco"
     return next((name for name in (likeliest, "classic", "mujoco") if name in there), plain)
+
+
+def _described(env: Any, **made: Any) -> EnvSpec | None:
+    """None: building the system says what is wrong."""
+    try:
+        return Envs(env, 1, **made).spec
+    except UserError:
+        return None
 
 
 def _of_game(page: Page, env: str) -> str:
@@ -166,6 +172,8 @@ def warning(page: Page, name: str, env: Any, **made: Any) -> str:
     where, fits = domain(env, **made), name if name in tuned(page) else domain(settings(page, name).env)
     if where in (fits, "toy", "other") or str(env).startswith("game:"):
         return ""
+    if fits == "atari" and (spec := _described(env, **made)) is not None and spec.image_leaves:
+        return ""  # both show images
     better = choose(page, env, **made)
     if better == name:
         return f"{page.name} has no settings for {where} environments such as {env}: it uses those for {fits}"

@@ -13,6 +13,9 @@ import pytest
 
 from polyplay import systems
 from polyplay.core import tree
+from polyplay.core.tree import Field
+from polyplay.envs import Discrete, Envs, make, process_pool
+from polyplay.envs.pool import EnvSpec
 from polyplay.nets import device
 from polyplay.runs import flags, options, plan, terminal
 from polyplay.runs.options import RunOptions
@@ -215,6 +218,19 @@ def test_domains(env, domain):
 def test_an_environment_of_ones_own_gets_what_fits_its_spaces():
     assert _presets.choose(PAGES["ppo"], lambda: gymnasium.make("CartPole-v1")) == "classic"
     assert _presets.choose(PAGES["ppo"], "toy:catch") == "paper"
+
+
+def test_a_preset_fits_the_observation_and_the_environment_is_made_once(monkeypatch):
+    made = list[str]()
+    monkeypatch.setattr(process_pool, "describe", lambda envs: made.append(envs.title) or screens)
+    screens = EnvSpec(Field((3, 96, 96), "uint8"), Discrete(3))
+    with make.remembering():
+        assert _presets.choose(PAGES["ppo"], "CarRacing-v3") == "paper"
+        assert not _presets.warning(PAGES["ppo"], "paper", "CarRacing-v3")
+        assert _presets.choose(PAGES["ppo"], "LunarLander-v3", kwargs={"render_mode": "rgb_array"}) == "paper"
+    assert made == ["CarRacing-v3", "LunarLander-v3"]
+    assert Envs("CarRacing-v3", 1).spec is screens
+    assert len(made) == 3, "afterwards nothing is remembered"
 
 
 def test_actions_are_clipped_only_where_that_is_asked_for_or_a_preset_s_code_does_it():
