@@ -1,6 +1,6 @@
 """Makes docs/pictures/*.png anew, at 1280 and 360 px. live_page: a running impala, a finished ppo, and both together,
 in about two minutes. play: a game against the committed champion of connect four. boards: the upper part of the page in
-games of Go and Othello against theirs, and of hex against a run of two minutes, at 1280 px.
+a game of Go against its champion, and of hex and Gomoku against runs of two minutes, at 1280 px.
 
     python docs/screenshots.py [live_page | play | boards]
 
@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import base64
 import io
+import os
 import signal
 import subprocess
 import sys
@@ -30,21 +31,8 @@ POLYPLAY = [sys.executable, "-m", "polyplay"]
 CHAMPIONS = Path("bench/champions")
 COLORS = 256  # of a picture of a board: a third of the bytes
 BEST = "state.now.visits.indexOf(Math.max(...state.now.visits))"
-HEX = ["alphago_zero", "--preset", "go5", "--env", "game:spiel:hex(board_size=11)", "--minutes", "2"]
-HEX += [
-    "--blocks",
-    "2",
-    "--filters",
-    "16",
-    "--games",
-    "16",
-    "--simulations",
-    "16",
-    "--learning-starts",
-    "200",
-    "--batch",
-    "64",
-]
+OTHERS = {"hex": "game:spiel:hex(board_size=11)", "gomoku": "game:examples.gomoku:Gomoku"}  # that have no champion
+SMALL = {"blocks": 2, "filters": 16, "games": 16, "simulations": 16, "learning-starts": 200, "batch": 64, "minutes": 2}
 IMPALA = ["impala", "--preset", "quick", "--network", "mlp", "--inputs", "raw", "--minutes", "10"]
 
 
@@ -140,11 +128,14 @@ def take_board(browser: Browser, name: str, run: Path, moves: int, within: Path 
 
 def take_boards(browser: Browser) -> None:
     take_board(browser, "go9", CHAMPIONS / "go9", 12)
-    with tempfile.TemporaryDirectory() as name:
-        folder, run = Path(name), Path("runs/hex")
-        train = [*POLYPLAY, "train", *HEX, "--run", str(run)]
-        subprocess.run(train, check=True, stdout=subprocess.DEVNULL, cwd=folder)
-        take_board(browser, "hex", run, 12, folder)
+    os.environ["PYTHONPATH"] = str(Path(__file__).parents[1])  # of examples
+    for name, env in OTHERS.items():
+        with tempfile.TemporaryDirectory() as folder:
+            run = Path("runs", name)
+            train = [*POLYPLAY, "train", "alphago_zero", "--preset", "go5", "--env", env, "--run", str(run)]
+            train += [f"--{option}={value}" for option, value in SMALL.items()]
+            subprocess.run(train, check=True, stdout=subprocess.DEVNULL, cwd=folder)
+            take_board(browser, name, run, 12, Path(folder))
 
 
 def main(which: str) -> None:

@@ -72,6 +72,11 @@ class MoveList:
             del self.moves[-n:], self.records[-n:]
             self.result = records.GOES_ON
 
+    def undoable(self, person: int) -> int:
+        """How many moves lie behind that player's turn before; 0: there was none."""
+        turns = [ply for ply in range(len(self.moves)) if records.mover(self.records[ply]) == person]
+        return len(self.moves) - turns[-1] if turns else 0
+
     def line(self) -> list[int]:
         """The cells of the lines that won, in order; none: nobody has won."""
         if self.result != records.WON or not isinstance(self.board, KInARow):
@@ -91,9 +96,11 @@ MOST = 100_000  # simulations of a search
 
 @dataclass(frozen=True)
 class PageOptions:
-    """Serves a page to play a board game against a run's agent, to this machine only. Needs polyplay[watch]. Or answers
-    another Go program.
+    """Serves a page to play a board game against a run's agent, to this machine only. Needs polyplay[watch]. Or plays
+    in the terminal, or answers another Go program.
     """
+
+    terminal: bool = False  # play by typed moves, instead of on a page; for games whose moves are no cells, too
 
     gtp: bool = False
     # speak the Go Text Protocol on stdin and stdout, instead of a page: for GoGui, Sabaki and other Go programs
@@ -110,6 +117,8 @@ class PageOptions:
 
     def __post_init__(self) -> None:
         records.ResignOptions.parse(self.resign)
+        if self.terminal and self.gtp:
+            raise UserError("--terminal: given with --gtp, which another program plays by; leave one of them out")
         if self.resign != "auto" and not self.gtp:
             raise UserError(f"--resign: {self.resign} given, but only --gtp resigns: add --gtp, or leave it out")
 
@@ -121,6 +130,12 @@ def command(words: list[str]) -> None:
         from polyplay.cli.gtp import main
 
         main(lambda: open_engine(directory, options))
+        return
+    if options.terminal:
+        from polyplay.cli.play_session import TerminalGame
+
+        player, first, _, _ = open_player(directory, options)
+        TerminalGame(player, first).run()
         return
     check_extra("play")
     with listen(options.port) as listener, closing(open_session(directory, options)) as session:
@@ -158,7 +173,7 @@ def open_session(directory: Path, options: PageOptions) -> PlaySession:
     player, first, found, system = open_player(directory, options)
     if not player.board.placed:
         given = f"play: {directory} plays game:{player.board.name}, whose moves are no cells of a board"
-        raise UserError(f"{given}; allowed: games where they are; `polyplay evaluate` and `tournament` play all")
+        raise UserError(f"{given}; add --terminal, which plays all games")
     about = {"run": str(directory), "system": system, "updates": checkpoint.update_of(found), "most": MOST}
     return PlaySession(player, first, about)
 

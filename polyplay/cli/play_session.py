@@ -1,12 +1,12 @@
-"""A game between a person and an agent: a thread searches every position and makes the agent's moves."""
+"""A game between a person and an agent: on a page, where a thread searches every position; by typed moves."""
 
 from __future__ import annotations
 
 import threading
 import time
 import traceback
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 
 import numpy as np
 
@@ -65,7 +65,7 @@ class PlaySession:
     def undo(self) -> None:
         """Back to the person's turn before."""
         with self._changing():
-            n = self._undoable()
+            n = self.game.undoable(self.person)
             if not n:
                 raise ValueError("there is no move of yours to take back")
             self.game.undo(n)
@@ -85,11 +85,6 @@ class PlaySession:
         """Search with so many simulations from now on, this position too."""
         with self._changing():
             self.simulations = simulations
-
-    def _undoable(self) -> int:
-        """How many moves to take back; 0: none can be."""
-        turns = [ply for ply in range(len(self.game.moves)) if records.mover(self.game.records[ply]) == self.person]
-        return len(self.game.moves) - turns[-1] if turns else 0
 
     # -------------------------------------------------------------------------------- what the agent does
 
@@ -145,7 +140,7 @@ class PlaySession:
                 "gravity": board.gravity,
                 "slanted": board.slanted,
                 "counted": board.counted,
-                "pass": board.cells if board.passes else -1,
+                "others": [] if board.gravity else list(range(board.cells, board.actions)),  # moves that are no cells
                 "names": [board.move_name(action) for action in range(board.actions)],
                 "cells": board.stones(game.record).tolist(),
                 "moves": list(game.moves),
@@ -157,7 +152,7 @@ class PlaySession:
                 "margin": game.margin,
                 "owners": game.owners(),
                 "line": game.line(),
-                "undo": self._undoable() > 0,
+                "undo": self.game.undoable(self.person) > 0,
                 "simulations": self.simulations,
                 "thinking": self._wanted(),
                 "now": self.found.get(ply),
@@ -181,6 +176,56 @@ class PlaySession:
         if ply == len(self.game.moves) and self.game.result != records.GOES_ON:
             return 0.0 if self.game.winner is None else 1.0 - 2.0 * self.game.winner
         return self.found[ply]["value"] if ply in self.found else None
+
+
+class TerminalGame:
+    """A game by typed moves."""
+
+    def __init__(self, policy: SearchPolicy, simulations: int):
+        self.policy, self.board, self.game, self.person = policy, policy.board, MoveList(policy.board), 0
+        simulate(policy, simulations)
+
+    def run(self) -> None:
+        """Until the input ends."""
+        print(f"{self.board.title}. {self.board.goal} You move first.")
+        print(f"Type a move, or: {', '.join(self.words)}; Ctrl-D ends")
+        with suppress(EOFError):
+            while True:
+                self._show()
+                typed = input("> ").strip()
+                if typed in self.words:
+                    self.words[typed]()
+                elif typed in (names := {self.board.move_name(action): action for action in self.game.legal}):
+                    self.game.play(names[typed])
+                else:
+                    print(f"{typed!r} is not a legal move; legal: {' '.join(names) or 'none, the game is over'}")
+        print()
+
+    @property
+    def words(self) -> dict[str, Callable[[], None]]:
+        return {"undo": self._undo, "new": self._begin, "sides": self._change_sides}
+
+    def _undo(self) -> None:
+        self.game.undo(self.game.undoable(self.person))
+
+    def _begin(self) -> None:
+        self.game = MoveList(self.board)
+
+    def _change_sides(self) -> None:
+        self.person = 1 - self.person
+
+    def _show(self) -> None:
+        """The board, after the agent's moves."""
+        while self.game.legal and self.game.mover != self.person:
+            moves, values = self.policy.choose(self.game.record[None])
+            self.game.play(int(moves[0]))
+            print(f"The agent plays {self.board.move_name(int(moves[0]))}, and expects {values[0]:+.2f} (-1 to 1)")
+        print(self.board.draw(self.game.record))
+        if self.game.result != records.GOES_ON:
+            winner = {None: "A draw", self.person: "You win"}.get(self.game.winner, "The agent wins")
+            print(
+                f"{winner}{f' by {margin:g}' if (margin := self.game.margin) and self.game.winner is not None else ''}"
+            )
 
 
 def simulate(policy: SearchPolicy, simulations: int) -> None:

@@ -260,9 +260,10 @@ def board_of(envs: Envs) -> Game:
 def describe(envs: Envs) -> EnvSpec:
     """The spec of a board game. Raises UserError."""
     board, who, _ = of(envs)
+    board.verify()
     obs, action = Field(board.planes, "float32"), Discrete(board.actions)
     text = {"environment": envs.title, "observation": describe_fields(obs), "actions": describe_actions(action)}
-    text |= {"action mask": "the legal moves", "opponent": who}
+    text |= {"action mask": "the legal moves", "opponent": who} | ({"rules": board.how} if board.how else {})
     return EnvSpec(obs, action, describe=text, mask=Field((board.actions,), "bool"))
 
 
@@ -318,6 +319,7 @@ class BoardPool(ArrayPool):
         tree.write(self._rows, at, row)
         rows = self._rows
         show_all(self._board.numbers, self._records, at, self._side, rows["obs"], rows["mask"], rows["over"])
+        self._board.remember(self._records, rows["obs"], at, rows["over"])
 
 
 # As envs.make asks for a pool:

@@ -8,9 +8,12 @@ is 1 where the mover has to pass.
 
 from __future__ import annotations
 
+import threading
+
 import numpy as np
 
 from polyplay.core.compiled import call_address, inlined
+from polyplay.core.errors import UserError
 from polyplay.games import go, records
 from polyplay.games.records import CELLS, COLUMNS, DRAWN, GOES_ON, KIND, LOST, OWN, ROWS, WON, compiled, pass_turn, ply
 
@@ -162,57 +165,80 @@ def note_passes(game: np.ndarray, records: np.ndarray) -> None:
         record[OWN] = not _can_move(game, record, record[0] + 1)
 
 
-# A record holds the moves so far, int16 each, behind the header of all records; its own number is 1 where the mover has
-# to pass, because in OpenSpiel the other player moves again. What needs the rules is asked of functions of Python
-# (open_spiel), whose addresses are in the game's numbers.
+# Of a game of a user's module (own_game), OpenSpiel's among them, a record holds the position behind the header of all
+# records, and the rules are C functions, of Python or compiled, whose addresses are in the game's numbers.
 
 
-LEGAL, PLAY, PLANES, PASS, LONGEST = 3, 4, 5, 6, 7  # of a game's numbers: three addresses, the pass, moves at most
-MUST_PASS = 8  # added to a result
-MOVER = 1 << 32  # the second player's turn, added to a number of moves
-FAILED = -1  # the answer of a function that raised an exception before it gave any
+LEGAL, PLAY, PLANES, NOTE, LONGEST = range(3, 8)  # of a game's numbers: four addresses, and moves at most
+FAILED, NO_MOVES, MANY_MOVES, NO_ACTION, TWICE, NO_RESULT = range(-1, -7, -1)  # answers that are none
+WRONG = {
+    FAILED: "raised an exception, which is printed above",
+    NO_MOVES: "is empty and the game goes on: let play return WON, LOST or DRAWN, or add a pass",
+    MANY_MOVES: "has more moves than there are actions",
+    NO_ACTION: "names an action that is not from 0 to one less than `actions`",
+    TWICE: "names an action twice",
+    NO_RESULT: "returned something else than GOES_ON, WON, DRAWN or LOST",
+}
+
+
+class Failure(threading.local):
+    raised = ""  # what a method that this thread asked has just raised
+    text = ""  # why the rules gave no answer
+
+
+failure = Failure()
+
+
+class RulesFailed(UserError):
+    """Raised by compiled code whose rules gave no answer; says why."""
+
+    def __init__(self) -> None:
+        super().__init__(failure.text)
 
 
 @compiled
-def spiel_ask(address: int, record: np.ndarray, moves: int, last: int) -> int:
-    """What a function of Python answers. Raises RuntimeError where it raised anything: no exception passes through
-    compiled code, so ctypes printed it, and what it returned is arbitrary.
-    """
+def ask(game: np.ndarray, which: int, record: np.ndarray, word: int) -> int:
+    """Call a function of the rules with a position and an action or an address. Raises RulesFailed."""
     answer = np.array([FAILED], np.int64)
     at = np.int64(record.ctypes.data) + CELLS
-    call_address(address, (at, np.int64(moves), np.int64(last), np.int64(answer.ctypes.data)))
-    if answer[0] == FAILED:
-        raise RuntimeError("OpenSpiel's rules were interrupted, or failed: what they raised is printed above")
+    call_address(game[which], (at, np.int64(word), np.int64(answer.ctypes.data)))
+    if answer[0] < 0:
+        call_address(game[NOTE], (np.int64(which), answer[0], np.int64(0)))
+        raise RulesFailed
     return answer[0]
 
 
 @compiled
-def spiel_legal(game: np.ndarray, record: np.ndarray, out: np.ndarray) -> int:
-    """Write the legal actions, ascending, into out int16 [actions]; their number."""
-    if record[OWN]:
-        out[0] = game[PASS]
-        return 1
-    return spiel_ask(game[LEGAL], record, ply(record), out.ctypes.data)
+def write_legal(found: np.ndarray, out: np.ndarray) -> int:
+    """Write legal actions int64 [n], ascending, into out int16 [actions]; their number, or what is wrong with them."""
+    if found.size == 0:
+        return NO_MOVES
+    if found.size > out.size:
+        return MANY_MOVES
+    ascending = np.sort(found)
+    if ascending[0] < 0 or ascending[-1] >= out.size:
+        return NO_ACTION
+    for i in range(found.size):
+        if i > 0 and ascending[i] == ascending[i - 1]:
+            return TWICE
+        out[i] = ascending[i]
+    return found.size
 
 
 @compiled
-def spiel_play(game: np.ndarray, record: np.ndarray, action: int) -> int:
+def own_play(game: np.ndarray, record: np.ndarray, action: int) -> int:
     """Make a legal move in the record; GOES_ON, WON, DRAWN or LOST."""
-    n = ply(record)
-    found = spiel_ask(game[PLAY], record, n, action)
-    record[CELLS + 2 * n], record[CELLS + 2 * n + 1] = np.int8(action & 255), np.int8(action >> 8)
+    result = ask(game, PLAY, record, action)
     pass_turn(record)
-    record[OWN] = found >= MUST_PASS
-    return found % MUST_PASS
+    return DRAWN if result == GOES_ON and ply(record) >= game[LONGEST] else result
 
 
 @compiled
-def spiel_planes(game: np.ndarray, record: np.ndarray, out: np.ndarray) -> None:
-    """Write OpenSpiel's tensor for the mover into out [planes, rows, columns]; last, 1 where the first player moves."""
-    shown = np.empty(out.shape, np.float32)
-    spiel_ask(game[PLANES], record, np.int64(ply(record)) + MOVER * np.int64(record[0]), shown.ctypes.data)
+def own_planes(game: np.ndarray, record: np.ndarray, out: np.ndarray) -> None:
+    """Write the game's own planes."""
+    shown = np.zeros(out.shape, np.float32)
+    ask(game, PLANES, record, shown.ctypes.data)
     out[:] = shown
-    out[-1] = 1.0 - record[0]
 
 
 # `game` is a game's numbers (boards.Game.numbers): int64 [8], of which the first is its kind and decides which rules
@@ -234,8 +260,8 @@ def legal(game: np.ndarray, record: np.ndarray, out: np.ndarray) -> int:
         return go.legal(game, record, out)
     if game[KIND] == records.OTHELLO:
         return othello_legal(game, record, out)
-    if game[KIND] == records.SPIEL:
-        return spiel_legal(game, record, out)
+    if game[KIND] == records.OWN_GAME:
+        return ask(game, LEGAL, record, out.ctypes.data)
     return row_legal(game, record, out)
 
 
@@ -246,20 +272,20 @@ def play(game: np.ndarray, record: np.ndarray, action: int) -> int:
         return go.play(game, record, np.int64(action))
     if game[KIND] == records.OTHELLO:
         return othello_play(game, record, np.int64(action))
-    if game[KIND] == records.SPIEL:
-        return spiel_play(game, record, np.int64(action))
+    if game[KIND] == records.OWN_GAME:
+        return own_play(game, record, np.int64(action))
     return row_play(game, record, np.int64(action))
 
 
 @compiled
 def write_planes(game: np.ndarray, record: np.ndarray, out: np.ndarray) -> None:
-    """Write what a network sees into out [planes, rows, columns]: of Go its own planes, of OpenSpiel's games
-    their own; of other games the mover's stones, the other's, and 1 where the first player moves.
+    """Write what a network sees into out [planes, rows, columns]: of Go and of own games their own planes; of other
+    games the mover's stones, the other's, and 1 where the first player moves.
     """
     if game[KIND] == records.GO:
         go.write_planes(game, record, out)
-    elif game[KIND] == records.SPIEL:
-        spiel_planes(game, record, out)
+    elif game[KIND] == records.OWN_GAME:
+        own_planes(game, record, out)
     else:
         row_planes(game, record, out)
 

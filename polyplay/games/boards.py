@@ -20,10 +20,23 @@ from polyplay.games.toys import switch
 
 LARGEST = 26  # rows, and columns: letters name them
 STONES = ".xo"
+NAMED = re.compile(r"(?!connect:)[^:]+:[^\W\d][\w.]*")  # module:Class
 KO = ("positional", "situational", "simple")  # by the numbers of go
 GO_LETTERS = "ABCDEFGHJKLMNOPQRST"  # of columns: without an I
 
 Symmetry = tuple[np.ndarray, np.ndarray]  # cell i goes to cells[i], action i to actions[i]
+
+
+def board_symmetries(rows: int, columns: int, actions: int) -> tuple[Symmetry, ...]:
+    """The rotations and mirror images of a board, the identity first. Action i is a move at cell i; those behind the
+    cells stay as they are.
+    """
+    board, found = np.arange(rows * columns).reshape(rows, columns), dict[bytes, Symmetry]()
+    for image in (np.rot90(side, n) for side in (board, board[:, ::-1]) for n in range(4)):
+        cells = np.argsort(image.ravel())  # cell image[i] is shown at i
+        if image.shape == board.shape:
+            found.setdefault(cells.tobytes(), (cells, np.append(cells, np.arange(cells.size, actions))))
+    return tuple(found.values())
 
 
 @dataclass(frozen=True)
@@ -74,19 +87,15 @@ class Game(ABC):
     @cached_property
     def symmetries(self) -> tuple[Symmetry, ...]:
         """Of cells and actions together, the identity first: the rotations and mirror images of the board."""
-        board = np.arange(self.cells).reshape(self.rows, self.columns)
-        turned = [np.rot90(side, n) for side in (board, board[:, ::-1]) for n in range(4)]
-        return self._symmetries([b for b in turned if b.shape == board.shape])
+        return board_symmetries(self.rows, self.columns, self.actions)
 
-    def _symmetries(self, images: list[np.ndarray]) -> tuple[Symmetry, ...]:
-        found: dict[bytes, Symmetry] = {}
-        for image in images:
-            cells = np.argsort(image.ravel())  # cell image[i] is shown at i
-            found.setdefault(cells.tobytes(), (cells, self._actions_of(cells)))
-        return tuple(found.values())
+    @property
+    def how(self) -> str:
+        """Why its rules are slow; "": they are compiled."""
+        return ""
 
-    def _actions_of(self, cells: np.ndarray) -> np.ndarray:
-        return np.append(cells, self.cells) if self.passes else cells
+    def verify(self) -> None:  # noqa: B027 - ours are tested
+        """Raises UserError: the rules of a user's game are broken."""
 
     @property
     def title(self) -> str:
@@ -126,6 +135,11 @@ class Game(ABC):
         plies = (own | other).sum(1)
         records[:, 0], records[:, 1], records[:, 2] = second[:, 0], plies % PLIES, plies // PLIES
         return records
+
+    def remember(  # noqa: B027 - of most the planes tell it
+        self, records: np.ndarray, planes: np.ndarray, at: np.ndarray, over: np.ndarray
+    ) -> None:
+        """Note which positions the planes of these lanes show. over: start positions stand for those."""
 
     def margin(self, record: np.ndarray) -> float | None:
         """By how many points a game that is over is won; None: points do not decide."""
@@ -178,11 +192,10 @@ class KInARow(Game):
     @cached_property
     def symmetries(self) -> tuple[Symmetry, ...]:
         """With gravity the mirror image; without, as on any board."""
+        if not self.gravity:
+            return super().symmetries
         board = np.arange(self.cells).reshape(self.rows, self.columns)
-        return self._symmetries([board, board[:, ::-1]]) if self.gravity else super().symmetries
-
-    def _actions_of(self, cells: np.ndarray) -> np.ndarray:
-        return cells[: self.columns] if self.gravity else cells
+        return tuple((side.ravel(), side[0]) for side in (board, board[:, ::-1]))
 
     @property
     def title(self) -> str:
@@ -305,10 +318,10 @@ def game(name: str) -> Game:
     """The game of that name: one of GAMES, connect:ROWSxCOLUMNSxK, or one of OPTIONS with them: go+size=9. Raises
     UserError.
     """
-    if name.startswith("spiel:"):
-        from polyplay.games.open_spiel import SpielGame
+    if name.startswith("spiel:") or NAMED.fullmatch(name):
+        from polyplay.games.own_game import OwnGame
 
-        return SpielGame.of(name)
+        return OwnGame.of(name)
     known, *words = name.split("+")
     if known in OPTIONS:
         given = dict(map(switch, words))
@@ -321,5 +334,7 @@ def game(name: str) -> Game:
         return KInARow(name, rows, columns, k, gravity=True)
     near = difflib.get_close_matches(name, (*GAMES, *OPTIONS), 1)
     hint = f"; did you mean {near[0]}?" if near else ""
-    every = ", ".join((*GAMES, "connect:ROWSxCOLUMNSxK (connect:6x7x4)", *OPTIONS, "spiel:NAME (spiel:hex)"))
+    every = ", ".join(
+        (*GAMES, "connect:ROWSxCOLUMNSxK (connect:6x7x4)", *OPTIONS, "spiel:NAME (spiel:hex)", "module:Class")
+    )
     raise UserError(f"game:{name} given, allowed: {every}{hint}")

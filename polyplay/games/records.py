@@ -16,7 +16,7 @@ import numpy as np
 from polyplay.core.compiled import cached_njit
 from polyplay.core.errors import UserError
 
-K_IN_A_ROW, GO, OTHELLO, SPIEL = range(4)  # kinds of games
+K_IN_A_ROW, GO, OTHELLO, OWN_GAME = range(4)  # kinds of games
 KIND, ROWS, COLUMNS = range(3)  # of a game's numbers; the others belong to its kind
 GOES_ON, WON, DRAWN, LOST = range(4)  # what a move leads to; WON, LOST: by who made it
 OWN, CELLS = 3, 4  # where a record's own number is, and where its cells begin

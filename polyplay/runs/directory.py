@@ -192,6 +192,9 @@ def _has_open(pid: int, directory: Path) -> bool:
 
 
 OWN = ("ALE/", "game:", "arena:", "envpool:")  # beginnings of environments that import nothing of the user's
+OWN_GAME = re.compile(
+    r"^game:(?:spiel:)?(?=(?!spiel:|connect:)[^\W\d][\w.]*:[^\W\d])"
+)  # what stands before module:Class
 MAIN = "__main__"  # the program that runs; workers and the command line have none of the user's
 NAMING = ("network", "optimizer", "loss", "wrapper")  # options that may be module:callable
 CLUSTER = "ray:"  # its machines and this one execute what they send each other
@@ -242,8 +245,8 @@ def code_of(config: Row) -> list[tuple[str, str]]:
     values = {**config["config"], **config.get("options", {})}
     words = {name: list(map(str, v if isinstance(v, list | dict) else [v])) for name, v in values.items()}
     found = [("system", name) for name in (str(config.get("system", "")),) if ":" in name]
-    envs = [name for name in words.get("env", ()) if not name.startswith(OWN)]
-    found += [("env", name) for name in envs if ":" in name.removeprefix("toy:")]
+    envs = [OWN_GAME.sub("", name) for name in words.get("env", ())]
+    found += [("env", name) for name in envs if not name.startswith(OWN) and ":" in name.removeprefix("toy:")]
     found += [(option, name) for option in NAMING for name in words.get(option, ()) if ":" in name]
     found += [("env_options", name) for name in words.get("env_options", ()) if ":" in name.partition("=")[0]]
     for word in words.get("env_kwargs", ()):  # some environments build others by name

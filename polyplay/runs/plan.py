@@ -125,7 +125,8 @@ def searching(role: Any) -> str:
     options, resign = role.holds["options"], role.holds["resign"]
     quits = "below a value that a tenth of the games teaches, which are played on" if resign.v is None else ""
     quits = "never" if resign.played_on == 1.0 else quits or f"below a value of {resign.v:g}"
-    return f"{options.simulations:,} evaluations of a move at most; resigns {quits}"
+    slow = f"; {how}" if (how := role.holds["board"].how) else ""
+    return f"{options.simulations:,} evaluations of a move at most; resigns {quits}{slow}"
 
 
 SECONDS = 2.0  # of the micro-benchmark

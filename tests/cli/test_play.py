@@ -13,9 +13,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from polyplay.cli import main
 from polyplay.cli import play as verb
 from polyplay.cli.play import MoveList, resign_value
-from polyplay.cli.play_session import LEAVES, PlaySession, simulate
+from polyplay.cli.play_session import LEAVES, PlaySession, TerminalGame, simulate
 from polyplay.core import checkpoint
 from polyplay.games.boards import game
 from polyplay.games.records import DRAWN, GOES_ON, NEVER, WON
@@ -88,7 +89,47 @@ def test_a_game_whose_moves_are_no_cells(tmp_path: Path, capsys: pytest.CaptureF
     player, run = SimpleNamespace(board=SimpleNamespace(placed=False, name="spiel:nim")), run_of(tmp_path / "run")
     monkeypatch.setattr(verb, "open_player", lambda directory, options: (player, 1, Path(), ""))
     said = refused(capsys, "play", run, "--port", free_port())
-    assert f"play: {run} plays game:spiel:nim, whose moves are no cells of a board; allowed: games where" in said
+    assert (
+        f"play: {run} plays game:spiel:nim, whose moves are no cells of a board; add --terminal, which plays all games"
+        in said
+    )
+
+
+def typed(monkeypatch: pytest.MonkeyPatch, *words: str) -> None:
+    given = iter(words)
+
+    def read(prompt: str) -> str:
+        if (word := next(given, None)) is None:
+            raise EOFError
+        return word
+
+    monkeypatch.setattr("builtins.input", read)
+
+
+def test_a_game_in_the_terminal(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
+    """A wrong move, one taken back, sides changed, a game to its end."""
+    typed(monkeypatch, "b2", "z9", "undo", "a1", "sides", "new", *[f"{c}{r}" for c in "abc" for r in "123"] * 2)
+    game_ = TerminalGame(policy_of(game("tic_tac_toe"), SearchOptions(16)), 16)
+    game_.run()
+    said = capsys.readouterr().out
+    assert said.startswith(
+        "tic tac toe, 3×3. 3 in a row win. You move first.\nType a move, or: undo, new, sides; Ctrl-D"
+    )
+    assert "'z9' is not a legal move; legal: a" in said
+    assert said.count("The agent plays ") >= 4
+    assert game_.person == 1
+    assert game_.game.result != GOES_ON
+    assert "legal: none, the game is over" in said
+    assert any(end in said for end in ("You win", "The agent wins", "A draw"))
+
+
+def test_a_run_is_played_in_the_terminal(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
+    typed(monkeypatch, "d", "undo")
+    assert main.main(["play", str(CHAMPION), "--terminal", "--simulations", "8"]) == 0
+    said = capsys.readouterr().out
+    assert said.startswith("connect four. 4 in a row win. ")
+    assert "a b c d e f g" in said
+    assert refused(capsys, "play", CHAMPION, "--terminal", "--gtp").endswith("leave one of them out")
 
 
 @pytest.mark.parametrize(

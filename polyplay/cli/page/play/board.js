@@ -5,7 +5,7 @@ const SIDES = ["Blue", "Orange"], STONES = ["first", "second"];
 const percent = (share) => `${Math.round(100 * share)} %`;
 const expected = (value) => (1 + value) / 2; // the score, of which a draw is half
 
-// A button for each move: with gravity a column of cells, otherwise a cell. A pass has its button elsewhere.
+// A button for each move: with gravity a column of cells, otherwise a cell. Other moves have their buttons elsewhere.
 class Board {
   constructor(host, letters, state, play) {
     const { rows, columns } = state.board, halves = state.slanted ? rows - 1 : 0; // of a cell, that the last row lies further right

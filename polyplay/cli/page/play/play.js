@@ -47,7 +47,6 @@ function verdictOf(action) {
   return { kind, short: `${kind} ${n}`, words: `${kind === "win" ? "wins" : "loses"} in ${n}` };
 }
 
-const pass = () => state.pass; // its action, -1 where there is none
 const nameOf = (side) => (side === state.person ? "You" : "The agent");
 
 function turnText() {
@@ -73,8 +72,7 @@ function show() {
   showSolver();
   if (state.counted) setText(at("discs"), STONES.map((_, i) => `${SIDES[i]} ${state.cells.filter((stone) => stone === i + 1).length}`).join(", "));
   at("undo").disabled = !state.undo;
-  at("pass").hidden = pass() < 0;
-  at("pass").disabled = !state.legal.includes(pass()) || state.mover !== state.person;
+  showOthers();
   for (const radio of document.getElementsByName("person")) radio.checked = Number(radio.value) === state.person;
   if (!at("simulations").matches(":focus")) setChoices(state.simulations);
   if (state.trouble) setText(at("answer"), state.trouble);
@@ -86,9 +84,23 @@ function begin() {
   document.title = `Polyplay: ${state.board.title}`;
   board = new Board(at("board"), at("letters"), state, play);
   const where = state.gravity ? "arrow keys or a column’s number choose a column" : "arrow keys choose a cell";
-  setText(at("keys"), `Keys on the board: ${where}, Enter plays; ${pass() < 0 ? "" : "p passes, "}u takes back, n begins a new game. ${state.board.goal}`);
+  setText(at("keys"), `Keys on the board: ${where}, Enter plays; ${state.others.length ? `p: ${state.names[state.others[0]]}, ` : ""}u takes back, n begins a new game. ${state.board.goal}`);
+  at("others").replaceChildren(...state.others.map((action) => {
+    const made = element("button", state.names[action]);
+    made.type = "button";
+    made.addEventListener("click", () => play(action));
+    return made;
+  }));
   at("discs").parentElement.hidden = !state.counted;
   if (state.solver.why_not) at("verdicts").parentElement.hidden = at("solver").hidden = at("perfect").hidden = true;
+}
+
+// Moves that are no cells, as a pass: a button for each while it is legal.
+function showOthers() {
+  [...at("others").children].forEach((button, i) => {
+    button.hidden = !state.legal.includes(state.others[i]);
+    button.disabled = state.mover !== state.person;
+  });
 }
 
 // The score that either can expect, by the search; once the game is over, its result.
@@ -109,9 +121,8 @@ function showValue(search) {
 
 function showSearch(search, here) {
   const last = state.moves.length ? state.names[state.moves.at(-1)] : "";
-  const passed = state.moves.at(-1) === pass(), mine = search && search.mover === state.person, who = mine ? "your" : "the agent’s";
-  const before = passed ? `Search before ${mine ? "you" : "the agent"} passed` : `Search before ${who} move ${last}`;
-  const whose = !search ? "Search" : here ? `Search for ${who} move` : before;
+  const mine = search && search.mover === state.person, who = mine ? "your" : "the agent’s";
+  const whose = !search ? "Search" : here ? `Search for ${who} move` : `Search before ${who} move ${last}`;
   setText(at("whose"), whose);
   at("progress").value = search ? (search.asked ? Math.min(1, search.done / search.asked) : 1) : 0;
   setText(at("done"), !search ? "" : search.asked ? `${number(search.done)} / ${number(search.asked)} simulations` : "the bare network");
@@ -220,7 +231,6 @@ async function refresh() {
 }
 
 at("undo").addEventListener("click", () => send("undo"));
-at("pass").addEventListener("click", () => play(pass()));
 at("new").addEventListener("click", () => send("new", { person: state.person }));
 at("simulations").addEventListener("change", (event) => send("simulations", { simulations: Number(event.target.value) }));
 for (const radio of document.getElementsByName("person")) radio.addEventListener("change", () => send("sides", { person: Number(radio.value) }));
@@ -228,7 +238,7 @@ for (const id of ["heat", "hints", "verdicts"]) at(id).addEventListener("change"
 at("board").addEventListener("keydown", (event) => {
   if (event.ctrlKey || event.altKey || event.metaKey) return;
   if (event.key === "u") at("undo").click();
-  if (event.key === "p") at("pass").click();
+  if (event.key === "p") play(state.others[0]);
   if (event.key === "n") at("new").click();
 });
 addEventListener("resize", () => { if (state) show(); });

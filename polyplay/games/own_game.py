@@ -1,0 +1,396 @@
+"""Board games of a user's module: `game:module:Game`, in plain Python or compiled with Numba.
+
+Search and pool are compiled, and call the three methods that hold the rules by address (board_rules.ask): a Python
+method through ctypes, which takes the GIL at each call, a compiled one as a C function without it. An address is of one
+process, so a game travels by its name, and every process imports it.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import math
+import time
+import traceback
+from abc import ABC, abstractmethod
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cache, cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numba import carray, cfunc, types
+from numba.core.dispatcher import Dispatcher
+from numba.core.errors import NumbaError
+
+from polyplay.core import user_modules
+from polyplay.core.errors import UserError
+from polyplay.envs.pool import need
+from polyplay.games import boards
+from polyplay.games.board_rules import LEGAL, NO_RESULT, PLANES, PLAY, WRONG, failure, write_legal
+from polyplay.games.boards import Symmetry, board_symmetries
+from polyplay.games.records import CELLS, DRAWN, GOES_ON, LOST, OWN_GAME, PLIES, WON, mover
+
+__all__ = ["DRAWN", "GOES_ON", "LOST", "WON", "Game", "board_symmetries"]  # what a game of one's own takes
+ALLOWED = "game:module:Class, a class that inherits polyplay.games.own_game.Game"
+SHOWN = 10_000  # positions that can be found by their planes
+GAMES, SECONDS = 4, 2.0  # random games of `verify`, at most
+LIMITS = {"actions": 2**15 - 1, "longest": PLIES**2 - 1, "size": 2**20}
+METHODS = {LEGAL: "legal", PLAY: "play", PLANES: "write_planes"}
+Function = ctypes.CFUNCTYPE(None, ctypes.c_int64, ctypes.c_int64, ctypes.c_int64)
+
+
+class Game(ABC):
+    """The rules of a board game: two players move in turn, without chance or hidden information.
+
+    A position is int8 [size] and holds everything that decides how the game continues. Methods keep nothing between
+    calls; several threads may call them. `legal`, `play` and `write_planes` may be static methods under `numba.njit`.
+    """
+
+    actions: int  # number of actions
+    planes: tuple[int, int, int]  # planes, rows and columns that the network sees
+    longest: int  # moves of the longest game; a game that reaches it is drawn
+    size: int  # numbers of a position
+    symmetries: Sequence[Symmetry] = ()  # cell i of every plane moves to cells[i], action i to actions[i]
+    title = ""  # name for people; "": the class's
+    goal = ""  # what wins, for people
+    slanted = False  # whether each row lies half a cell further right than the one above
+
+    def start(self) -> np.ndarray:
+        """Return the initial position; here zeros."""
+        return np.zeros(self.size, np.int8)
+
+    @abstractmethod
+    def legal(self, position: np.ndarray) -> Sequence[int] | np.ndarray:
+        """Return the legal actions of a position that goes on: at least one. A player who can't move needs a pass."""
+
+    @abstractmethod
+    def play(self, position: np.ndarray, action: int) -> int:
+        """Change the position by a legal action; return GOES_ON, or WON, DRAWN or LOST for the player who moved."""
+
+    @abstractmethod
+    def write_planes(self, position: np.ndarray, out: np.ndarray) -> None:
+        """Write what the player to move sees into zeros, float32 [planes, rows, columns]."""
+
+    def stones(self, position: np.ndarray) -> np.ndarray | None:
+        """Return int8 [rows · columns]: 0 empty, 1 the first player's, 2 the second's. For games in which action i is
+        a move at cell i; None: it is not, so only a terminal can show the game.
+        """
+        return None
+
+    def move_name(self, action: int) -> str:
+        """Name an action; "": by its cell where there are stones, else by its number."""
+        return ""
+
+    def draw(self, position: np.ndarray) -> str:
+        """Draw the board as text; "": by its stones, else the position's numbers."""
+        return ""
+
+
+@cache
+def load(name: str) -> Game:
+    """The game of that name: module:Class, or spiel:NAME. Raises UserError."""
+    if name.startswith("spiel:"):
+        from polyplay.games.open_spiel import SpielGame
+
+        return SpielGame(name.removeprefix("spiel:"))
+    module, _, attribute = name.partition(":")
+    text = f"game:{name}: worker processes can't import a class of the program itself; write it into a file of its own"
+    need(module != "__main__", text)
+    found = user_modules.import_module(module, name, "--env game", ALLOWED)
+    try:
+        made = user_modules.look_up(found, attribute)
+    except AttributeError as e:
+        raise UserError(f"--env game: {name} given, {e}; allowed: {ALLOWED}") from None
+    own = isinstance(made, type) and issubclass(made, Game)
+    need(own, f"--env game: {name} given, but {attribute} is not such a class; allowed: {ALLOWED}")
+    try:
+        rules: Game = made()
+    except Exception as e:
+        raise UserError(f"game:{name}: {attribute}() raised {said(e)}") from e
+    _check_declared(name, rules)
+    return rules
+
+
+def _check_declared(name: str, rules: Game) -> None:
+    for what, most in LIMITS.items():
+        value = getattr(rules, what, None)
+        whole = isinstance(value, int) and 1 <= value <= most
+        need(whole, f"game:{name}: {what} is {value!r}; it must be a whole number from 1 to {most:,}")
+    planes = getattr(rules, "planes", None)
+    three = isinstance(planes, tuple) and len(planes) == 3 and all(isinstance(n, int) and n > 0 for n in planes)
+    need(three, f"game:{name}: planes is {planes!r}; it must be (planes, rows, columns)")
+    numbers = math.prod(rules.planes[1:]), rules.actions
+    for i, images in enumerate(rules.symmetries):
+        fits = all(np.array_equal(np.sort(x), np.arange(n)) for x, n in zip(images, numbers, strict=True))
+        text = f"symmetries[{i}] must be two permutations, of {numbers[0]} cells and of {numbers[1]} actions"
+        need(fits, f"game:{name}: {text}")
+
+
+def said(e: BaseException) -> str:
+    """An exception of the user's code in one line: its kind, its text, and where it was raised."""
+    frames = [f for f in traceback.extract_tb(e.__traceback__) if not f.filename.startswith((user_modules.OURS, "<"))]
+    where = f" ({Path(frames[-1].filename).name}:{frames[-1].lineno})" if frames else ""
+    return f"{type(e).__name__}: {' '.join(str(e).split())[:300]}{where}"
+
+
+# ------------------------------------------------------------------------------------ what compiled code calls
+
+
+def _view(address: int, shape: tuple[int, ...], kind: Any) -> np.ndarray:
+    """The array at an address; numba.carray has the same arguments."""
+    n = math.prod(shape) * np.dtype(kind).itemsize
+    return np.frombuffer((ctypes.c_char * n).from_address(address), kind).reshape(shape)
+
+
+def _calls(rules: Game, view: Callable[..., Any]) -> dict[int, Callable[..., None]]:
+    """By its number the function for each method, of (position, out or action, answer); view: makes arrays of them."""
+    size, actions, planes = (rules.size,), (rules.actions,), rules.planes
+    legal, play, write_planes = rules.legal, rules.play, rules.write_planes
+
+    def call_legal(position: Any, out: Any, answer: Any) -> None:
+        found = np.asarray(legal(view(position, size, np.int8)), np.int64)
+        view(answer, (1,), np.int64)[0] = write_legal(found, view(out, actions, np.int16))
+
+    def call_play(position: Any, action: Any, answer: Any) -> None:
+        result = play(view(position, size, np.int8), action)
+        view(answer, (1,), np.int64)[0] = result if GOES_ON <= result <= LOST else NO_RESULT
+
+    def call_planes(position: Any, out: Any, answer: Any) -> None:
+        write_planes(view(position, size, np.int8), view(out, planes, np.float32))
+        view(answer, (1,), np.int64)[0] = 0
+
+    return {LEGAL: call_legal, PLAY: call_play, PLANES: call_planes}
+
+
+class Calls:
+    """A game's rules in this process, and the addresses of its methods."""
+
+    def __init__(self, name: str):
+        self.name, self.rules = name, load(name)
+        self.shown = OrderedDict[bytes, bytes]()  # records by what the player to move sees
+        python, compiled = _calls(self.rules, _view), _calls(self.rules, carray)
+        methods: Any = self.rules.legal, self.rules.play, self.rules.write_planes
+        by_numba = {n: isinstance(method, Dispatcher) for n, method in zip(METHODS, methods, strict=True)}
+        self.slow = [METHODS[n] for n, own in by_numba.items() if not own]  # methods in Python
+        self.held = list[Any]()  # by compiled code
+        addresses = [self._compile(n, compiled[n]) if own else self._guard(n, python[n]) for n, own in by_numba.items()]
+        addresses.append(self._address(self._note))
+        self.numbers = np.array([OWN_GAME, *self.rules.planes[1:], *addresses, self.rules.longest], np.int64)
+
+    def _address(self, function: Callable[..., None]) -> int:
+        self.held.append(Function(function))
+        return ctypes.cast(self.held[-1], ctypes.c_void_p).value or 0
+
+    def _compile(self, n: int, call: Callable[..., None]) -> int:
+        kinds = {LEGAL: types.CPointer(types.int16), PLAY: types.int64, PLANES: types.CPointer(types.float32)}
+        shape = types.void(types.CPointer(types.int8), kinds[n], types.CPointer(types.int64))
+        try:
+            self.held.append(cfunc(shape)(call))
+        except NumbaError as e:
+            raise UserError(f"game:{self.name}: {METHODS[n]} can't be compiled: {said(e)}") from e
+        return int(self.held[-1].address)
+
+    def _guard(self, n: int, call: Callable[..., None]) -> int:
+        """No exception passes through compiled code: it is noted, and the answer stays as it was."""
+
+        def guarded(position: int, word: int, answer: int) -> None:
+            try:
+                call(position, word, answer)
+            except BaseException as e:
+                failure.raised = f"raised {said(e)}"
+
+        return self._address(guarded)
+
+    def _note(self, n: int, answer: int, _: int) -> None:
+        """Keep in words what is wrong with a method's answer."""
+        failure.text, failure.raised = f"game:{self.name}: {METHODS[n]} {failure.raised or WRONG[answer]}", ""
+
+
+@cache
+def calls_of(name: str) -> Calls:
+    """The process's, for all who ask. Raises UserError."""
+    return Calls(name)
+
+
+def keep_newest(known: OrderedDict[bytes, Any], key: bytes, value: Any, most: int) -> None:
+    """Add a value to those that are known, of which the newest stay; one that is added again is new."""
+    known[key] = value
+    known.move_to_end(key)
+    if len(known) > most:
+        known.popitem(last=False)
+
+
+@dataclass(frozen=True)
+class OwnGame(boards.Game):
+    """A user's game as the search and the pool take it. name: module:Class, or spiel:NAME."""
+
+    binary = False
+    calls = property(lambda self: calls_of(self.name))
+    rules = property(lambda self: self.calls.rules)
+    numbers = property(lambda self: self.calls.numbers)
+    actions = property(lambda self: self.rules.actions)
+    longest = property(lambda self: self.rules.longest)
+    planes = property(lambda self: self.rules.planes)
+    record = property(lambda self: CELLS + self.rules.size)
+    slanted = property(lambda self: self.rules.slanted)
+    goal = property(lambda self: self.rules.goal)
+    title = property(lambda self: self.rules.title or self.name.rpartition(":")[2])
+    placed = property(lambda self: self.rules.stones(self.rules.start()) is not None)
+
+    @classmethod
+    def of(cls, name: str) -> OwnGame:
+        """Raises UserError."""
+        return cls(name, *calls_of(name).rules.planes[1:])
+
+    @property
+    def how(self) -> str:
+        if not (slow := self.calls.slow):
+            return ""
+        return f"{', '.join(slow)} of {self.name}: Python, one call at a time in a process (GIL); numba.njit avoids it"
+
+    @cached_property
+    def symmetries(self) -> tuple[Symmetry, ...]:
+        return ((np.arange(self.cells), np.arange(self.actions)), *self.rules.symmetries)
+
+    def verify(self) -> None:
+        if ":" in self.name.removeprefix("spiel:"):  # OpenSpiel's own are tested there
+            verify(self.name)
+
+    def new(self) -> np.ndarray:
+        record = np.zeros(self.record, np.int8)
+        record[CELLS:] = self.rules.start()
+        return record
+
+    def remember(self, records: np.ndarray, planes: np.ndarray, at: np.ndarray, over: np.ndarray) -> None:
+        start = self.new()
+        for i in at:
+            keep_newest(self.calls.shown, planes[i].tobytes(), (start if over[i] else records[i]).tobytes(), SHOWN)
+
+    def records(self, planes: np.ndarray) -> np.ndarray:
+        """Of positions that this process has shown before; of one where the game is over, its start. Raises ValueError:
+        one that it has not shown.
+        """
+        found = [self.calls.shown.get(shown.tobytes()) for shown in np.ascontiguousarray(planes, np.float32)]
+        if None in found:
+            raise ValueError(f"game:{self.name}: a position that was not shown before can't be searched")
+        return np.frombuffer(b"".join(found), np.int8).reshape(-1, self.record).copy()  # type: ignore[arg-type]
+
+    def stones(self, record: np.ndarray) -> np.ndarray:
+        found = self.rules.stones(record[CELLS:])
+        return np.zeros(self.cells, np.int8) if found is None else np.asarray(found, np.int8)
+
+    def move_name(self, action: int) -> str:
+        """The game's name of it, else a cell, else the number."""
+        cell = self.placed and action < self.cells
+        return self.rules.move_name(int(action)) or (super().move_name(action) if cell else str(action))
+
+    def draw(self, record: np.ndarray) -> str:
+        position = record[CELLS:]
+        return self.rules.draw(position) or (super().draw(record) if self.placed else " ".join(map(str, position)))
+
+    def line(self, record: np.ndarray) -> str:
+        """The board in one line, and who is to move."""
+        board = " / ".join(self.draw(record).strip().splitlines())
+        return f"{board}, {'first' if mover(record) == 0 else 'second'} player to move"
+
+
+# -------------------------------------------------------------------------------------------- random games
+
+
+@dataclass
+class Trial:
+    """The methods of a game, asked in Python: compiled ones too, whose indices are held to their arrays so."""
+
+    name: str
+    rules: Game
+    moves: int = 0  # of this game so far
+
+    def need(self, good: bool, text: str) -> None:
+        need(good, f"game:{self.name}: after {self.moves} moves {text}")
+
+    def ask(self, method: str, *given: Any) -> Any:
+        """Raises UserError: the method raised an exception."""
+        own = getattr(self.rules, method)
+        try:
+            return (own.py_func if isinstance(own, Dispatcher) else own)(*given)
+        except Exception as e:
+            fix = f"; out is float32 {list(self.rules.planes)}" if method == "write_planes" else ""
+            raise UserError(f"game:{self.name}: after {self.moves} moves {method} raised {said(e)}{fix}") from e
+
+    def begin(self) -> np.ndarray:
+        self.moves = 0
+        found, size = self.ask("start"), self.rules.size
+        fits = isinstance(found, np.ndarray) and (found.dtype, found.shape) == (np.int8, (size,))
+        self.need(fits, f"start() must return int8 [{size}], as `size` says, got {_described(found)}")
+        return found.copy()
+
+    def look(self, position: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """The legal actions and the planes. Raises UserError: something is wrong with them."""
+        kept, planes, most = position.copy(), np.zeros(self.rules.planes, np.float32), self.rules.actions
+        given = self.ask("legal", position)
+        self.ask("write_planes", position, planes)
+        found = np.asarray(given)
+        self.need(
+            found.size > 0, "legal is empty and the game goes on: let play return WON, LOST or DRAWN, or add a pass"
+        )
+        whole = found.ndim == 1 and found.dtype.kind in "iu"
+        self.need(whole, f"legal must return whole numbers [n], got {_described(given)}")
+        beyond = found[(found < 0) | (found >= most)]
+        self.need(not beyond.size, f"legal names the action {beyond[:1].sum()}; `actions` allows 0 to {most - 1}")
+        self.need(len(np.unique(found)) == found.size, f"legal names an action twice: {np.sort(found).tolist()}")
+        self.need(bool(np.isfinite(planes).all()), "write_planes wrote NaN or infinity; networks take finite numbers")
+        self.need(np.array_equal(kept, position), "legal or write_planes changed the position; only play may")
+        return np.sort(found), planes
+
+    def play(self, position: np.ndarray, action: int) -> int:
+        result = self.ask("play", position, action)
+        known = isinstance(result, int | np.integer) and GOES_ON <= result <= LOST
+        self.need(known, f"play({action}) returned {result!r}; allowed: GOES_ON, WON, DRAWN, LOST")
+        self.moves += 1
+        return int(result)
+
+    def game(self, rng: np.random.Generator) -> list[tuple[np.ndarray, np.ndarray, int, int]]:
+        """Play at random; of each move the legal actions and planes before it, the action, what it led to."""
+        position, result, found = self.begin(), GOES_ON, []
+        while result == GOES_ON and self.moves < self.rules.longest:
+            legal, planes = self.look(position)
+            action = int(rng.choice(legal))
+            result = self.play(position, action)
+            found.append((legal, planes, action, result))
+        return found
+
+    def mirror(self, game: list[tuple[np.ndarray, np.ndarray, int, int]], which: int) -> None:
+        """Play a game again under a symmetry. Raises UserError: it goes otherwise."""
+        (cells, actions), position = self.rules.symmetries[which], self.begin()
+        for legal, planes, action, result in game:
+            seen, shown = self.look(position)
+            turned = np.empty_like(planes.reshape(len(planes), -1))
+            turned[:, cells] = planes.reshape(len(planes), -1)
+            same = np.array_equal(shown.reshape(turned.shape), turned) and set(seen) == set(np.asarray(actions)[legal])
+            text = (
+                f"symmetries[{which}] does not hold: the mirrored game has other planes or legal actions; leave it out"
+            )
+            self.need(same, text)
+            again = self.play(position, int(actions[action]))
+            self.need(
+                again == result, f"symmetries[{which}] does not hold: the mirrored game ends otherwise; leave it out"
+            )
+
+
+def _described(value: Any) -> str:
+    return f"{value.dtype} {list(value.shape)}" if isinstance(value, np.ndarray) else f"{value!r:.60}"
+
+
+@cache
+def verify(name: str) -> None:
+    """Play random games, and the last of them under each symmetry. Raises UserError: the first rule that is broken."""
+    rules = load(name)
+    trial, rng, until = Trial(name, rules), np.random.default_rng(0), time.monotonic() + SECONDS
+    for _ in range(GAMES):
+        game = trial.game(rng)
+        if time.monotonic() > until:
+            break
+    for which in range(len(rules.symmetries)):
+        trial.mirror(game, which)
