@@ -43,10 +43,10 @@ class SpielGame(Game):
         self.game = load_game(name)
         with refusals_of(name):
             begin = self.game.new_initial_state()
-            planes, *board = planes_of(self.game.observation_tensor_shape())
-            self.planes = (planes + 1, *board)
+            planes, rows, columns = planes_of(self.game.observation_tensor_shape())
+            self.planes = (planes + 1, rows, columns)
             self.observer = observer_of(self.game)
-            self.observer(begin, begin.current_player(), np.empty(planes * math.prod(board), np.float32))
+            self.observer(begin, begin.current_player(), np.empty(planes * rows * columns, np.float32))
         self.first, self.passes = begin.current_player(), self.game.num_distinct_actions()
         self.actions, self.longest = self.passes + 1, min(2 * self.game.max_game_length(), LONGEST)
         self.size = MOVES + 2 * self.longest

@@ -275,7 +275,7 @@ class OwnGame(boards.Game):
         found = [self.calls.shown.get(shown.tobytes()) for shown in np.ascontiguousarray(planes, np.float32)]
         if None in found:
             raise ValueError(f"game:{self.name}: a position that was not shown before can't be searched")
-        return np.frombuffer(b"".join(found), np.int8).reshape(-1, self.record).copy()  # type: ignore[arg-type]
+        return np.frombuffer(b"".join(found), np.int8).reshape(-1, self.record).copy()
 
     def stones(self, record: np.ndarray) -> np.ndarray:
         found = self.rules.stones(record[CELLS:])
@@ -335,8 +335,10 @@ class Trial:
         self.need(
             found.size > 0, "legal is empty and the game goes on: let play return WON, LOST or DRAWN, or add a pass"
         )
-        whole = found.ndim == 1 and found.dtype.kind in "iu"
-        self.need(whole, f"legal must return whole numbers [n], got {_described(given)}")
+        self.need(
+            found.ndim == 1 and found.dtype.kind in "iu",
+            f"legal must return whole numbers [n], got {_described(given)}",
+        )
         beyond = found[(found < 0) | (found >= most)]
         self.need(not beyond.size, f"legal names the action {beyond[:1].sum()}; `actions` allows 0 to {most - 1}")
         self.need(len(np.unique(found)) == found.size, f"legal names an action twice: {np.sort(found).tolist()}")
@@ -346,7 +348,7 @@ class Trial:
 
     def play(self, position: np.ndarray, action: int) -> int:
         result = self.ask("play", position, action)
-        known = isinstance(result, int | np.integer) and GOES_ON <= result <= LOST
+        known = isinstance(result, int | np.integer) and int(result) in range(LOST + 1)
         self.need(known, f"play({action}) returned {result!r}; allowed: GOES_ON, WON, DRAWN, LOST")
         self.moves += 1
         return int(result)
