@@ -508,7 +508,7 @@ class League(RunOptions, total=False):
     frames: int  # frames to train for (Atari: four per agent step), unless --steps is given
 
 class Pbt(RunOptions, total=False):
-    over: str  # the system that members are runs of; its options are given as in `polyplay train SYSTEM`
+    over: str  # system of the members, or module:NAME; its options are given as in `polyplay train SYSTEM`
     population: int  # members (0: 8; with --exploit none and only lists in --vary, one for each combination)
     every: int  # agent steps that a member trains between two decisions to exploit and explore
     vary: tuple[str, ...]  # NAME=log:LOW:HIGH, NAME=uniform:LOW:HIGH or NAME=A,B,C, of that system's options

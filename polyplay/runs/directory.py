@@ -196,7 +196,7 @@ OWN_GAME = re.compile(
     r"^game:(?:spiel:)?(?=(?!spiel:|connect:)[^\W\d][\w.]*:[^\W\d])"
 )  # what stands before module:Class
 MAIN = "__main__"  # the program that runs; workers and the command line have none of the user's
-NAMING = ("network", "optimizer", "loss", "wrapper")  # options that may be module:callable
+NAMING = ("over", "network", "optimizer", "loss", "wrapper")  # options that may be module:callable
 CLUSTER = "ray:"  # its machines and this one execute what they send each other
 PROGRAM = "gtp:"
 NAMED = re.compile(r"[^\W\d][\w.]*:[^\W\d][\w.]*")  # module:callable

@@ -133,7 +133,7 @@ def page_of(system: str, over: object = None) -> Page:
     if not is_population(page):
         return page
     over = str(over or page.Config().over)
-    there = over.lower() in names()
+    there = ":" in over or over.lower() in names()
     if not there or is_population(load(over)):
         known, given = ordinary(), f"{over} given" + ", which is a population itself" * there
         near = difflib.get_close_matches(over, known, 1)

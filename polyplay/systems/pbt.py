@@ -22,7 +22,7 @@ from polyplay.workers.role import Kind
 class Config:
     """Defaults: Jaderberg et al. 2017, section 4.1, with the shortest of its intervals, in agent steps."""
 
-    over: str = "a2c"  # the system that members are runs of; its options are given as in `polyplay train SYSTEM`
+    over: str = "a2c"  # system of the members, or module:NAME; its options are given as in `polyplay train SYSTEM`
     population: Whole = 0  # members (0: 8; with --exploit none and only lists in --vary, one for each combination)
     every: Count = 1_000_000  # agent steps that a member trains between two decisions to exploit and explore
     vary: tuple[str, ...] = ()  # NAME=log:LOW:HIGH, NAME=uniform:LOW:HIGH or NAME=A,B,C, of that system's options

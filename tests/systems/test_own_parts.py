@@ -201,3 +201,13 @@ def test_what_does_not_fit_is_one_line_before_anything_starts(
 def test_a_module_that_is_not_there_is_one_line(capsys: pytest.CaptureFixture):
     for option in ("--loss", "--optimizer", "--network"):
         assert "no module 'not_here'" in refused(capsys, "train", "ppo", "--env", "toy:catch", option, "not_here:it")
+
+
+def test_a_population_is_over_a_system_of_the_users_own(tmp_path: Path):
+    given: dict[str, Any] = {"env": "toy:catch", "vary": ("learning_rate=1e-3,1e-2",), "population": 2, "every": 256}
+    run = polyplay.train("pbt", over="examples.reinforce:system", **given, steps=512, quiet=True, run=tmp_path / "run")
+    assert run.exit_code == 0
+    assert ("over", "examples.reinforce:system") in directory.code_of(
+        directory.read_config(run.directory, population=True)
+    )
+    assert polyplay.resume(run.directory, steps=768).exit_code == 0
