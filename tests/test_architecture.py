@@ -23,10 +23,10 @@ TOP = ["__init__", "__main__", "api", "extend"]
 # At most so many lines of code (bench/code_size.py). Whoever adds some takes some away, or says in the commit why not.
 BUDGET = {
     "core": 1922,
-    "envs": 4815,
+    "envs": 4941,
     "buffers": 2102,
     "games": 3826,
-    "nets": 3285,
+    "nets": 3287,
     "weights": 1549,
     "acting": 1160,
     "search": 1306,
@@ -35,9 +35,9 @@ BUDGET = {
     "workers/hosts": 1300,
     "population": 1510,
     "systems": 1755,
-    "runs": 4120,
+    "runs": 4151,
     "evaluation": 1480,
-    "cli": 2454,
+    "cli": 2481,
 }
 SHORTEST, LONGEST = 150, 800
 # Files of fewer lines, or that one other file imports at most, and why they are files; kernels and pages may be both.
