@@ -165,7 +165,7 @@ def test_python_blocks_run(page: Path, here: Path, monkeypatch: pytest.MonkeyPat
     names: dict[str, Any] = {"__name__": "__page__"}
     code = [block for block in blocks(page) if block.kind == "python" and not block.why]
     for block in code:
-        place = compile("\n" * block.line + block.text, str(page), "exec")
+        place = compile("\n" * block.line + block.text, str(page), "exec", dont_inherit=True)
         exec(place, {"__name__": "__file__"} if block.file else names)
     assert code, "every block of the page is excused from running"
 

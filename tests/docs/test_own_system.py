@@ -17,7 +17,7 @@ from docs.assemble import ROOT
 from polyplay.runs.directory import lock_holder
 from tests.docs.test_code import blocks
 
-pytestmark = pytest.mark.long
+pytestmark = [pytest.mark.long, pytest.mark.timeout(1200)]
 SMALL = ["--width", "64", "--batch", "64", "--learning-starts", "500", "--no-tensorboard", "--quiet"]
 
 
@@ -33,10 +33,15 @@ def start(there: Path, *words: str) -> subprocess.Popen[bytes]:
     return subprocess.Popen(line, cwd=there, env={**os.environ, "PYTHONPATH": str(ROOT)})
 
 
+def newest(run: Path) -> int:
+    """Agent steps of the newest checkpoint; 0: there is none."""
+    return max((int(path.name.rpartition("-")[2]) for path in run.glob("checkpoints/0*-steps-*")), default=0)
+
+
 def test_it_resumes_after_kill_9(there: Path):
-    words = ["train", "sac:system", *SMALL, "--ratio", "8", "--steps", "6k", "--checkpoint-every", "1", "--run", "run"]
+    words = ["train", "sac:system", *SMALL, "--ratio", "8", "--steps", "3k", "--checkpoint-every", "1", "--run", "run"]
     process, run = start(there, *words), there / "run"
-    while not any(folder.name.rpartition("-")[2] > "0" for folder in run.glob("checkpoints/0*-steps-*")):
+    while newest(run) < 700:
         assert process.poll() is None
         time.sleep(0.05)
     holder = lock_holder(run)
@@ -44,9 +49,9 @@ def test_it_resumes_after_kill_9(there: Path):
     os.kill(holder, signal.SIGKILL)
     process.wait()
     assert not (run / "summary.json").exists() or json.loads((run / "summary.json").read_text()).get("exit_code") != 0
-    kept = max(int(folder.name.rpartition("-")[2]) for folder in run.glob("checkpoints/0*-steps-*"))
+    kept = newest(run)
     assert start(there, "resume", "run", "--quiet").wait() == 0
-    assert json.loads((run / "summary.json").read_text())["steps"] >= 6_000
+    assert json.loads((run / "summary.json").read_text())["steps"] >= 3_000
     ended = [json.loads(line)["frames"] for line in (run / "episodes.jsonl").read_text().splitlines()]
     assert ended == sorted(ended), "from the checkpoint, not from the start"
     assert any(frames <= kept for frames in ended)
