@@ -25,7 +25,7 @@ SAME_THING = {
 
 
 # no modules: a page that a test makes, a run's directory
-MADE_UP = {"systems/fake", "runs/breakout"}
+MADE_UP = {"systems/fake", "runs/breakout", "runs/sac"}
 
 
 def public(kind: str) -> dict[str, list[str]]:
