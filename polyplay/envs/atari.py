@@ -18,7 +18,7 @@ import gymnasium
 
 from polyplay.core.errors import UserError
 from polyplay.core.tree import Field
-from polyplay.envs.images import BARE, IMAGES
+from polyplay.envs.images import BARE, IMAGES, ImageOptions
 from polyplay.envs.pool import WRAPPERS, Envs, EnvSpec, closest_names, need, options
 from polyplay.envs.spaces import Discrete, describe_fields
 
@@ -428,12 +428,14 @@ def describe(envs: Envs) -> EnvSpec:
         "max frames": str(o.max_frames),
         "pipeline": "ale-py's vector environment" if o.native else "ale-py's plain emulator",
     }
-    images = None if (shown := envs.images) is None or shown.leaves is None else _named_images(shown.leaves, envs.title)
+    images = _named_images(envs.options.get(IMAGES, ImageOptions()).leaves, envs.title)
     return EnvSpec(obs, Discrete(len(actions)), frames_per_step=o.frames, describe=text, images=images)
 
 
-def _named_images(leaves: tuple[str, ...], title: str) -> tuple[str, ...]:
+def _named_images(leaves: tuple[str, ...] | None, title: str) -> tuple[str, ...] | None:
     """The paths that --images names. Raises UserError."""
+    if leaves is None:
+        return None
     need(set(leaves) <= {BARE}, f"--images: {','.join(leaves)} given; allowed for {title}: none, or {BARE}")
     return tuple("" for _ in leaves)
 

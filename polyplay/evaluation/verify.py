@@ -209,7 +209,7 @@ def record_starts(directory: Path, options: StartsOptions) -> bytes:
 
 def _starts_of_games(envs: Envs, played: list[list[int]], options: StartsOptions, first: int) -> list[Row]:
     """Start states number `first` … of as many games, whose actions were these."""
-    game, made, rows = atari.rom(envs.title), atari.Atari(**envs.options), list[Row]()
+    game, made, rows = atari.rom(envs.title), atari.read_options(envs.title, envs.options), list[Row]()
     names = atari.actions_of(game, made.full_actions)
     for i, u in enumerate(np.random.default_rng((options.seed, first)).random(len(played))):
         steps = min(len(played[i]), options.frames // made.frameskip)

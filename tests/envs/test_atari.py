@@ -234,6 +234,7 @@ FRAMES = {  # sha256 of what two lanes of Breakout show in 60 steps of fixed act
     "apex": "6bd4b73606c1ef3a",
     "r2d2": "8b3b91fafb568219",
     "dopamine": "21567e345a9e3692",
+    "v5": "cd55dd0e63419dae",
 }
 PAGE = (Path(__file__).parents[2] / "docs" / "guides" / "atari.md").read_text()
 NATIVE = {"baselines", "impala", "apex", "r2d2", "dopamine", "v5"}

@@ -117,7 +117,7 @@ def test_values_are_in_the_environments_units(name, tmp_path):
     settings, by_hand = UNITS[name]
     found = polyplay.load(trained(tmp_path, name, network="mlp", **{"steps": 300, **settings}))
     obs = np.random.default_rng(0).normal(size=(4, *found.observation_space.shape)).astype(np.float32)
-    step, _ = found._step(obs, None, None, None)
+    step, *_ = found._step(obs, None, None, None)
     own = found._choose(step, None, True)[1]
     assert found.value(obs) == pytest.approx(np.float64(by_hand(own, found._policy)), rel=1e-5)
     assert (found.value(obs).dtype, type(found.value(obs[0]))) == (np.float32, float)
