@@ -76,16 +76,18 @@ def rule_message(violation: SpaceViolation) -> str:
 
 
 def image_flaw(obs: Spec) -> str:
-    """Why no network takes one image of this shape; "": it is none, or has its planes first."""
-    if not isinstance(obs, Field):
-        return ""
-    shape = list(obs.shape)
+    """Why no network takes the first image that has another form than bytes with planes first; "": all have it."""
+    return next(filter(None, (_flaw_of(path, field) for path, field in tree.leaves(obs))), "")
+
+
+def _flaw_of(path: str, obs: Field) -> str:
+    seen, shape = f"observations {path and f'{path} '}{list(obs.shape)}", obs.shape
     if len(shape) == 3 and min(shape[:2]) >= IMAGE > shape[2]:
-        return f"observations {shape} look like an image [H, W, C] of {obs.dtype}, networks take images of uint8"
+        return f"{seen} look like an image [H, W, C] of {obs.dtype}, networks take images of uint8"
     last, first = len(shape) == 4 and min(shape[1:3]) >= IMAGE > shape[3], len(shape) == 4 and min(shape[2:]) >= IMAGE
     if last or first:
         form = "[S, H, W, C]" if last else "[S, C, H, W]"
-        return f"observations {shape} look like a stack of images {form} of {obs.dtype}, networks take images of uint8"
+        return f"{seen} look like a stack of images {form} of {obs.dtype}, networks take images of uint8"
     return ""
 
 

@@ -142,6 +142,8 @@ def test_images_whose_planes_no_network_finds(shape, form):
     """Of numbers other than bytes: those of bytes are images by their layout."""
     flaw = rules.image_flaw(Field(shape, "float32"))
     assert flaw.startswith(f"observations {list(shape)} look like {form}") if form else flaw == ""
+    mixed = {"screen": Field((3, 84, 84), "uint8"), "depth": Field(shape, "float32")}
+    assert rules.image_flaw(mixed) == flaw.replace("observations", "observations depth", 1)
 
 
 def test_images_that_are_read_as_numbers():
