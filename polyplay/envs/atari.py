@@ -197,7 +197,7 @@ class Atari:
 
     @property
     def frames(self) -> int:
-        """Of a step: in the mean where they are drawn."""
+        """Frames of a step, in the mean where they are drawn."""
         return (self.frameskip_min + self.frameskip) // 2 if self.frameskip_min else self.frameskip
 
     @property
@@ -296,7 +296,7 @@ def current_id(name: str) -> str:
 
 
 def _id_text(name: str) -> str:
-    """What of an id decides how its game is played."""
+    """Describe what an id decides."""
     if not id_options(name):
         return f"{name} names the game, --atari says how it is played (v5: as Gymnasium registers it)"
     own = "1 frame a step, with the 4 of the usual wrapper" if "NoFrameskip" in name else "its own frames a step"
@@ -433,7 +433,7 @@ def describe(envs: Envs) -> EnvSpec:
 
 
 def _named_images(leaves: tuple[str, ...] | None, title: str) -> tuple[str, ...] | None:
-    """The paths that --images names. Raises UserError."""
+    """Return the paths that --images names. Raises UserError."""
     if leaves is None:
         return None
     need(set(leaves) <= {BARE}, f"--images: {','.join(leaves)} given; allowed for {title}: none, or {BARE}")

@@ -345,12 +345,12 @@ class AtariEnv(gymnasium.Env):
         return self._stack.copy(), float(reward), dead, late, {EPISODE_CUT: True} if lost else {}
 
     def _skip(self) -> int:
-        """Frames of this step."""
+        """Draw the frames of this step."""
         least, most = self._options.frameskip_min, self._options.frameskip
         return least + int(self._random.random() * (most - least + 1)) if least else most
 
     def _is_late(self) -> bool:
-        """Whether the longest game is played: by its steps, or by ALE's own count where these differ in frames."""
+        """Tell whether the longest game is played: by its steps, or by ALE's own count where these differ in frames."""
         if not self._options.frameskip_min:
             return self._age >= self._steps
         return bool(self._ale.getEpisodeFrameNumber() >= self._options.max_frames)

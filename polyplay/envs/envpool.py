@@ -87,7 +87,7 @@ def _check_options(envs: Envs, known: Batch) -> None:
 
 
 def options_of(envs: Envs, known: Iterable[str]) -> dict[str, Any]:
-    """EnvPool's own options for --stack, --grey and --size, and those given. Raises UserError: it has none for one."""
+    """Return EnvPool's own options for --stack, --grey and --size, and those given. Raises UserError: it has none."""
     found = dict(envs.options)
     shown = found.pop(IMAGES, ImageOptions())
     if shown.leaves is not None:

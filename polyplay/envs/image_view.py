@@ -31,7 +31,7 @@ FINAL = "final_obs", "final_observation"  # keys of info; the second is of older
 
 
 class _Camera:
-    """One image: from what the environment gives to planes [P, H, W], and the bounds of its bytes."""
+    """Camera of one image: from what the environment gives to planes [P, H, W], and the bounds of its bytes."""
 
     def __init__(self, space: Any, layout: ImageLayout, options: ImageOptions, where: str):
         self.given, self.layout = space.shape, layout
@@ -53,6 +53,9 @@ class _Camera:
                 f"--stack: {options.stack} given, {where} then has {self.shape[0]} planes; at most {PLANES}"
             )
         self.space = gym.Box(int(space.low.min()), int(space.high.max()), self.shape, np.uint8)
+        if (again := image_layout(self.space)) is not None and again.moves:
+            text = f"{where} then is {list(self.shape)}, whose planes can't be told from columns; stack fewer frames"
+            raise UserError(f"--stack: {options.stack} given, {text}")
 
     def planes_of(self, image: np.ndarray) -> np.ndarray:
         """Return uint8 [P, H, W]."""
@@ -71,8 +74,8 @@ class _Camera:
 
 
 class ImageView:
-    """What a lane shows of an environment's observations. space: of these; `images`: the paths of its images. Raises
-    UserError: an image that is none, or that an option does not fit.
+    """View of an environment's observations, as a lane shows them. space: of these; `images`: the paths of its images.
+    Raises UserError: an image that is none, or that an option does not fit.
     """
 
     def __init__(self, space: gym.Space, options: ImageOptions, title: str):
@@ -147,7 +150,7 @@ def _where(title: str, path: str) -> str:
 
 
 def _named(name: str, leaves: Mapping[str, gym.Space], title: str) -> str:
-    """The path of a leaf by the name that a user has for it. Raises UserError."""
+    """Return the path of a leaf by the name that a user has for it. Raises UserError."""
     known = [path or BARE for path in leaves]
     if name not in known:
         near = closest_names(name, known)
@@ -156,7 +159,7 @@ def _named(name: str, leaves: Mapping[str, gym.Space], title: str) -> str:
 
 
 def _layout(space: gym.Space, path: str, options: ImageOptions) -> ImageLayout | None:
-    """Raises UserError: this leaf was named, and is no image."""
+    """Return the layout of a leaf. Raises UserError: it was named, and is no image."""
     if options.leaves is None:
         return image_layout(space)
     name, fit = path or BARE, "allowed: a Box of uint8 [H, W], [H, W, C], [C, H, W], or a stack of these"
@@ -214,8 +217,8 @@ class VectorImages(VectorWrapper):
 
     def reset(self, *, seed: Any = None, options: dict[str, Any] | None = None) -> Any:
         """See VectorEnv. Lanes that a mask leaves out show what they showed."""
-        obs, info = self.env.reset(seed=seed, options=options)
         begin = np.array((options or {}).get("reset_mask", np.ones(self.num_envs, bool)), bool)
+        obs, info = self.env.reset(seed=seed, options=options)  # which may take the mask out
         self.ended &= ~begin
         return self._show(obs, begin, ~begin), info
 
@@ -229,7 +232,7 @@ class VectorImages(VectorWrapper):
         return self._show(obs, begin, np.zeros(self.num_envs, bool)), reward, terminated, truncated, info
 
     def _show(self, obs: Any, begin: np.ndarray, still: np.ndarray) -> Tree:
-        """The rows of all lanes. begin: their episodes do; still: they did not step."""
+        """Return the observations of all lanes. begin: their episodes do; still: they did not step."""
         rows = []
         for i, one in enumerate(iterate(batch_space(self.view.given, self.num_envs), obs)):
             row, frames = self.view.show(one, None if begin[i] else self.lanes[i])
@@ -242,13 +245,13 @@ class VectorImages(VectorWrapper):
         return concatenate(self.view.space, rows, out)
 
     def _again(self, row: Any, frames: Frames, before: Frames) -> Any:
-        """An observation with the images that it had before."""
+        """Return an observation with the images that it had before."""
         for path, made in frames.items():
             made[...] = before[path]
         return row
 
     def _last(self, last: Any, over: np.ndarray) -> np.ndarray:
-        """The last observations of episodes: an object for each lane."""
+        """Return the last observations of episodes, an object for each lane."""
         alone = isinstance(last, list | tuple) or (isinstance(last, np.ndarray) and last.dtype == object)
         each = last if alone else list(iterate(batch_space(self.view.given, self.num_envs), last))
         found = np.full(self.num_envs, None, object)
@@ -273,7 +276,7 @@ def wrapped(make: Callable[..., Any], keywords: set[str], options: ImageOptions,
 
 
 def _refused(made: Any, options: ImageOptions, title: str) -> Any:
-    """What is no environment, for its own message. Raises UserError: one of several players."""
+    """Return what is no environment, for its own message. Raises UserError: one of several players."""
     if pettingzoo.is_parallel(made) or pettingzoo.is_turn_based(made):
         raise UserError(f"{options.given}: {title} has several players; wrap it (supersuit), and leave the option out")
     return made

@@ -47,7 +47,7 @@ def known_spec(spec: EnvSpec) -> Iterator[None]:
 
 @contextlib.contextmanager
 def remembering() -> Iterator[None]:
-    """Meanwhile one Gymnasium environment of a kind is made to describe it, and no second one."""
+    """Remember descriptions of Gymnasium environments meanwhile: one of a kind is made for it, and no second one."""
     token = _described.set([])
     try:
         yield

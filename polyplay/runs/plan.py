@@ -215,13 +215,13 @@ def _workers(crew: Any) -> str:
 
 
 def _atari(facts: Mapping[str, str]) -> str:
-    """How an Atari game is played, and which part of it its id decides."""
+    """Describe how an Atari game is played, and what of that its id decides."""
     actions = facts["actions"].partition(":")[0]
     return f"frameskip {facts['frameskip']}; sticky {facts['sticky']}; actions {actions}; {facts['id']}"
 
 
 def _images(envs: Any) -> str:
-    """Which parts of observations are images, and how they are shown; "": there are none, and Atari's are known."""
+    """Name the parts of observations that are images, and how they are shown; "": there are none, or only Atari's."""
     spec, shown = envs.spec, envs.images
     fields, asked = dict(tree.leaves(spec.obs)), shown is not None and shown.leaves is not None
     if not asked and (game(envs) or not spec.image_leaves):

@@ -159,12 +159,14 @@ def test_a_saved_state_has_the_stack():
         (ImageOptions(("pair",), grey=True), "--grey: the image pair of env has 2 planes, allowed: 3"),
         (ImageOptions(("film",), size=(31, 40)), "--size: 31x40 given, larger than the image film of env of 30x40"),
         (ImageOptions(("film",), stack=30), "--stack: 30 given, the image film of env then has 90 planes; at most 64"),
-        (ImageOptions((), stack=2), "--stack: env shows no image, but film: Box"),
+        (ImageOptions(("tall",), stack=13), r"--stack: 13 given, the image tall of env then is \[39, 50, 30\], whose"),
+        (ImageOptions((), stack=2), r"--stack: env shows no image, but at: Box.*; name one by --images LEAF"),
     ],
 )
 def test_mistakes_name_the_part_its_shape_and_the_fix(options, says):
-    cube, pair = (spaces.Box(0, 255, shape, np.uint8) for shape in ((9, 9, 9), (9, 9, 2)))
-    space = spaces.Dict(film=PIXELS, at=NUMBERS, cube=cube, pair=pair)
+    shapes = {"cube": (9, 9, 9), "pair": (9, 9, 2), "tall": (50, 30, 3)}
+    others = {name: spaces.Box(0, 255, shape, np.uint8) for name, shape in shapes.items()}
+    space = spaces.Dict({"film": PIXELS, "at": NUMBERS, **others})
     with pytest.raises(UserError, match=says) as e:
         ImageView(space, options, "env")
     assert "\n" not in str(e.value)
