@@ -187,7 +187,7 @@ class TerminalGame:
 
     def run(self) -> None:
         """Until the input ends."""
-        print(f"{self.board.title}. {self.board.goal} You move first.")
+        print(f"{self.board.title}. {self.board.goal}{' ' * bool(self.board.goal)}You move first.")
         print(f"Type a move, or: {', '.join(self.words)}; Ctrl-D ends")
         with suppress(EOFError):
             while True:

@@ -308,7 +308,9 @@ class BoardPool(ArrayPool):
         """Next games, from the other side; an opponent that moves first has moved."""
         self._side[at] ^= 1
         self._records[at] = self._start
-        self._answer(at[self._side[at] == 1])
+        second = at[self._side[at] == 1]
+        over = second[self._answer(second) != GOES_ON]  # by the first move: the player begins instead
+        self._side[over], self._records[over] = 0, self._start
         self._write(at, first_row(self._rows))
 
     def _answer(self, at: np.ndarray) -> np.ndarray:

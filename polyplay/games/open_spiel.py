@@ -30,7 +30,7 @@ STATES = 20_000  # that are known
 HEX = "Blue connects top and bottom, Orange left and right."
 PLACED = ("gomoku", "havannah", "hex", "mnk", "tic_tac_toe", "y")  # a move puts a stone on the cell of its number
 ALLOWED = "game:spiel:NAME, or game:spiel:module:NAME of a module that registers NAME"
-MUST_PASS, MOVES = 2, 4  # of a position: whether OpenSpiel's turn is the other's; where moves begin, int16 each
+COUNT, MUST_PASS, MOVES = range(3)  # of a position as int16: moves so far; whether it is the other's turn; the moves
 _stderr_alone = threading.Lock()  # it is the process's: two threads that change it would restore each other's
 
 
@@ -49,7 +49,7 @@ class SpielGame(Game):
             self.observer(begin, begin.current_player(), np.empty(planes * rows * columns, np.float32))
         self.first, self.passes = begin.current_player(), self.game.num_distinct_actions()
         self.actions, self.longest = self.passes + 1, min(2 * self.game.max_game_length(), LONGEST)
-        self.size = MOVES + 2 * self.longest
+        self.size = 2 * (MOVES + self.longest)
         self.states = OrderedDict[bytes, Any]({b"": begin})  # by the moves to there
         kind, _, given = name.rpartition(":")[2].rstrip(")").partition("(")
         self.placed, self.slanted = kind in PLACED, kind == "hex"
@@ -58,7 +58,8 @@ class SpielGame(Game):
         self.title = str(self.game.get_type().long_name) + (f", {words}" if given else "")
 
     def legal(self, position: np.ndarray) -> list[int]:
-        return [self.passes] if position[MUST_PASS] else self.state(moves_of(position)).legal_actions()
+        must_pass = position.view(np.int16)[MUST_PASS]
+        return [self.passes] if must_pass else self.state(moves_of(position)).legal_actions()
 
     def play(self, position: np.ndarray, action: int) -> int:
         before = moves_of(position)
@@ -67,12 +68,12 @@ class SpielGame(Game):
             after = after.clone()
             after.apply_action(action)
         keep_newest(self.states, before + int(action).to_bytes(2, "little"), after, STATES)
-        position[:2].view(np.int16)[0] = n + 1
-        position[MOVES + 2 * n :][:2].view(np.int16)[0] = action
+        words = position.view(np.int16)
+        words[COUNT], words[MOVES + n] = n + 1, action
         if after.is_terminal():
             points = after.returns()[self._player(n)]
             return WON if points > 0 else LOST if points < 0 else DRAWN
-        position[MUST_PASS] = after.current_player() != self._player(n + 1)
+        words[MUST_PASS] = after.current_player() != self._player(n + 1)
         return GOES_ON
 
     def write_planes(self, position: np.ndarray, out: np.ndarray) -> None:
@@ -118,7 +119,8 @@ class SpielGame(Game):
 
 def moves_of(position: np.ndarray) -> bytes:
     """The moves so far, int16 each."""
-    return position[MOVES : MOVES + 2 * int(position[:2].view(np.int16)[0])].tobytes()
+    words = position.view(np.int16)
+    return words[MOVES : MOVES + int(words[COUNT])].tobytes()
 
 
 def load_game(name: str) -> Any:

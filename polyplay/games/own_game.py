@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numba import carray, cfunc, types
+from numba import carray, cfunc, njit, types
 from numba.core.dispatcher import Dispatcher
 from numba.core.errors import NumbaError
 
@@ -138,28 +138,32 @@ def said(e: BaseException) -> str:
 # ------------------------------------------------------------------------------------ what compiled code calls
 
 
+@cache
+def _kind(shape: tuple[int, ...], kind: Any) -> Any:
+    return ctypes.c_char * (math.prod(shape) * np.dtype(kind).itemsize)
+
+
 def _view(address: int, shape: tuple[int, ...], kind: Any) -> np.ndarray:
     """The array at an address; numba.carray has the same arguments."""
-    n = math.prod(shape) * np.dtype(kind).itemsize
-    return np.frombuffer((ctypes.c_char * n).from_address(address), kind).reshape(shape)
+    return np.ndarray(shape, kind, _kind(shape, kind).from_address(address))
 
 
-def _calls(rules: Game, view: Callable[..., Any]) -> dict[int, Callable[..., None]]:
-    """By its number the function for each method, of (position, out or action, answer); view: makes arrays of them."""
+def _calls(rules: Game, view: Callable[..., Any]) -> dict[int, Callable[..., Any]]:
+    """By its number the function for each method: of (position, out or action), answers; view: makes arrays of them."""
     size, actions, planes = (rules.size,), (rules.actions,), rules.planes
     legal, play, write_planes = rules.legal, rules.play, rules.write_planes
 
-    def call_legal(position: Any, out: Any, answer: Any) -> None:
+    def call_legal(position: Any, out: Any) -> Any:
         found = np.asarray(legal(view(position, size, np.int8)), np.int64)
-        view(answer, (1,), np.int64)[0] = write_legal(found, view(out, actions, np.int16))
+        return write_legal(found, view(out, actions, np.int16))
 
-    def call_play(position: Any, action: Any, answer: Any) -> None:
+    def call_play(position: Any, action: Any) -> Any:
         result = play(view(position, size, np.int8), action)
-        view(answer, (1,), np.int64)[0] = result if GOES_ON <= result <= LOST else NO_RESULT
+        return result if GOES_ON <= result <= LOST else NO_RESULT
 
-    def call_planes(position: Any, out: Any, answer: Any) -> None:
+    def call_planes(position: Any, out: Any) -> Any:
         write_planes(view(position, size, np.int8), view(out, planes, np.float32))
-        view(answer, (1,), np.int64)[0] = 0
+        return 0
 
     return {LEGAL: call_legal, PLAY: call_play, PLANES: call_planes}
 
@@ -183,21 +187,26 @@ class Calls:
         self.held.append(Function(function))
         return ctypes.cast(self.held[-1], ctypes.c_void_p).value or 0
 
-    def _compile(self, n: int, call: Callable[..., None]) -> int:
+    def _compile(self, n: int, call: Callable[..., Any]) -> int:
         kinds = {LEGAL: types.CPointer(types.int16), PLAY: types.int64, PLANES: types.CPointer(types.float32)}
-        shape = types.void(types.CPointer(types.int8), kinds[n], types.CPointer(types.int64))
+        compiled = njit(call)
+
+        def answering(position: Any, word: Any, answer: Any) -> None:
+            carray(answer, (1,), np.int64)[0] = compiled(position, word)
+
         try:
-            self.held.append(cfunc(shape)(call))
+            made = cfunc(types.void(types.CPointer(types.int8), kinds[n], types.CPointer(types.int64)))(answering)
         except NumbaError as e:
             raise UserError(f"game:{self.name}: {METHODS[n]} can't be compiled: {said(e)}") from e
-        return int(self.held[-1].address)
+        self.held.append(made)
+        return int(made.address)
 
-    def _guard(self, n: int, call: Callable[..., None]) -> int:
+    def _guard(self, n: int, call: Callable[..., Any]) -> int:
         """No exception passes through compiled code: it is noted, and the answer stays as it was."""
 
         def guarded(position: int, word: int, answer: int) -> None:
             try:
-                call(position, word, answer)
+                ctypes.c_int64.from_address(answer).value = call(position, word)
             except BaseException as e:
                 failure.raised = f"raised {said(e)}"
 

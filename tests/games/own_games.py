@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
-from polyplay.games.own_game import DRAWN, GOES_ON, WON, Game, board_symmetries
+from polyplay.games.own_game import DRAWN, GOES_ON, LOST, WON, Game, board_symmetries
 
 
 @njit
@@ -89,6 +89,15 @@ class Endless(Row):
         out[:] = position[5]
 
     symmetries = ()
+
+
+class Trap(Row):
+    """The first cell loses, so a game may end with its first move."""
+
+    symmetries = ()
+
+    def play(self, position, action):
+        return LOST if action == 0 else super().play(position, action)
 
 
 class Odd(Row):

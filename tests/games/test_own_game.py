@@ -145,6 +145,11 @@ def test_every_game_can_be_saved_and_searched_from_what_it_showed():
     pool.close()
 
 
+def test_a_game_may_end_with_the_opponents_first_move(capsys: pytest.CaptureFixture):
+    assert main.main(["check", f"game:{HERE}:Trap", "--steps", "300"]) == 0
+    assert "Python, one call at a time in a process (GIL)" in capsys.readouterr().out
+
+
 def test_runs_that_import_a_game_are_trusted_by_that():
     def code(env: str) -> list[tuple[str, str]]:
         return code_of({"config": {"env": env}})
