@@ -25,7 +25,7 @@ BUDGET = {
     "core": 1922,
     "envs": 4941,
     "buffers": 2102,
-    "games": 3826,
+    "games": 3835,
     "nets": 3287,
     "weights": 1549,
     "acting": 1160,

@@ -199,7 +199,7 @@ class Calls:
         except NumbaError as e:
             raise UserError(f"game:{self.name}: {METHODS[n]} can't be compiled: {said(e)}") from e
         self.held.append(made)
-        return int(made.address)
+        return int(made.address or 0)
 
     def _guard(self, n: int, call: Callable[..., Any]) -> int:
         """No exception passes through compiled code: it is noted, and the answer stays as it was."""
