@@ -23,7 +23,7 @@ TOP = ["__init__", "__main__", "api", "extend"]
 # At most so many lines of code (bench/code_size.py). Whoever adds some takes some away, or says in the commit why not.
 BUDGET = {
     "core": 1922,
-    "envs": 4941,
+    "envs": 4946,
     "buffers": 2102,
     "games": 3835,
     "nets": 3287,
