@@ -55,7 +55,7 @@ OF_A_RUN: dict[str, str] = {
     "resume_nothing": "resume {run} --steps 10",
 }
 VERBS = "train resume surgery evaluate play games plot runs watch systems diagram scores tournament verify starts"
-VERBS += " export reproduce check population bench doctor"
+VERBS += " new export reproduce check population bench doctor"
 SYSTEMS = "a2c a3c accel accel_dqn alphago_zero apex apex_dpg appo dqn five ftw ga3c gorila impala league pbt ppo r2d2"
 ALONE: dict[str, str] = {
     **{f"help_{verb}": f"{verb} --help" for verb in VERBS.split()},
@@ -64,7 +64,7 @@ ALONE: dict[str, str] = {
     **{f"plan_{name}": f"train {words} --dry-run" for name, words in RUNS.items()},
     "help": "--help",
     "systems": "systems",
-    "new": "new {folder}/example.py",
+    "new": "new system example",
     "check": "check toy:catch",
     "check_gymnasium": "check CartPole-v1",
     "doctor": "doctor",

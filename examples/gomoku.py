@@ -7,7 +7,7 @@ A position has the cells as the player to move sees them, 1 own and -1 the other
 import numpy as np
 from numba import njit
 
-from polyplay.games.own_game import DRAWN, GOES_ON, WON, Game, board_symmetries
+from polyplay.games.own_game import DRAWN, GOES_ON, WON, GameRules, board_symmetries
 
 SIDE, ROW, compiled = 7, 5, njit(cache=True)  # compiled once for all processes
 CELLS = SWAP = MOVES = SIDE * SIDE  # SWAP: the action behind the cells; MOVES: the place behind them
@@ -21,7 +21,7 @@ def run(cells, row, column, down, right):
     return n
 
 
-class Gomoku(Game):
+class Gomoku(GameRules):
     actions, planes, longest, size = CELLS + 1, (3, SIDE, SIDE), CELLS + 1, CELLS + 1
     symmetries = board_symmetries(SIDE, SIDE, CELLS + 1)
     goal = "Five in a row win; the second player may swap after the first stone."

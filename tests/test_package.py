@@ -29,7 +29,7 @@ def test_the_wheel_holds_every_file_the_command_and_the_mark_of_its_types(tmp_pa
         "polyplay/envs/rules.toml",
         *(f"polyplay/systems/{name}.toml" for name in ("pages", "tuned")),
         *(f"polyplay/evaluation/{name}" for name in scores),
-        *(f"polyplay/cli/page/{name}" for name in ("base.css", "base.js")),
+        *(f"polyplay/cli/page/{name}" for name in ("base.css", "base.js", "system.txt")),
         *(f"polyplay/cli/page/play/{name}" for name in ("index.html", "play.css", "board.js", "play.js")),
         *(f"polyplay/cli/page/watch/{name}" for name in ("index.html", "watch.css", "watch.js")),
     }

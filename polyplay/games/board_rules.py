@@ -197,7 +197,7 @@ class RulesFailed(UserError):
 
 
 @compiled
-def ask(game: np.ndarray, which: int, record: np.ndarray, word: int) -> int:
+def call_rules(game: np.ndarray, which: int, record: np.ndarray, word: int) -> int:
     """Call a function of the rules with a position and an action or an address. Raises RulesFailed."""
     answer = np.array([FAILED], np.int64)
     at = np.int64(record.ctypes.data) + CELLS
@@ -228,7 +228,7 @@ def write_legal(found: np.ndarray, out: np.ndarray) -> int:
 @compiled
 def own_play(game: np.ndarray, record: np.ndarray, action: int) -> int:
     """Make a legal move in the record; GOES_ON, WON, DRAWN or LOST."""
-    result = ask(game, PLAY, record, action)
+    result = call_rules(game, PLAY, record, action)
     pass_turn(record)
     return DRAWN if result == GOES_ON and ply(record) >= game[LONGEST] else result
 
@@ -237,7 +237,7 @@ def own_play(game: np.ndarray, record: np.ndarray, action: int) -> int:
 def own_planes(game: np.ndarray, record: np.ndarray, out: np.ndarray) -> None:
     """Write the game's own planes."""
     shown = np.zeros(out.shape, np.float32)
-    ask(game, PLANES, record, shown.ctypes.data)
+    call_rules(game, PLANES, record, shown.ctypes.data)
     out[:] = shown
 
 
@@ -261,7 +261,7 @@ def legal(game: np.ndarray, record: np.ndarray, out: np.ndarray) -> int:
     if game[KIND] == records.OTHELLO:
         return othello_legal(game, record, out)
     if game[KIND] == records.OWN_GAME:
-        return ask(game, LEGAL, record, out.ctypes.data)
+        return call_rules(game, LEGAL, record, out.ctypes.data)
     return row_legal(game, record, out)
 
 

@@ -21,7 +21,7 @@ import numpy as np
 from polyplay.core import user_modules
 from polyplay.core.errors import UserError
 from polyplay.envs.pool import closest_names
-from polyplay.games.own_game import Game, keep_newest
+from polyplay.games.own_game import GameRules, keep_newest
 from polyplay.games.records import DRAWN, GOES_ON, LOST, WON
 
 MOST_ACTIONS = 2**15 - 2  # int16 holds them and the pass
@@ -34,7 +34,7 @@ COUNT, MUST_PASS, MOVES = range(3)  # of a position as int16: moves so far; whet
 _stderr_alone = threading.Lock()  # it is the process's: two threads that change it would restore each other's
 
 
-class SpielGame(Game):
+class SpielGame(GameRules):
     """A game of OpenSpiel, with the pass as its last action. A position is the number of moves so far, int16, whether
     the player has to pass, and the moves.
     """

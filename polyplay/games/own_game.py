@@ -1,8 +1,8 @@
 """Board games of a user's module: `game:module:Game`, in plain Python or compiled with Numba.
 
-Search and pool are compiled, and call the three methods that hold the rules by address (board_rules.ask): a Python
-method through ctypes, which takes the GIL at each call, a compiled one as a C function without it. An address is of one
-process, so a game travels by its name, and every process imports it.
+Search and pool are compiled, and call the three methods that hold the rules by address (board_rules.call_rules): a
+Python method through ctypes, which takes the GIL at each call, a compiled one as a C function without it. An address is
+of one process, so a game travels by its name, and every process imports it.
 """
 
 from __future__ import annotations
@@ -32,16 +32,16 @@ from polyplay.games.board_rules import LEGAL, NO_RESULT, PLANES, PLAY, WRONG, fa
 from polyplay.games.boards import Symmetry, board_symmetries
 from polyplay.games.records import CELLS, DRAWN, GOES_ON, LOST, OWN_GAME, PLIES, WON, mover
 
-__all__ = ["DRAWN", "GOES_ON", "LOST", "WON", "Game", "board_symmetries"]  # what a game of one's own takes
-ALLOWED = "game:module:Class, a class that inherits polyplay.games.own_game.Game"
+__all__ = ["DRAWN", "GOES_ON", "LOST", "WON", "GameRules", "board_symmetries"]  # what a game of one's own takes
+ALLOWED = "game:module:Class, a class that inherits polyplay.games.own_game.GameRules"
 SHOWN = 10_000  # positions that can be found by their planes
-GAMES, SECONDS = 4, 2.0  # random games of `verify`, at most
+GAMES, SECONDS = 4, 2.0  # random games of `check_rules`, at most
 LIMITS = {"actions": 2**15 - 1, "longest": PLIES**2 - 1, "size": 2**20}
 METHODS = {LEGAL: "legal", PLAY: "play", PLANES: "write_planes"}
 Function = ctypes.CFUNCTYPE(None, ctypes.c_int64, ctypes.c_int64, ctypes.c_int64)
 
 
-class Game(ABC):
+class GameRules(ABC):
     """The rules of a board game: two players move in turn, without chance or hidden information.
 
     A position is int8 [size] and holds everything that decides how the game continues. Methods keep nothing between
@@ -89,7 +89,7 @@ class Game(ABC):
 
 
 @cache
-def load(name: str) -> Game:
+def load(name: str) -> GameRules:
     """The game of that name: module:Class, or spiel:NAME. Raises UserError."""
     if name.startswith("spiel:"):
         from polyplay.games.open_spiel import SpielGame
@@ -103,17 +103,17 @@ def load(name: str) -> Game:
         made = user_modules.look_up(found, attribute)
     except AttributeError as e:
         raise UserError(f"--env game: {name} given, {e}; allowed: {ALLOWED}") from None
-    own = isinstance(made, type) and issubclass(made, Game)
+    own = isinstance(made, type) and issubclass(made, GameRules)
     need(own, f"--env game: {name} given, but {attribute} is not such a class; allowed: {ALLOWED}")
     try:
-        rules: Game = made()
+        rules: GameRules = made()
     except Exception as e:
         raise UserError(f"game:{name}: {attribute}() raised {said(e)}") from e
     _check_declared(name, rules)
     return rules
 
 
-def _check_declared(name: str, rules: Game) -> None:
+def _check_declared(name: str, rules: GameRules) -> None:
     for what, most in LIMITS.items():
         value = getattr(rules, what, None)
         whole = isinstance(value, int) and 1 <= value <= most
@@ -148,7 +148,7 @@ def _view(address: int, shape: tuple[int, ...], kind: Any) -> np.ndarray:
     return np.ndarray(shape, kind, _kind(shape, kind).from_address(address))
 
 
-def _calls(rules: Game, view: Callable[..., Any]) -> dict[int, Callable[..., Any]]:
+def _calls(rules: GameRules, view: Callable[..., Any]) -> dict[int, Callable[..., Any]]:
     """By its number the function for each method: of (position, out or action), answers; view: makes arrays of them."""
     size, actions, planes = (rules.size,), (rules.actions,), rules.planes
     legal, play, write_planes = rules.legal, rules.play, rules.write_planes
@@ -265,7 +265,7 @@ class OwnGame(boards.Game):
 
     def verify(self) -> None:
         if ":" in self.name.removeprefix("spiel:"):  # OpenSpiel's own are tested there
-            verify(self.name)
+            check_rules(self.name)
 
     def new(self) -> np.ndarray:
         record = np.zeros(self.record, np.int8)
@@ -309,11 +309,11 @@ class OwnGame(boards.Game):
 
 
 @dataclass
-class Trial:
+class RandomGame:
     """The methods of a game, asked in Python: compiled ones too, whose indices are held to their arrays so."""
 
     name: str
-    rules: Game
+    rules: GameRules
     moves: int = 0  # of this game so far
 
     def need(self, good: bool, text: str) -> None:
@@ -395,10 +395,10 @@ def _described(value: Any) -> str:
 
 
 @cache
-def verify(name: str) -> None:
+def check_rules(name: str) -> None:
     """Play random games, and the last of them under each symmetry. Raises UserError: the first rule that is broken."""
     rules = load(name)
-    trial, rng, until = Trial(name, rules), np.random.default_rng(0), time.monotonic() + SECONDS
+    trial, rng, until = RandomGame(name, rules), np.random.default_rng(0), time.monotonic() + SECONDS
     for _ in range(GAMES):
         game = trial.game(rng)
         if time.monotonic() > until:

@@ -508,12 +508,12 @@ def to_json(value: Any) -> Row:
 
 
 def from_json(cls: type[T], data: Mapping[str, object]) -> T:
-    """The inverse of `to_json`; UserError names every unknown, missing or wrongly typed field."""
+    """The inverse of `to_json`. A field that is missing, as it is newer, has its default. UserError names every unknown
+    or wrongly typed one.
+    """
     types = flags.option_types(cls)
-    if wrong := sorted(set(data) ^ set(types)):
-        raise UserError(
-            f"config.json does not fit {cls.__name__} of this version: unknown or missing: {', '.join(wrong)}"
-        )
+    if wrong := sorted(set(data) - set(types)):
+        raise UserError(f"config.json does not fit {cls.__name__} of this version: unknown: {', '.join(wrong)}")
     return cls(**{k: flags.check_value(f"config.json: {k}", v, types[k]) for k, v in data.items()})
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
-from polyplay.games.own_game import DRAWN, GOES_ON, LOST, WON, Game, board_symmetries
+from polyplay.games.own_game import DRAWN, GOES_ON, LOST, WON, GameRules, board_symmetries
 
 
 @njit
@@ -16,7 +16,7 @@ def play(position, action):
     return WON if won else GOES_ON if np.any(position == 0) else DRAWN
 
 
-class Row(Game):
+class Row(GameRules):
     actions, planes, longest, size = 6, (2, 1, 6), 6, 6
     symmetries = board_symmetries(1, 6, 6)
 
@@ -133,7 +133,7 @@ class Loose(Row):
     symmetries = ((np.arange(5), np.arange(6)),)
 
 
-class Unsized(Game):
+class Unsized(GameRules):
     planes, longest, size = (1, 1, 1), 1, 1
     legal = play = write_planes = lambda self, *given: None
 
@@ -142,7 +142,7 @@ class Flat(Row):
     planes = (6,)
 
 
-class Unfinished(Game):
+class Unfinished(GameRules):
     def legal(self, position):
         return [0]
 

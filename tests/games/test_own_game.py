@@ -17,7 +17,7 @@ from polyplay.core.errors import UserError
 from polyplay.envs import Envs
 from polyplay.games import records
 from polyplay.games.boards import Game, game
-from polyplay.games.own_game import OwnGame, verify
+from polyplay.games.own_game import OwnGame, check_rules
 from polyplay.runs.directory import code_of
 from polyplay.runs.plan import searching
 from polyplay.search import Search, SearchOptions
@@ -49,7 +49,7 @@ def test_python_and_compiled_rules_play_the_same_games():
 
 def test_a_game_that_reaches_its_longest_is_drawn():
     board = game(f"{HERE}:Endless")
-    verify(board.name)
+    check_rules(board.name)
     *_, (_, _, last, status) = random_games(board, 1)
     assert (records.ply(last), status) == (6, records.DRAWN)
 

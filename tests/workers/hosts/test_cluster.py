@@ -17,7 +17,7 @@ import polyplay
 from polyplay.core import checkpoint
 from polyplay.core.errors import UserError
 from polyplay.core.shared_memory import SharedObject
-from polyplay.core.worker import Counters, RunControl
+from polyplay.core.worker import Counters, Hyperparameters, RunControl
 from polyplay.weights.params import AgentParams, Params
 from polyplay.workers.hosts import cluster
 from polyplay.workers.hosts import fleet as fleet_module
@@ -86,10 +86,10 @@ def test_weights_of_several_agents_cross_as_one_thing_and_wake_who_waits_elsewhe
     """Were each agent's a thing of its own too, nobody would be at that, and its bells would ring the line."""
     agents = AgentParams(POLICY, 2)
     things = prepared(monkeypatch, agents)._things
-    assert [type(x) for x in things] == [RunControl, Counters, AgentParams]
+    assert [type(x) for x in things] == [RunControl, Hyperparameters, Counters, AgentParams]
     wire = Wire(*things)
-    wire.seat("params", thing=2)
-    there = wire.twins[2].each[1]
+    wire.seat("params", thing=3)
+    there = wire.twins[3].each[1]
     there._waiting[0] = 1
     wire.back()
     agents.each[1].publish(Vector([1.0] * agents.each[1].size), 1, 1)
