@@ -198,8 +198,9 @@ def test_the_order_of_sets_is_the_same_in_every_run(monkeypatch):
 
 
 EARLY = """
-import subprocess, sys, time
+import signal, subprocess, sys, time
 from polyplay.core import processes as signals
+signal.signal(signal.SIGHUP, signal.SIG_DFL)  # the process that runs the tests may ignore it
 signals.install(signals.end_at_once)
 child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(1000)"], start_new_session=True)
 print(child.pid, flush=True)
