@@ -26,6 +26,7 @@ from polyplay.envs import build, rules, spaces
 from polyplay.envs.atari import actions_of, read_options, rom
 from polyplay.envs.base_pool import BasePool
 from polyplay.envs.build import autoreset_mode, factory, is_vector, mask_note, one_line
+from polyplay.envs.image_view import FINAL
 from polyplay.envs.lane import action_reader, check_contains, observation_writer
 from polyplay.envs.masks import KEY
 from polyplay.envs.pool import Envs, Lanes, lane_seeds, need
@@ -77,7 +78,6 @@ def lane_flags(n: int, *given: ArrayLike) -> list[np.ndarray]:
 # undone by another reset. Where `final_obs` is missing, the last row keeps the observation of the row before it.
 
 
-FINAL = "final_obs", "final_observation"  # keys of info; the second is of older ones
 LOST = """gives no info['final_obs'] where an episode ends: after a truncation learning takes the value of the
 observation before. Have it return final_obs (Isaac Lab: compute_final_obs=True), or make it in mode NEXT_STEP"""
 UNSAID = "; it does not say how it resets, which is taken for SAME_STEP: set its metadata['autoreset_mode']"
