@@ -59,6 +59,7 @@ class Line:
         self._lock, self._poll = threading.Lock(), select.poll()
         self._poll.register(self._connection.fileno(), select.POLLIN)
         self.sent = self.received = 0  # bytes
+        self._large = np.empty(0, np.uint8)
         try:
             first, second = (deliver_challenge, answer_challenge)[:: 1 if listens else -1]
             first(self._connection, key)
@@ -90,19 +91,21 @@ class Line:
         parts: list[Any] = [np.ascontiguousarray(x).reshape(-1).view(np.uint8).data for x in large]
         try:
             with self._lock:
-                for data in (block, *parts):
-                    self._connection.send_bytes(data)
-                    self.sent += len(data)
+                self._connection.send_bytes(block)
+                for data in parts:
+                    self._sock.sendall(data)
+                self.sent += len(block) + sum(map(len, parts))
         except (OSError, EOFError) as e:
             raise self._lost(e, "could be sent") from None
 
     def receive(self) -> list[Message]:
-        """Return the next messages."""
+        """Return the next messages. Their large arrays hold until the next call."""
         try:
             if not any(self._poll.poll(1e3 * self.timeout / TRIES) for _ in range(TRIES)):
                 raise BlockingIOError
             data = bytearray(self._connection.recv_bytes())  # arrays may be written to
             self.received, at, messages = self.received + len(data), data.index(b"\n") + 1, list[Message]()
+            used = 0  # of the memory for large arrays
             for *head, shapes in _decode(data[:at].decode())[0]:
                 messages.append((*head, arrays := []))
                 for kind, shape in shapes:
@@ -110,12 +113,25 @@ class Line:
                     if size < LARGE:
                         x, at = np.frombuffer(data, np.uint8, size, at), at + size + -size % ALIGNED
                     else:
-                        x = np.empty(size, np.uint8)
-                        self.received += self._connection.recv_bytes_into(x.data)
+                        x, used = self._read(used, size), used + size + -size % ALIGNED
                     arrays.append(x.view(dtype).reshape(shape))
             return messages
         except (OSError, EOFError) as e:
             raise self._lost(e, "came") from None
+
+    def _read(self, at: int, size: int) -> np.ndarray:
+        """Read a large array to this place of the memory that all of them share: fresh memory costs more than the data.
+        The standard library's `recv_bytes_into` copies twice besides.
+        """
+        if at + size > len(self._large):  # arrays of this block keep the old one
+            self._large = np.empty(at + size, np.uint8)
+        x, done = self._large[at : at + size], 0
+        while done < size:
+            if not (n := self._sock.recv_into(x[done:], 0, socket.MSG_WAITALL)):
+                raise EOFError
+            done += n
+        self.received += size
+        return x
 
     def close(self) -> None:
         """Shut the connection: waits at both ends stop."""
