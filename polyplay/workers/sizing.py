@@ -79,7 +79,7 @@ def choose_actors(crew: Crew, envs: Envs, spec: LearnerSpec, T: int, batch: int,
     learners together. Only where a run begins (crew.measures); elsewhere, as in threads, the fewest. Two cores are not
     divided: two actors and a learner that share them were the fastest (bench/results/compare).
     """
-    away = 0 if crew.fleet is None else crew.fleet.cores_for("act")
+    away = 0 if crew.fleet is None else crew.fleet.cores("act")
     free, least = away or cores() - learners, fewest_actors(learners)
     if not crew.measures or crew.serial or crew.on == "thread" or free < FEW:
         return least
@@ -113,7 +113,7 @@ def threads_of(role: Role, crew: Crew) -> int:
         there = crew.fleet.elsewhere(roles)
         sides = [(cores(), {name: n - there[name] for name, n in sides[0][1].items()}), (away, there)]
         if role.n == there.get(role.name) == 1:  # a machine that --place names may be all that it has
-            sides.append((crew.fleet.cores_for(role.name), {role.name: 1}))
+            sides.append((crew.fleet.cores(role.name), {role.name: 1}))
     mine = [(among, n) for among, n in sides if n.get(role.name)] or sides[:1]
     return min(_share(among, n, wanted) for among, n in mine)
 

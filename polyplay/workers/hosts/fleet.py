@@ -169,7 +169,7 @@ class Fleet:
         self.cluster, self.timeout, self.places = cluster, timeout, Places(rules)
         self.opened: list[Machine] = []
         self.key = secrets.token_bytes(32)
-        self._numbers, self._next, self._lines = TwinNumbers(), 0, set(range(MACHINES))  # lines: free numbers
+        self._numbers, self._next, self._lines = TwinNumbers(), itertools.count(1), set(range(MACHINES))  # free lines
         self._things: list[SharedObject] = []  # that cross machines, in the order in which lines look at them
         self._held: dict[str, tuple[tuple[int, str], ...]] = {}  # by role its things, and what it is to them
         self._threads = list[threading.Thread]()  # that open machines, and end what is left on them
@@ -187,13 +187,9 @@ class Fleet:
     def _there(self) -> list[MachineInfo]:
         return [m.info for m in self.opened if m.lost is None] or self.cluster.machines()
 
-    def cores(self) -> int:
-        """Return the cores of all other machines together; 0 if they are this machine's."""
-        return sum(info.cores for info in self._there()) if self.cluster.own_cores else 0
-
-    def cores_for(self, name: str) -> int:
-        """Return the cores of the machines with workers of this role; 0 if they are this machine's."""
-        infos = self.places.machines_for(name, self._there())
+    def cores(self, role: str = "") -> int:
+        """Return the cores of all other machines, or of those with workers of a role; 0 if they are this machine's."""
+        infos = self.places.machines_for(role, self._there()) if role else self._there()
         return sum(info.cores for info in infos) if self.cluster.own_cores else 0
 
     def elsewhere(self, roles: Sequence[Role]) -> dict[str, int]:
@@ -370,8 +366,7 @@ class Fleet:
 
     def start(self, machine: Machine, call: Call) -> RemoteWorker:
         ctx, role = call.ctx, call.role
-        self._next += 1
-        number = self._next
+        number = next(self._next)
 
         def send_signal(n: int) -> None:
             machine.end.request(partial(machine.end.tell, SIGNAL, {"number": number, "signal": n}))
@@ -380,8 +375,7 @@ class Fleet:
         with self._lock:
             machine.workers[number] = worker
             machine.threads[number] = call.threads
-        judges = "publish" in role.edges() and not role.learner
-        kinds = ("learner",) * role.learner + ("judge",) * judges
+        kinds = ("learner",) * role.learner + ("judge",) * ("publish" in role.edges() and not role.learner)
         seat = RemoteSeat(role.name, ctx.index, ctx.row, self._held[role.name], kinds)
         files = [] if self.directory is None else needed_files(ctx.resume, self.directory, role, seat)
         try:

@@ -59,7 +59,7 @@ class Line:
         self._lock, self._poll = threading.Lock(), select.poll()
         self._poll.register(self._connection.fileno(), select.POLLIN)
         self.sent = self.received = 0  # bytes
-        self._large = np.empty(0, np.uint8)
+        self._large: dict[tuple[int, int], np.ndarray] = {}  # memory for large arrays
         try:
             first, second = (deliver_challenge, answer_challenge)[:: 1 if listens else -1]
             first(self._connection, key)
@@ -88,13 +88,12 @@ class Line:
     def _write(self, heads: list[Any], small: list[bytes], large: list[np.ndarray]) -> None:
         about = _encode(heads).encode()
         block = b"".join([about, b" " * (~len(about) % ALIGNED), b"\n", *small])
-        parts: list[Any] = [np.ascontiguousarray(x).reshape(-1).view(np.uint8).data for x in large]
         try:
             with self._lock:
                 self._connection.send_bytes(block)
-                for data in parts:
-                    self._sock.sendall(data)
-                self.sent += len(block) + sum(map(len, parts))
+                for x in large:
+                    self._sock.sendall(np.ascontiguousarray(x).reshape(-1).view(np.uint8).data)
+                self.sent += len(block) + sum(x.nbytes for x in large)
         except (OSError, EOFError) as e:
             raise self._lost(e, "could be sent") from None
 
@@ -105,33 +104,25 @@ class Line:
                 raise BlockingIOError
             data = bytearray(self._connection.recv_bytes())  # arrays may be written to
             self.received, at, messages = self.received + len(data), data.index(b"\n") + 1, list[Message]()
-            used = 0  # of the memory for large arrays
             for *head, shapes in _decode(data[:at].decode())[0]:
-                messages.append((*head, arrays := []))
+                messages.append((*head, arrays := list[np.ndarray]()))
                 for kind, shape in shapes:
                     size = (dtype := _dtype(kind)).itemsize * math.prod(shape)
                     if size < LARGE:
                         x, at = np.frombuffer(data, np.uint8, size, at), at + size + -size % ALIGNED
                     else:
-                        x, used = self._read(used, size), used + size + -size % ALIGNED
+                        # fresh memory costs more than the data; `recv_bytes_into` would copy them twice besides
+                        place = len(arrays), size.bit_length()
+                        x, left = self._large.setdefault(place, np.empty(1 << place[1], np.uint8))[:size], size
+                        while left:
+                            if not (n := self._sock.recv_into(x.data[-left:])):
+                                raise EOFError
+                            left -= n
+                        self.received += size
                     arrays.append(x.view(dtype).reshape(shape))
             return messages
         except (OSError, EOFError) as e:
             raise self._lost(e, "came") from None
-
-    def _read(self, at: int, size: int) -> np.ndarray:
-        """Read a large array to this place of the memory that all of them share: fresh memory costs more than the data.
-        The standard library's `recv_bytes_into` copies twice besides.
-        """
-        if at + size > len(self._large):  # arrays of this block keep the old one
-            self._large = np.empty(at + size, np.uint8)
-        x, done = self._large[at : at + size], 0
-        while done < size:
-            if not (n := self._sock.recv_into(x[done:], 0, socket.MSG_WAITALL)):
-                raise EOFError
-            done += n
-        self.received += size
-        return x
 
     def close(self) -> None:
         """Shut the connection: waits at both ends stop."""

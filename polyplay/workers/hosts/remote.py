@@ -166,7 +166,7 @@ class RemoteCrew:
             self.listener.shutdown(socket.SHUT_RDWR)  # the main process alone connects
             self.line = LineEnd(line, self.traffic, self.bells[0], on)
             psutil.cpu_percent()  # what it says first means nothing
-            self.line.each_beat = self._tell_load
+            self.line.each_beat = lambda: self.line.tell(LOAD, load())
             self.line.run()
         self.end()
         os._exit(0)  # Ray's own way to end would wait for a head that is lost
@@ -190,14 +190,9 @@ class RemoteCrew:
         threading.Thread(target=self._attend, args=(number, runs, pipe), daemon=True).start()
 
     def _signal(self, value: dict[str, Any]) -> None:
-        runs = self.workers.get(value["number"])
-        if runs is not None and runs.pid:
+        if (runs := self.workers.get(value["number"])) is not None and runs.pid:
             with contextlib.suppress(OSError):
                 os.kill(runs.pid, value["signal"])
-
-    def _tell_load(self) -> None:
-        load = {"cpu": psutil.cpu_percent() / 100.0, "memory": psutil.virtual_memory().percent / 100.0}
-        self.line.tell(LOAD, load)
 
     def _attend(self, number: int, runs: ForkedProcess, pipe: connection.Connection) -> None:
         """Forward a worker's messages and its end, in a thread. If that fails, the line ends."""
@@ -232,6 +227,11 @@ class RemoteCrew:
         processes.end_descendants()
         shutil.rmtree(self.root, ignore_errors=True)
         sweep()
+
+
+def load() -> dict[str, float]:
+    """Return the load of this machine's processor and memory, 0 … 1."""
+    return {"cpu": psutil.cpu_percent() / 100.0, "memory": psutil.virtual_memory().percent / 100.0}
 
 
 def sweep() -> None:
