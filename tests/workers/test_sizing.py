@@ -87,7 +87,7 @@ def test_each_machine_has_its_own_cores(monkeypatch, away, roles, threads):
     """8 here, 32 on the others, of which that of a learner has 16."""
     monkeypatch.setattr(sizing, "cores", lambda: 8)
     fleet = SimpleNamespace(cores=lambda: 32, elsewhere=lambda roles: {r.name: away.get(r.name, 0) for r in roles})
-    fleet.cores_for = lambda name: 16
+    fleet.cores = lambda name="": 16
     crew = crew_of(roles, fleet)
     assert threads_in(crew) == threads
     fleet.cores = lambda: 0  # they are this one's

@@ -50,7 +50,7 @@ def test_a_lost_head_ends_the_run_in_order_with_a_checkpoint_and_status_1(monkey
     failing = SimpleNamespace(failing=lambda: why * (run / "metrics.jsonl").exists())
     fleet = SimpleNamespace(cluster=failing, check=lambda crew: "none", report=dict, prepare=no, close=no)
     vars(fleet).update(
-        is_away=no, learner_away=no, cores=no, cores_for=no, news=lambda: [lines.pop() for _ in lines[:]]
+        is_away=no, learner_away=no, cores=no, news=lambda: [lines.pop() for _ in lines[:]]
     )
     monkeypatch.setattr(cluster, "fleet_of", lambda options: fleet)
     given = {"env": "toy:catch", "network": "mlp", "hidden": (8,), "serial": True, "report_every": 0.1}
