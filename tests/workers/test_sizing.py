@@ -86,11 +86,11 @@ def test_roles_that_say_no_threads_share_what_is_left(monkeypatch, cores, roles,
 def test_each_machine_has_its_own_cores(monkeypatch, away, roles, threads):
     """8 here, 32 on the others, of which that of a learner has 16."""
     monkeypatch.setattr(sizing, "cores", lambda: 8)
-    fleet = SimpleNamespace(cores=lambda: 32, elsewhere=lambda roles: {r.name: away.get(r.name, 0) for r in roles})
-    fleet.cores = lambda name="": 16
+    fleet = SimpleNamespace(elsewhere=lambda roles: {r.name: away.get(r.name, 0) for r in roles})
+    fleet.cores = lambda role="": 16 if role else 32
     crew = crew_of(roles, fleet)
     assert threads_in(crew) == threads
-    fleet.cores = lambda: 0  # they are this one's
+    fleet.cores = lambda role="": 0  # they are this one's
     assert max(threads_in(crew).values()) <= 8
 
 
