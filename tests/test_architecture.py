@@ -22,12 +22,12 @@ TOP = ["__init__", "__main__", "api", "extend"]
 
 # At most so many lines of code (bench/code_size.py). Whoever adds some takes some away, or says in the commit why not.
 BUDGET = {
-    "core": 1922,
+    "core": 1923,
     "envs": 4946,
     "buffers": 2102,
     "games": 3835,
     "nets": 3287,
-    "weights": 1549,
+    "weights": 1553,
     "acting": 1160,
     "search": 1306,
     "learning": 3394,

@@ -293,6 +293,8 @@ class Hyperparameters(SharedObject):
 class HyperparameterFlow(Cells):
     """Hyperparameters that the main process sets. A learner sets scheduled ones, and `remaining`, by itself."""
 
+    every = COUNTING  # `remaining` changes with each update
+
     def __init__(self, hyper: Hyperparameters):
         super().__init__(MAIN, [EVERYONE], [hyper._values])
         scheduled = {"remaining", *(schedule.name for schedule in hyper.schedules)}

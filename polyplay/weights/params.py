@@ -224,6 +224,9 @@ def _check_dense(module: nn.Module) -> None:
 _VERSION, _ROUND, _ASKED, _ANSWERED, _COPIES = 0, 1, 2, 3, 8
 
 
+WAITS, PACED = 1, 2  # of a reader: it waits for any weights, or for those of a round, as in each round from now on
+
+
 class Params(SharedArrays):
     """Versioned weights: one writes, up to `readers` others read, nobody ever sees a torn copy.
 
@@ -233,7 +236,7 @@ class Params(SharedArrays):
 
     LOCAL = ("_newest", "_locked")
     _head = shared_array(np.int64, lambda p: (32,))
-    _waiting = shared_array(np.int64, lambda p: (max(p.readers, 1),))  # that reader
+    _waiting = shared_array(np.int64, lambda p: (max(p.readers, 1),))  # whether that reader does: WAITS, or PACED
     # rollouts of each reader that the weights have learnt from, where it asks for them
     _learnt = shared_array(np.int64, lambda p: (max(p.readers, 1),))
     _copies = shared_array(np.float32, lambda p: (2, p.size))
@@ -321,7 +324,7 @@ class Params(SharedArrays):
         if there():
             return True
         until = time.monotonic() + timeout
-        self._waiting[reader] = 1
+        self._waiting[reader] = PACED if atleast > 0 or learnt else WAITS
         memory_barrier()  # seen by who publishes from now on, before the round is looked at
         if (begins := self._bells[self.readers]).relayed is not None:
             begins.post()
@@ -344,8 +347,8 @@ OFTEN, SELDOM = 4, 1.0  # versions that go to a machine in the time of a rollout
 
 class WeightFlow(Flow):
     """Published weights: version, round, rollouts learned from, and the vector if it is new. A judge's champion goes
-    along as files. The newest version is sent at once if a reader waits, else at most four times per rollout. The
-    readers' machine sends whether a reader waits.
+    along as files. Readers that wait for rounds get the first version of each round. To others the newest version is
+    sent at once if one of them waits, else at most four times per rollout. The readers' machine sends how they wait.
     """
 
     both = True
@@ -354,7 +357,7 @@ class WeightFlow(Flow):
         super().__init__(publisher, [End("params", i) for i in range(params.readers)])
         self.params = params
         self._version = -1  # of the vector that was sent, or is here
-        self._waiting, self._last = False, (params.version, -1, b"")
+        self._waiting, self._last, self._pace = 0, (params.version, -1, b""), (-2, b"")
         self._sent = -math.inf, 0  # when, and slots that had come then
         self._vector = torch.empty(params.size)
 
@@ -372,7 +375,8 @@ class WeightFlow(Flow):
     def token(self, gives: bool) -> Any:
         params = self.params
         if not gives:
-            return bool(params._waiting[self._readers(self.traffic.away)].any())
+            self._waiting = max(self._waiting & PACED, *params._waiting[self._readers(self.traffic.away)].tolist(), 0)
+            return self._waiting
         if params.round >= 0 and self._due():
             learnt = params._learnt.tobytes()  # in the order opposite to that in which they are written
             memory_barrier()
@@ -385,8 +389,11 @@ class WeightFlow(Flow):
     def _due(self) -> bool:
         """Tell whether another version may be sent."""
         when, landed = self._sent
-        if self.traffic.away or self._waiting or self.traffic.now >= when + SELDOM:
+        before, self._pace = self._pace, (self.params.round, self.params._learnt[self._readers(True)].tobytes())
+        if self.traffic.away or self._waiting == WAITS or self.traffic.now >= when + SELDOM:
             return True
+        if self._waiting == PACED:
+            return before != self._pace
         return self.traffic.landed >= landed + len(self._readers(True)) / OFTEN
 
     def pieces(self, old: Any, new: Any, gives: bool) -> Iterator[Piece]:
@@ -406,7 +413,7 @@ class WeightFlow(Flow):
     def land(self, part: int, i: int, arrays: list[np.ndarray], gives: bool) -> None:
         params = self.params
         if part == WAITING:
-            self._waiting = bool(arrays[0][0])
+            self._waiting, self._pace = int(arrays[0][0]), (-2, b"")
             if self._waiting and (across := self._readers(not self.traffic.away)):
                 params._bells[across[0]].post()  # a version that was left out may be there
             return

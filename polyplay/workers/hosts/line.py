@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 BEAT_EVERY, TICK = 1.0, 0.1  # seconds; between two looks at what rings no bell
 TRIES = 5  # waits for a message: of a process that was stopped itself only one of them is over
-LARGE, ALIGNED = 1 << 15, 8  # bytes of an array that travels by itself, and between two that do not
+LARGE, ALIGNED = 1 << 17, 8  # bytes of an array that travels by itself, and between two that do not
 BEAT, ECHO, CLOSE, LOAD = "beat", "echo", "close", "load"  # kinds of messages
 START, SIGNAL, WORD, ENDED = "start", "signal", "word", "ended"  # those about workers
 Message = tuple[Any, ...]  # a head in JSON, and a list of arrays

@@ -49,9 +49,7 @@ def test_a_lost_head_ends_the_run_in_order_with_a_checkpoint_and_status_1(monkey
     why = "--hosts: the head, 10.0.0.1:6379, has given no answer for 20 s"
     failing = SimpleNamespace(failing=lambda: why * (run / "metrics.jsonl").exists())
     fleet = SimpleNamespace(cluster=failing, check=lambda crew: "none", report=dict, prepare=no, close=no)
-    vars(fleet).update(
-        is_away=no, learner_away=no, cores=no, news=lambda: [lines.pop() for _ in lines[:]]
-    )
+    vars(fleet).update(is_away=no, learner_away=no, cores=no, news=lambda: [lines.pop() for _ in lines[:]])
     monkeypatch.setattr(cluster, "fleet_of", lambda options: fleet)
     given = {"env": "toy:catch", "network": "mlp", "hidden": (8,), "serial": True, "report_every": 0.1}
     result = polyplay.train("a2c", **given, steps=10**9, tensorboard=False, run=str(run))

@@ -116,7 +116,7 @@ def test_what_is_scheduled_is_its_learners_own_and_what_remains_of_the_run_comes
     there.keep_to_schedules(0.0, 1.0)
     there.set("remaining", 0.3)
     hyper.set("learning_rate", 0.5)
-    wire.both()
+    wire.both(INF)
     assert there.all() == {"learning_rate": 0.5, "entropy_cost": 0.2, "remaining": 0.3}
     assert hyper.all() == {"learning_rate": 0.5, "entropy_cost": 0.1, "remaining": 0.3}
 
@@ -127,7 +127,7 @@ def test_where_nobody_learns_all_hyperparameters_are_as_at_home():
     wire.seat("act")
     hyper.keep_to_schedules(0.0, 1.0)
     hyper.set("remaining", 0.4)
-    wire.out()
+    wire.out(INF)
     assert wire.twins[0].all() == hyper.all() == {"learning_rate": 1.0, "entropy_cost": 0.2, "remaining": 0.4}
 
 
