@@ -44,7 +44,7 @@ Arms = Mapping[str, tuple[str, Sequence[str]]]  # by name: --hosts, and other wo
 def train(*words: str) -> list[Row]:
     """Train; return the run's reports."""
     with tempfile.TemporaryDirectory() as where:
-        given = [*words, "--report-every", "1", "--no-tensorboard", "--quiet", "--run", f"{where}/run"]
+        given = [*words, "--report-every", "2", "--no-tensorboard", "--quiet", "--run", f"{where}/run"]
         subprocess.run([sys.executable, "-m", "polyplay", "train", *given], check=True, stdout=subprocess.DEVNULL)
         return list(read_lines(Path(where) / "run/metrics.jsonl"))
 
@@ -52,7 +52,7 @@ def train(*words: str) -> list[Row]:
 def rates(hosts: str, words: Sequence[str], seconds: float) -> Row:
     """A second of a run's last seconds: agent steps, updates and bytes; and its lag."""
     minutes = str(round((seconds + BEGIN + (4 * int(hosts[6:]) if hosts != "none" else 0)) / 60, 3))
-    rows = [row for row in train(*words, "--hosts", hosts, "--minutes", minutes) if row["updates"]][-int(seconds) :]
+    rows = [row for row in train(*words, "--hosts", hosts, "--minutes", minutes) if row["updates"]][-int(seconds / 2) :]
     passed = rows[-1]["wall_seconds"] - rows[0]["wall_seconds"]
     found = {what: (rows[-1][what] - rows[0][what]) / passed for what in ("steps", "updates")}
     lags = [row["lag_mean"] for row in rows if row["lag_mean"] is not None]
