@@ -274,8 +274,7 @@ CODE = """
 import shutil, sys
 from ray.cluster_utils import Cluster
 n, cores, folder = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3]
-few = {"num_cpus": cores, "object_store_memory": 80 * 2**20}
-few |= {"include_dashboard": False, "no_monitor": True}
+few = {"num_cpus": cores, "object_store_memory": 80 * 2**20, "include_dashboard": False, "no_monitor": True}
 cluster = Cluster(initialize_head=True, head_node_args={**few, "temp_dir": folder + "/ray"})
 for i in range(n):
     cluster.add_node(wait=False, node_name=f"local-{i + 1}", **few)
@@ -285,8 +284,9 @@ sys.stdin.read()
 cluster.shutdown()
 shutil.rmtree(folder, ignore_errors=True)
 """
-QUIET = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_worker_niceness": "0", "RAY_AUTH_MODE": "token"}
-QUIET |= dict.fromkeys(("RAY_enable_worker_prestart", "RAY_prestart_worker_first_driver"), "0")  # workers for others
+# no usage statistics, no workers that nobody asked for
+ZERO = "RAY_USAGE_STATS_ENABLED RAY_worker_niceness RAY_enable_worker_prestart RAY_prestart_worker_first_driver"
+QUIET = {"RAY_AUTH_MODE": "token", **dict.fromkeys(ZERO.split(), "0")}
 
 
 class LocalCluster:

@@ -139,8 +139,7 @@ class RemoteCrew:
     def about(self) -> dict[str, Any]:
         """Return the facts that the main process needs."""
         where = {"address": self.listener.getsockname()[:2], "pid": os.getpid(), "folder": str(self.root)}
-        gpus = Path("/proc/driver/nvidia/gpus")
-        has = {"memory": psutil.virtual_memory().total, "gpus": len(list(gpus.iterdir())) if gpus.is_dir() else 0}
+        has = {"memory": psutil.virtual_memory().total, "gpus": len([*Path("/proc/driver/nvidia/gpus").glob("*")])}
         return {**where, "cores": cores(), **has, "versions": needed_versions()}
 
     def open(self, data: bytes) -> None:
@@ -175,8 +174,7 @@ class RemoteCrew:
 
     def _start(self, value: dict[str, Any]) -> None:
         """Start a worker, in the receiving thread: all that it needs has arrived."""
-        number = value.pop("number")
-        call = self.calls.pop(number)
+        call = self.calls.pop(number := value.pop("number"))
         self.traffic.sit(RemoteSeat(**{**value, "held": tuple((i, end) for i, end in value["held"])}))
         pipe, theirs = connection.Pipe(duplex=False)
         runs = ForkedProcess(SERVER, as_process, (CloudPickled(call), theirs), f"{call.ctx.role} {call.ctx.index}")
