@@ -86,6 +86,34 @@ def cart() -> gym.Env:
     return gym.wrappers.DtypeObservation(env, np.float32)
 
 
+class LookAndSign(gym.Env):
+    """A Dict of a picture and a number: the right action is the side of a bright square, plus 2 if the number is
+    positive; 1 for each of 16 right ones. Random play scores 4.
+    """
+
+    observation_space = gym.spaces.Dict(
+        screen=gym.spaces.Box(0, 255, (24, 24, 3), np.uint8), sign=gym.spaces.Box(-1.0, 1.0, (1,))
+    )
+    action_space = gym.spaces.Discrete(4)
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict]:
+        super().reset(seed=seed)
+        self.steps = 0
+        return self._see(), {}
+
+    def _see(self) -> Any:
+        side, sign = self.np_random.integers(2), self.np_random.choice([-1.0, 1.0])
+        self.right = int(side) + 2 * int(sign > 0)
+        screen = self.np_random.integers(0, 60, (24, 24, 3), np.uint8)
+        row, column = int(self.np_random.integers(0, 18)), int(self.np_random.integers(0, 6)) + 12 * int(side)
+        screen[row : row + 6, column : column + 6, 1] = 220
+        return {"screen": screen, "sign": np.array([sign], np.float32)}
+
+    def step(self, action: int) -> tuple[Any, float, bool, bool, dict]:
+        reward, self.steps = float(action == self.right), self.steps + 1
+        return self._see(), reward, False, self.steps == 16, {}
+
+
 def repeat() -> gym.Env:
     """POPGym's memory task: say what was seen four steps ago."""
     from popgym.envs.repeat_previous import RepeatPreviousEasy

@@ -382,6 +382,7 @@ def _choose(page: Page, given: Mapping[str, object], source: str, file: OptionFi
     _check_length({**written, **given})
     name, base = _preset(page, {**written, **given})
     base, wishes = _presets.with_fastest(base, serial=bool({**written, **given}.get("serial")))
+    wishes |= _shown(page, name, base, {**written, **given})
     plain, options = page.Config(), replace_known(RunOptions(preset=name), wishes)
     sources = dict.fromkeys(types, "default")
     changed = {k for k, value in vars(base).items() if value != vars(plain)[k]}
@@ -418,6 +419,14 @@ def _preset(page: Page, given: Mapping[str, object]) -> tuple[str, Settings]:
     if automatic:
         name = _presets.choose(page, page.Config().env if env is None else env, **made)
     return name, _presets.settings(page, name, env, automatic, **made)
+
+
+def _shown(page: Page, name: str, base: Settings, given: Mapping[str, object]) -> dict[str, Any]:
+    """How the preset shows images, but for what is given; nothing, if it is given what an image is."""
+    if "images" in given or ":" in page.name:
+        return {}
+    made = how_made(replace_known(RunOptions(), {k: given[k] for k in ("env_kwargs", "env_options", "wrapper") if k in given}))
+    return _presets.shown_images(page, name, given.get("env", base.env), **made)
 
 
 HOW_MADE = ("env_kwargs", "env_options", "wrapper", "images", "stack", "grey", "size")

@@ -17,6 +17,7 @@ from itertools import product
 from typing import Any, get_type_hints
 
 from polyplay import systems
+from polyplay.core import tree
 from polyplay.core.errors import UserError
 from polyplay.core.machine import cores
 from polyplay.envs.atari import is_game
@@ -41,8 +42,10 @@ EXAMPLES = {  # what a domain's preset plays unless --env names something
     "box2d": "LunarLander-v3",
     "mujoco": "HalfCheetah-v5",
     "minigrid": "minigrid:MiniGrid-MemoryS7-v0",
+    "images": "CarRacing-v3",
 }
 CLIPPED = ("clip", "sign")
+LARGE, SIDE = 128, 84  # pixels of an image's smaller side: from which on it is shown smaller, and how large then
 SIDES = {"game:go": 19, "game:othello": 8}  # cells of a side, if a name has no size
 
 
@@ -68,7 +71,7 @@ def choose(page: Page, env: Any, **made: Any) -> str:
     if (spec := _described(env, **made)) is None:
         return where if where in there else plain
     if spec.image_leaves:  # presets for other domains are tuned for numbers
-        return plain
+        return "images" if "images" in there else plain
     if where in there:
         return where
     likeliest = "classic" if isinstance(spec.action, Discrete) else "mujoco"
@@ -138,7 +141,7 @@ def settings(page: Page, name: str, env: Any = None, automatic: bool = False, **
     section = dict(there[name])
     if automatic and env is not None and domain(env, **made) != name:
         section.pop("actions", None)  # of a likely kind: what its code does is no order here
-    like, own = section.pop("like", None), section.pop("envs", {}).get(env, {})
+    like, own, _ = section.pop("like", None), section.pop("envs", {}).get(env, {}), section.pop("shown", None)
     values = {"env": EXAMPLES.get(name), **section, **own} | ({} if env is None else {"env": env})
     values = {k: tuple(v) if isinstance(v, list) else v for k, v in values.items() if k != "source"}
     first = page.presets[like]() if like else page.Config()
@@ -151,6 +154,21 @@ def _beyond_atari(c: Any) -> Any:
     changes = {"network": "auto"} if "network" in known else {}
     changes |= {"reward": "none"} if vars(c).get("reward") in CLIPPED else {}
     return replace(c, **changes)
+
+
+def shown_images(page: Page, name: str, env: Any, **made: Any) -> dict[str, Any]:
+    """How a preset shows images, as the options of a run: what it says for this environment (`shown`), and images larger
+    than LARGE with a smaller side of SIDE pixels. made: as in `choose`.
+    """
+    if domain(env, **made) == "atari" or str(env).startswith(("toy:", "game:")):
+        return {}
+    if (spec := _described(env, **made)) is None or not spec.image_leaves or spec.seats > 1:
+        return {}
+    found: dict[str, Any] = dict(tuned(page).get(name, {}).get("shown", {}).get(env, {}))
+    sizes = {f.shape[1:] for path, f in tree.leaves(spec.obs) if path in spec.image_leaves}
+    if "size" not in found and len(sizes) == 1 and min(size := sizes.pop()) > LARGE:
+        found["size"] = "x".join(str(round(n * SIDE / min(size))) for n in size)
+    return found
 
 
 def with_fastest(c: Any, serial: bool) -> tuple[Any, dict[str, Any]]:
@@ -172,7 +190,7 @@ def warning(page: Page, name: str, env: Any, **made: Any) -> str:
     where, fits = domain(env, **made), name if name in tuned(page) else domain(settings(page, name).env)
     if where in (fits, "toy", "other") or str(env).startswith("game:"):
         return ""
-    if fits == "atari" and (spec := _described(env, **made)) is not None and spec.image_leaves:
+    if fits in ("atari", "images") and (spec := _described(env, **made)) is not None and spec.image_leaves:
         return ""  # both show images
     better = choose(page, env, **made)
     if better == name:

@@ -146,6 +146,7 @@ def resolved(name: str, **given):
 def test_every_section_is_of_known_fields_within_their_ranges_and_builds(name, domain):
     page, section = PAGES[name], dict(_presets.tuned(PAGES[name])[domain])
     assert section.pop("source")
+    section.pop("shown", None)
     types = flags.option_types(page.Config)
     for env in (None, *section.pop("envs", {})):
         c = _presets.settings(page, domain, env)
@@ -225,12 +226,32 @@ def test_a_preset_fits_the_observation_and_the_environment_is_made_once(monkeypa
     monkeypatch.setattr(process_pool, "describe", lambda envs: made.append(envs.title) or screens)
     screens = EnvSpec(Field((3, 96, 96), "uint8"), Discrete(3))
     with make.remembering():
-        assert _presets.choose(PAGES["ppo"], "CarRacing-v3") == "paper"
+        assert _presets.choose(PAGES["ppo"], "CarRacing-v3") == "images"
+        assert _presets.choose(PAGES["a2c"], "CarRacing-v3") == "paper"
         assert not _presets.warning(PAGES["ppo"], "paper", "CarRacing-v3")
-        assert _presets.choose(PAGES["ppo"], "LunarLander-v3", kwargs={"render_mode": "rgb_array"}) == "paper"
+        assert not _presets.warning(PAGES["ppo"], "images", "CarRacing-v3")
+        assert _presets.choose(PAGES["ppo"], "LunarLander-v3", kwargs={"render_mode": "rgb_array"}) == "images"
     assert made == ["CarRacing-v3", "LunarLander-v3"]
     assert Envs("CarRacing-v3", 1).spec is screens
     assert len(made) == 3, "afterwards nothing is remembered"
+
+
+@pytest.mark.parametrize(
+    ("shape", "given", "shown"),
+    [
+        ((3, 96, 96), {}, (0, False, None)),
+        ((3, 240, 320), {}, (0, False, "84x112")),
+        ((3, 240, 320), {"size": "120x160"}, (0, False, "120x160")),
+        ((3, 240, 320), {"images": "none"}, (0, False, None)),
+        ((3, 96, 96), {"env": "CarRacing-v3"}, (2, True, "64")),
+        ((3, 96, 96), {"env": "CarRacing-v3", "grey": False, "stack": 4}, (4, False, "64")),
+    ],
+)
+def test_large_images_are_shown_smaller_unless_their_size_is_given(shape, given, shown, monkeypatch):
+    spec = EnvSpec(Field(shape, "uint8"), Discrete(3), images=() if given.get("images") else None)
+    monkeypatch.setattr(process_pool, "describe", lambda envs: spec)
+    options = resolved("ppo", **{"env": "my:make", **given})[1]
+    assert (options.stack or 0, options.grey, options.size) == shown
 
 
 def test_actions_are_clipped_only_where_that_is_asked_for_or_a_preset_s_code_does_it():
