@@ -425,7 +425,9 @@ def _shown(page: Page, name: str, base: Settings, given: Mapping[str, object]) -
     """How the preset shows images, but for what is given; nothing, if it is given what an image is."""
     if "images" in given or ":" in page.name:
         return {}
-    made = how_made(replace_known(RunOptions(), {k: given[k] for k in ("env_kwargs", "env_options", "wrapper") if k in given}))
+    made = how_made(
+        replace_known(RunOptions(), {k: given[k] for k in ("env_kwargs", "env_options", "wrapper") if k in given})
+    )
     return _presets.shown_images(page, name, given.get("env", base.env), **made)
 
 
