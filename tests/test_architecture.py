@@ -34,8 +34,8 @@ BUDGET = {
     "workers": 2358,
     "workers/hosts": 1300,
     "population": 1510,
-    "systems": 1755,
-    "runs": 4151,
+    "systems": 1763,
+    "runs": 4156,
     "evaluation": 1480,
     "cli": 2481,
 }

@@ -425,9 +425,8 @@ def _shown(page: Page, name: str, base: Settings, given: Mapping[str, object]) -
     """How the preset shows images, but for what is given; nothing, if it is given what an image is."""
     if "images" in given or ":" in page.name:
         return {}
-    made = how_made(
-        replace_known(RunOptions(), {k: given[k] for k in ("env_kwargs", "env_options", "wrapper") if k in given})
-    )
+    own = {k: v for k, v in given.items() if k in HOW_MADE[:3]}
+    made = how_made(replace_known(RunOptions(), own))
     return _presets.shown_images(page, name, given.get("env", base.env), **made)
 
 

@@ -157,8 +157,8 @@ def _beyond_atari(c: Any) -> Any:
 
 
 def shown_images(page: Page, name: str, env: Any, **made: Any) -> dict[str, Any]:
-    """How a preset shows images, as the options of a run: what it says for this environment (`shown`), and images larger
-    than LARGE with a smaller side of SIDE pixels. made: as in `choose`.
+    """How a preset shows images, as the options of a run: what it says for this environment (`shown`), and images
+    larger than LARGE with a smaller side of SIDE pixels. made: as in `choose`.
     """
     if domain(env, **made) == "atari" or str(env).startswith(("toy:", "game:")):
         return {}
