@@ -3,8 +3,8 @@
 Needs `pip install 'gymnasium[box2d,mujoco,toy-text]' minigrid envpool vizdoom crafter dm-control shimmy popgym nasim
 flappy-bird-gymnasium highway-env mpe2 'mujoco<4'` beside Polyplay. Writes bench/results/third_party.md (and
 .json), which docs/start/your_environment.md shows. `--only` measures some rows again and keeps the others. A row has
-the mean return of the last 100 episodes of training, a curve of it, and the score of an evaluation. third_party.png shows
-the curves.
+the mean return of the last 100 episodes of training, a curve of it, and the score of an evaluation; third_party.png
+shows the curves.
 """
 
 from __future__ import annotations
