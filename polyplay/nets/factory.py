@@ -1,5 +1,6 @@
-"""Policies by name: `make(name, spec, ...)`, for Q-learning `make_values(name, spec, ...)`, for deterministic policies
-`make_deterministic(name, spec, ...)`, and `NetworkFactory`, which is what travels into workers.
+"""Policies by name: `make(name, spec, ...)`, for Q-learning `make_values(name, spec, ...)`, for Ape-X DPG
+`make_deterministic(name, spec, ...)`, for SAC and TD3 `make_critics(name, spec, ...)`, and `NetworkFactory`, which is
+what travels into workers.
 
 Names: auto, those of `NETS`, or "module:callable": a function of the EnvSpec (and options) that returns a
 Torso, which gets our head and core, or a whole Policy.
@@ -14,7 +15,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any
+from typing import Any, Literal, cast
 
 import torch
 
@@ -27,6 +28,7 @@ from polyplay.envs.process_state import outside
 from polyplay.envs.spaces import Box, Discrete, describe_fields, fields
 from polyplay.nets import action_heads, recurrent, torsos
 from polyplay.nets.actor_critic import ActorCritic, AuxiliaryHeads, EventRewards, Inputs
+from polyplay.nets.critics import CategoricalActor, CriticsNetwork, DeterministicActor, Flat, GaussianActor
 from polyplay.nets.device import set_precision
 from polyplay.nets.layers import CentredImages, Linear, SignedImages, outline, outlines
 from polyplay.nets.policy import BOUND, Normalize, Policy, PolicyFactory, ReturnScale, Torso
@@ -182,6 +184,40 @@ def make_deterministic(
     return DPGNetwork(space, torsos[0], torsos[1], (actor[-1], critic[-1]), init)
 
 
+def make_critics(
+    name: str | Builder,
+    spec: EnvSpec,
+    actor: str = "gaussian",
+    hidden: int | tuple[int, ...] = (256, 256),
+    activation: str = "relu",
+    init: str = "torch",
+    deviation: float = 0.1,
+    log_std: str = "clip",
+    **options: Any,
+) -> CriticsNetwork:
+    """An actor and critics for `spec`'s observations. Weights come from torch's global generator alone.
+
+    actor: gaussian or deterministic, of a bounded Box; of Discrete actions it is categorical. hidden: sizes of the layers
+    of the actor and of each critic, behind the trunk: with mlp the observations themselves, else the named network.
+    deviation: of the deterministic actor's noise. options: of CriticsNetwork. Raises UserError.
+    """
+    if activation != "relu":
+        raise UserError(f"--activation: {activation} given, allowed for actor and critics: relu")
+    title, build, init = _resolve(name, spec, init)
+    known, hidden = _auto(spec) if name == "auto" else name, (hidden,) if isinstance(hidden, int) else hidden
+    trunk = Flat(spec) if known == "mlp" else _torso(build, title, spec, {}, "here a torso is needed")
+    if isinstance(spec.action, Discrete):
+        return CriticsNetwork(trunk, CategoricalActor(spec.action), hidden, **options)
+    space = cast("Box", spec.action)
+    head = GaussianActor(space, log_std) if actor == "gaussian" else DeterministicActor(space, deviation)
+    return CriticsNetwork(trunk, head, hidden, **options)
+
+
+MAKERS: dict[str, Callable[..., Policy]] = {
+    "policy": make, "values": make_values, "deterministic": make_deterministic, "critics": make_critics
+}  # fmt: skip
+
+
 def _torso(build: Builder, title: str, spec: EnvSpec, options: Mapping[str, Any], need: str) -> Torso:
     """A torso. Raises UserError, for a whole policy too."""
     torso = _made(build, title, spec, options)
@@ -204,16 +240,15 @@ def _inputs(how: str, spec: EnvSpec, torso: Torso, bound: float = BOUND) -> Inpu
 
 @dataclass(frozen=True)
 class NetworkFactory(PolicyFactory):
-    """`make`'s arguments, or with `values` `make_values`'s, or with `deterministic` `make_deterministic`'s; calling it
-    makes the policy. Workers get this, never pickled weights. Option `exact`: a row has the same bits in every batch
+    """Arguments of `make`, or by `kind` of `make_values`, `make_deterministic` or `make_critics`; calling it makes the
+    policy. Workers get this, never pickled weights. Option `exact`: a row has the same bits in every batch
     (layers.Linear), which costs most where one lane acts.
     """
 
     name: str | Builder
     spec: EnvSpec
     options: Mapping[str, Any] = field(default_factory=dict)
-    values: bool = False
-    deterministic: bool = False
+    kind: Literal["policy", "values", "deterministic", "critics"] = "policy"
 
     def __post_init__(self) -> None:
         # a network does not depend on how long a step takes, which is another time in each run
@@ -235,13 +270,11 @@ class NetworkFactory(PolicyFactory):
             try_unroll(policy, user_modules.title(self.name), self.spec)
 
     def _make(self) -> Policy:
-        build: Callable[..., Policy] = make_values if self.values else make
-        build = make_deterministic if self.deterministic else build
         name, layers = read_layers(self.name, self.spec)
-        if self.deterministic and "hidden" in layers:
+        if self.kind == "deterministic" and "hidden" in layers:
             raise UserError("--hidden: given, but actor and critic have the sizes that follow from --width: use that")
         options = {k: v for k, v in self.options.items() if k != "exact"}
-        policy = build(name, self.spec, **options, **layers)
+        policy = MAKERS[self.kind](name, self.spec, **options, **layers)
         for layer in policy.modules():
             if isinstance(layer, Linear | recurrent.Core):
                 layer.exact = self.options.get("exact", True)
@@ -249,7 +282,7 @@ class NetworkFactory(PolicyFactory):
 
     @property
     def scales_actions(self) -> bool:
-        return self.deterministic or self.options.get("actions", "scale") == "scale"
+        return self.kind in ("deterministic", "critics") or self.options.get("actions", "scale") == "scale"
 
     @property
     def title(self) -> str:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from abc import abstractmethod
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, cast
 
 import numpy as np
@@ -21,8 +21,9 @@ from polyplay.core.compiled import compiled
 from polyplay.core.tree import Batch, Spec, Tree
 from polyplay.nets.action_heads import EPS, NEVER, Categorical, Gaussian, MultiCategorical
 from polyplay.nets.actor_critic import ActorCritic, TorsoPolicy
+from polyplay.nets.critics import LOG_STD, CriticsNetwork, DeterministicActor, Flat, GaussianActor
 from polyplay.nets.layers import FlatLeaves, Linear
-from polyplay.nets.policy import LEAST, TINY, Normalize, Player, RunningMoments
+from polyplay.nets.policy import LEAST, TINY, Normalize, Player, Policy, RunningMoments
 from polyplay.nets.q_network import DPGNetwork, QHead, QNetwork, epsilon_greedy_loop, support
 from polyplay.nets.recurrent import Core, GRUCell, LSTMCell
 from polyplay.nets.torsos import MLP, SeparateMLPs
@@ -42,7 +43,7 @@ def fast_player(policy: Player) -> ArrayPlayer | None:
     Its weights must stay where they are: bind it (weights.params.FlatParams) before.
     """
     make = PLAYERS.get(type(policy))
-    if make is None or not _is_plain(cast("TorsoPolicy", policy)):
+    if make is None or not _is_plain(cast("Policy", policy)):
         return None
     try:
         return make(policy)
@@ -54,10 +55,10 @@ class _Unknown(Exception):
     """A part of the network is of another type."""
 
 
-def _is_plain(policy: TorsoPolicy) -> bool:
+def _is_plain(policy: Policy) -> bool:
     """Whether all numbers are float32 on the CPU, and all features go through the core."""
     own = all(x.device.type == "cpu" and x.dtype == torch.float32 for x in policy.parameters())
-    return own and not (policy.bf16 or policy.units)
+    return own and not (policy.bf16 or (isinstance(policy, TorsoPolicy) and policy.units))
 
 
 # Layers. NumPy's BLAS begins threads of its own for larger products, which would spin beside the run's: those are
@@ -83,10 +84,14 @@ def _dense(layer: nn.Module, activation: nn.Module | None) -> Layer:
     if type(layer) not in (Linear, nn.Linear):
         raise _Unknown
     layer = cast("nn.Linear", layer)
-    weight = layer.weight.detach()
-    bias = np.zeros(len(weight), np.float32) if layer.bias is None else _array(layer.bias)
-    turned, wide, size = weight.numpy().T, weight.t(), weight.numel()
-    least, most = 1 + (size > VECTOR), (VECTOR if len(weight) == 1 else PRODUCT) // size  # rows
+    bias = np.zeros(len(layer.weight), np.float32) if layer.bias is None else _array(layer.bias)
+    return _matrix(layer.weight.detach().t(), bias, activation)
+
+
+def _matrix(weight: Tensor, bias: np.ndarray, activation: nn.Module | None) -> Layer:
+    """x·W + b of W [n, m], and what follows it."""
+    wide, turned, size = weight.detach(), weight.detach().numpy(), weight.numel()
+    least, most = 1 + (size > VECTOR), (VECTOR if weight.shape[1] == 1 else PRODUCT) // size  # rows
     cut, curved = type(activation) is nn.ReLU, type(activation) is nn.Tanh
 
     def apply(x: np.ndarray) -> np.ndarray:
@@ -132,13 +137,17 @@ def _read(torso: MLP, inputs: Any) -> Read:
     if inputs is not None and (type(inputs) is not Normalize or any(inputs.sets)):
         raise _Unknown
     moments = {} if inputs is None else dict(zip(inputs.paths, inputs.moments, strict=True))
-    leaves = {path: _leaf(path, n, torso.flat, moments.get(path)) for path, n in torso.leaves}
+    return _read_leaves(torso.leaves, torso.flat, moments)
+
+
+def _read_leaves(of: list[tuple[str, Any]], flat: FlatLeaves, moments: Mapping[str, Any]) -> Read:
+    leaves = {path: _leaf(path, n, flat, moments.get(path)) for path, n in of}
     if list(leaves) == [""]:
         return leaves[""]
 
     def read(obs: Tree) -> np.ndarray:
-        flat = dict(tree.leaves(obs))
-        return np.concatenate([leaf(flat[path]) for path, leaf in leaves.items()], 1)
+        found = dict(tree.leaves(obs))
+        return np.concatenate([leaf(found[path]) for path, leaf in leaves.items()], 1)
 
     return read
 
@@ -475,8 +484,51 @@ class _DeterministicPlayer(_NetworkPlayer):
         return _through(self.judge, np.concatenate([features, inner], 1))[:, 0]
 
 
+class _CriticsPlayer(ArrayPlayer):
+    """Of SAC's and TD3's networks: the actor alone."""
+
+    def __init__(self, policy: CriticsNetwork):
+        trunk, head = policy.trunk, policy.head
+        if type(trunk) is not Flat or type(head) not in (GaussianActor, DeterministicActor) or policy.values:
+            raise _Unknown
+        self.policy, self.noise, self.size = policy, policy.noise, head.size
+        self.read = _read_leaves([(path, n) for path, n, _ in trunk.leaves], trunk.flat, {})
+        self.layers = [_matrix(w[0], _array(b[0, 0]), policy.actor.last(i)) for i, (w, b) in enumerate(policy.actor.pairs())]
+        self.shape, self.gaussian = head.shape, isinstance(head, GaussianActor)
+        self.tanh_std = self.gaussian and head.log_std == "tanh"
+        self.deviation = np.float32(0.0 if self.gaussian else head.deviation)
+        self.low, self.high = _array(head.low), _array(head.high)
+        self.middle, self.half = self.low / 2 + self.high / 2, self.high / 2 - self.low / 2
+
+    @np.errstate(all="ignore")
+    def act(self, step: Batch, state: Batch) -> tuple[Batch, Batch]:
+        """See CriticsNetwork.act."""
+        raw, noise, epsilon = _through(self.layers, self.read(step["obs"])), step.get("noise"), step.get("epsilon")
+        y = np.tanh(self._drawn(raw, noise)) if self.gaussian or noise is None else self._moved(raw, noise)
+        if noise is not None and epsilon is not None:
+            y = np.where(epsilon[:, None] >= ONE, TWO * noise - ONE, y)
+        action = np.minimum(np.maximum(self.middle + self.half * y, self.low), self.high)
+        return {"action": action.reshape(len(raw), *self.shape)}, {}
+
+    def _drawn(self, raw: np.ndarray, noise: np.ndarray | None) -> np.ndarray:
+        """What tanh is taken of."""
+        mean, log_std = raw[:, : self.size], raw[:, self.size :]
+        if noise is None:
+            return mean
+        low, high = LOG_STD
+        std = np.exp(-5.0 + 3.5 * (np.tanh(log_std) + ONE) if self.tanh_std else np.clip(log_std, low, high))
+        return mean + std.astype(np.float32) * _normal(noise)
+
+    def _moved(self, raw: np.ndarray, noise: np.ndarray) -> np.ndarray:
+        return np.clip(np.tanh(raw) + self.deviation * _normal(noise), -ONE, ONE)
+
+    def spec(self) -> Spec:
+        return self.policy.spec()
+
+
 PLAYERS: dict[type[Player], Callable[[Any], ArrayPlayer]] = {
     ActorCritic: _ActorCriticPlayer,
     QNetwork: _ValuePlayer,
     DPGNetwork: _DeterministicPlayer,
+    CriticsNetwork: _CriticsPlayer,
 }

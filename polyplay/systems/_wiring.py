@@ -215,6 +215,30 @@ def dpg_envs(c: Any, crew: Crew) -> Envs:
     return envs
 
 
+def critics_envs(c: Any, crew: Crew, discrete: bool = False) -> Envs:
+    """The environments of SAC and TD3. discrete: allowed too. Raises UserError: other actions than they need."""
+    envs = Envs(c.env, c.lanes, workers=1, **crew.env_defaults)
+    flaw = rules.deterministic_flaw(envs.spec.action)
+    allowed = discrete and not rules.values_flaw(envs.spec.action)
+    check_actions(c, envs, "bounded real" + " or discrete" * discrete, "" if allowed else flaw)
+    return envs
+
+
+def critics_network(c: Any, envs: Envs, **options: Any) -> NetworkFactory:
+    """An actor and critics, as c says."""
+    return NetworkFactory(c.network, envs.spec, {"exact": envs.lanes > 1, **options}, "critics")
+
+
+def entropy_target(c: Any, envs: Envs) -> float:
+    """The entropy that SAC's actor keeps near to, in nats: c.entropy, or −dim of a Box (Haarnoja et al. 2018b), 0.89 of
+    the largest of discrete actions (CleanRL; Christodoulou 2019 has 0.98).
+    """
+    action = envs.spec.action
+    if c.entropy is not None:
+        return float(c.entropy)
+    return 0.89 * math.log(action.n) if isinstance(action, spaces.Discrete) else -float(math.prod(action.shape))
+
+
 def check_actions(c: Any, envs: Envs, needs: str, flaw: str) -> None:
     """Raises UserError where there is a `flaw` of the environment's actions; needs: what actions the system needs."""
     if flaw:
@@ -231,7 +255,7 @@ def q_network(c: Any, envs: Envs, **options: Any) -> NetworkFactory:
     """
     check_actions(c, envs, "discrete", rules.values_flaw(envs.spec.action))
     given = {"inputs": c.inputs, "exact": envs.lanes > 1}
-    return NetworkFactory(c.network, envs.spec, {**given, **options}, values=True)
+    return NetworkFactory(c.network, envs.spec, {**given, **options}, "values")
 
 
 def game_queue(board: Game, players: int) -> RolloutQueue:

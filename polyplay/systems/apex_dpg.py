@@ -57,7 +57,7 @@ def build(c: Config, crew: Crew) -> System:
     envs = dpg_envs(c, crew)  # the lanes of one actor; refuses actions that are no bounded real numbers
     # two networks without common layers, of two hidden layers each, as one module
     critic, actor = (c.width, 3 * c.width // 4), (3 * c.width // 4, c.width // 2)
-    policy = NetworkFactory(c.network, envs.spec, {"critic": critic, "actor": actor}, deterministic=True)
+    policy = NetworkFactory(c.network, envs.spec, {"critic": critic, "actor": actor}, "deterministic")
     loss = DPGLoss(clip=c.dqda_clip, saturation_cost=c.saturation_cost, reward_scale=c.reward_scale)
     update, target = averaged(OptimizerSpec(c.optimizer), c.learners), TargetNetwork(every=c.target_update)
     hyper = Hyperparameters(learning_rate=c.learning_rate)

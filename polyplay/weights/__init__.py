@@ -1,6 +1,6 @@
 """The weights of an agent as one flat vector: how versions are published and pulled, how gradients reach them."""
 
-from polyplay.weights.optimizers import OptimizerSpec
+from polyplay.weights.optimizers import OptimizerSpec, parts_of
 from polyplay.weights.parameter_server import ParameterServer, serve_parameters
 from polyplay.weights.params import AgentParams, Params, param_sizes
 from polyplay.weights.update import AllReduce, Chunked, Hogwild, Local, averaged

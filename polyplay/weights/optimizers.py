@@ -17,7 +17,7 @@ import inspect
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -102,6 +102,46 @@ class Adam(OwnOptimizer):
             amsgrad=False,
             maximize=False,
         )
+
+
+@dataclass(frozen=True)
+class OptimizerPart:
+    """A part of the weights, `size` of them in the order of the vector: its learning rate is `rate` times the
+    optimizer's, and it makes a step in every `every`-th update.
+    """
+
+    size: int
+    rate: float = 1.0
+    every: int = 1
+
+
+def parts_of(network: torch.nn.Module, **parts: tuple[float, int]) -> tuple[OptimizerPart, ...]:
+    """Parts of a network's weights: (rate, every) by the name of a child, (1, 1) for the others. (): all are (1, 1)."""
+    found = list[OptimizerPart]()
+    for name, x in network.named_parameters():
+        own = OptimizerPart(x.numel(), *parts.get(name.partition(".")[0], (1.0, 1)))
+        if found and (found[-1].rate, found[-1].every) == (own.rate, own.every):
+            own = replace(own, size=found.pop().size + own.size)
+        found.append(own)
+    return tuple(found) if any((part.rate, part.every) != (1.0, 1) for part in found) else ()
+
+
+class PartsAdam(Adam):
+    """Adam of parts with learning rates and periods of their own. A part's step counts its own updates."""
+
+    def __init__(self, params: Iterable[Tensor], lr: float, eps: float, parts: tuple[OptimizerPart, ...]):
+        self.parts = parts
+        super().__init__(params, lr, eps)
+
+    def update(self, p: Tensor, grad: Tensor, state: State, group: Group) -> None:
+        updates, at = int(state["step"].add_(1)), 0
+        for part in self.parts:
+            own, at = slice(at, at + part.size), at + part.size
+            if updates % part.every == 0:
+                statistics = {name: state[name][own] for name in ("exp_avg", "exp_avg_sq")}
+                steps = torch.tensor(updates // part.every - 1.0)
+                rate = {**group, "lr": group["lr"] * part.rate}
+                super().update(p[own], grad[own], {"step": steps, **statistics}, rate)
 
 
 class ClippedAdam(Adam):
@@ -331,6 +371,7 @@ class OptimizerSpec:
     clip: float = 0.0
     momentum: float = 0.9  # SGD's
     l2: float = 0.0  # SGD's c of c·‖θ‖² in the loss: 2c·θ is added to the gradient
+    parts: tuple[OptimizerPart, ...] = ()  # of all weights, Adam's, where their rates or periods differ
     own: Make | None = field(default=None, init=False, repr=False)  # a user's
     statistics: tuple[str, ...] = field(default=(), init=False, repr=False)  # what it keeps per weight
 
@@ -344,6 +385,9 @@ class OptimizerSpec:
             found = try_own(own, self.title)
             object.__setattr__(self, "own", own)
         object.__setattr__(self, "statistics", found)
+        if self.parts and name != "adam":
+            given = f"--optimizer: {self.title} given, but parts of the network have learning rates or periods of their own"
+            raise UserError(f"{given}; allowed: adam")
 
     @property
     def title(self) -> str:
@@ -361,6 +405,8 @@ class OptimizerSpec:
             return begin_own(self.own, parameter, lr)
         if self.name == "sgd":
             return SGD([parameter], lr, self.momentum, 2 * self.l2)
+        if self.parts:
+            return PartsAdam([parameter], lr, self.eps, self.parts)
         if self.name in ("adam", "adam_clipped"):
             return (Adam if self.name == "adam" else ClippedAdam)([parameter], lr, self.eps)
         return RMSProp([parameter], FLAVOURS[str(self.name)], lr, self.decay, self.eps)
@@ -386,6 +432,7 @@ def pure_step(
     if spec.clip:
         grad = grad * (spec.clip / (norm + 1e-6)).clamp(max=1.0)
     step = _pure_sgd if spec.name == "sgd" else _pure_adam if str(spec.name).startswith("adam") else _pure_rmsprop
+    step = _pure_parts if spec.parts else step
     after, finite = step(spec, weights, grad, state, rate), norm.isfinite()
     made = [torch.where(finite, new, old) for new, old in zip(after, (weights, *state), strict=True)]
     return made[0], made[1:], norm
@@ -404,6 +451,22 @@ def _pure_adam(
         grad = torch.maximum(torch.minimum(grad, REACH * deviation), -REACH * deviation)
     mean = mean + (1.0 - beta1) * (grad - mean)
     return [weights - (rate / first).float() * mean / (deviation + spec.eps), steps, mean, square]
+
+
+def _pure_parts(
+    spec: OptimizerSpec, weights: Tensor, grad: Tensor, state: Sequence[Tensor], rate: Tensor
+) -> list[Tensor]:
+    """As PartsAdam."""
+    updates, sizes = state[0] + 1, [part.size for part in spec.parts]
+    columns = zip(*(x.split(sizes) for x in (weights, grad, *state[1:])), strict=True)
+    made = list[list[Tensor]]()
+    for part, (own, slope, mean, square) in zip(spec.parts, columns, strict=True):
+        turn = updates % part.every == 0
+        steps = (updates / part.every).floor().clamp_min(1.0) - 1
+        new = _pure_adam(spec, own, slope, (steps, mean, square), rate * part.rate)
+        made.append([torch.where(turn, x, y) for x, y in zip((new[0], *new[2:]), (own, mean, square), strict=True)])
+    weights, mean, square = (torch.cat(column) for column in zip(*made, strict=True))
+    return [weights, updates, mean, square]
 
 
 def _pure_rmsprop(

@@ -7,7 +7,7 @@ from typing import Any
 from tests.games.traits import NAME as TRAITS
 
 VALUES = ("accel_dqn", "apex", "dqn", "gorila", "r2d2", "rainbow")  # of Discrete actions alone
-REAL = ("apex_dpg",)  # of a bounded Box alone
+REAL = ("apex_dpg", "sac", "td3")  # of a bounded Box alone
 QUIET: Any = {"network": "mlp", "tensorboard": False, "report_every": 0.5}
 ADAM: Any = {**QUIET, "optimizer": "adam", "optimizer_eps": 1e-5}
 ON: Any = {**ADAM, "env": "toy:catch", "anneal": "constant"}

@@ -1,0 +1,211 @@
+"""Losses of SAC and TD3, and the functions that they are made of.
+
+batch  transitions of a replay's `sample()`, as tensors: "obs" [2, B, …] of s_t and s_{t+n}, "action" [B, …] in the
+       environment's units, "return" and "discount" [B] (value_losses.td_target), "weight" [B] where there is one
+q      values [n, B] of n critics, in units of reward; with discrete actions [n, B, A]
+logp   log π of an action [B], in nats, of y in −1 … 1 and not of the environment's units
+
+The terms of a loss share no weights: the critics' gradient stops at the actor and the other way round, so that one
+backward pass and one step of the optimizer are what the papers do in three.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from polyplay.core import tree
+from polyplay.core.errors import Count, NonNegative
+from polyplay.core.tree import Batch
+from polyplay.learning.losses import Hyper, Key, Loss, LossOutput, check_shapes, importance_weight, metrics_of
+from polyplay.learning.value_losses import td_target
+from polyplay.nets.critics import CriticsNetwork
+
+METRICS = ("loss", "critic_loss", "actor_loss", "q_mean", "target_mean", "td_abs", "weight_mean")
+
+
+def soft_value(q: Tensor, logp: Tensor, alpha: Tensor) -> Tensor:
+    """V(s) = min_j Q_j(s, a) − α·log π(a|s) [B], of one action a drawn from π (Haarnoja et al. 2018b, equations 3 and
+    5): q [n, B], logp [B], alpha [] or [1]. Raises ValueError for shapes that do not fit.
+    """
+    check_shapes(q.ndim == 2 and q.shape[1:] == logp.shape, "q must be [n, B], logp [B]", q, logp)
+    return q.amin(0) - alpha * logp
+
+
+def soft_value_discrete(q: Tensor, log_probs: Tensor, alpha: Tensor) -> Tensor:
+    """V(s) = Σ_a π(a|s)·(min_j Q_j(s, a) − α·log π(a|s)) [B], of all actions (Christodoulou 2019, equation 10): q [n,
+    B, A], log_probs [B, A], −∞ for actions that are not legal. Raises ValueError for shapes that do not fit.
+    """
+    fit = q.ndim == 3 and q.shape[1:] == log_probs.shape
+    check_shapes(fit, "q must be [n, B, A], log_probs [B, A]", q, log_probs)
+    legal = log_probs > -torch.inf
+    inner = q.amin(0) - alpha * torch.where(legal, log_probs, 0.0)
+    return torch.where(legal, log_probs.exp() * inner, 0.0).sum(-1)
+
+
+def critic_loss(q: Tensor, goal: Tensor, weight: Tensor) -> Tensor:
+    """Σ_j mean_b w·½·(Q_j − y)² [], of q [n, B], targets y [B] and importance weights [B]. Raises ValueError for shapes
+    that do not fit.
+    """
+    fit = q.ndim == 2 and q.shape[1:] == goal.shape == weight.shape
+    check_shapes(fit, "q must be [n, B], goal and weight [B]", q, goal, weight)
+    return 0.5 * (weight * (q - goal).square()).mean(1).sum()
+
+
+def temperature_loss(log_alpha: Tensor, logp: Tensor, entropy: float) -> Tensor:
+    """−log α·mean(log π + H̄) [], with the mean as a constant (Haarnoja et al. 2018b, equation 18, in log α): one step
+    raises α where the entropy −log π is below H̄. log_alpha [1], logp [B]. Raises ValueError for shapes.
+    """
+    fit = log_alpha.shape == (1,) and logp.ndim == 1
+    check_shapes(fit, "log_alpha must be [1], logp [B]", log_alpha, logp)
+    return -(log_alpha * (logp.detach().mean() + entropy)).sum()
+
+
+def smoothed(y: Tensor, z: Tensor, deviation: float, bound: float) -> Tensor:
+    """TD3's target action clip(μ⁻(s') + clip(σ·z, ±bound), ±1) [B, size], of y, z [B, size] (Fujimoto et al. 2018,
+    equation 14), in half ranges. Raises ValueError for shapes that do not fit.
+    """
+    check_shapes(y.ndim == 2 and y.shape == z.shape, "y and z must be one [B, size]", y, z)
+    return (y + (deviation * z).clamp(-bound, bound)).clamp(-1.0, 1.0)
+
+
+def _measured(loss: Loss, values: tuple[Tensor, ...], q: Tensor, goal: Tensor, weight: Tensor) -> LossOutput:
+    """What a loss gives: values are its numbers by name, but for what can be said of q [n, B] and y [B]."""
+    size = (q.detach() - goal).abs().mean(0)
+
+    def measure() -> Iterable[tuple[str, Tensor]]:
+        means = (x.mean() for x in (q, goal, size, weight))
+        return zip(loss.metrics, (*values[:3], *means, *values[3:]), strict=True)
+
+    return LossOutput(values[0], metrics_of(measure), size)
+
+
+@dataclass(frozen=True)
+class SACLoss(Loss):
+    """Soft actor-critic (Haarnoja et al. 2018b, v2), means over the batch of three terms:
+
+    critics      Σ_j w·½(Q_j(s, a) − y)², y = G + D·(min_j Q⁻_j(s', a') − α·log π(a'|s')), a' ~ π(s')
+    actor        α·log π(ã|s) − min_j Q_j(s, ã), ã ~ π(s), whose gradient goes through ã
+    temperature  −log α·(log π(ã|s) + H̄)
+
+    size: numbers of an action, or the number of discrete actions. entropy: H̄ in nats. alpha: a fixed temperature; 0: it
+    is learned. Of discrete actions all expectations are sums over the actions (Christodoulou 2019). The priority is the
+    mean of |δ| over the critics. Metrics: "entropy" is −log π.
+    """
+
+    size: Count
+    entropy: float
+    alpha: NonNegative = 0.0
+
+    metrics = (*METRICS, "alpha", "entropy")
+    divisible = True
+
+    def noise(self, policy: CriticsNetwork, batch: Batch, key: Key) -> Batch:
+        """Standard normal numbers of the actions at s and s'."""
+        if policy.discrete:
+            return {}
+        z = np.random.default_rng(key).standard_normal((2, len(batch["return"]), self.size), np.float32)
+        return {"z": z[0], "z_then": z[1]}
+
+    def __call__(
+        self, policy: CriticsNetwork, target: CriticsNetwork, batch: Batch, state: Batch, hyper: Hyper
+    ) -> LossOutput:
+        now, then = (tree.map(lambda x, i=i: x[i], batch["obs"]) for i in (0, 1))
+        alpha = self._temperature(policy)
+        features = policy.trunk(now)
+        score = self._discrete if policy.discrete else self._continuous
+        q, ahead, actor, logp = score(policy, target, features, then, batch, alpha)
+        goal = td_target(batch["return"], batch["discount"], ahead)
+        weight = importance_weight(batch, goal)
+        critic = critic_loss(q, goal, weight)
+        loss = critic + actor
+        if policy.log_alpha is not None and not self.alpha:
+            loss = loss + temperature_loss(policy.log_alpha, logp, self.entropy)
+        return _measured(self, (loss, critic, actor, alpha.mean(), -logp.mean()), q, goal, weight)
+
+    def _temperature(self, policy: CriticsNetwork) -> Tensor:
+        if policy.log_alpha is None or self.alpha:
+            return torch.tensor(self.alpha)
+        return policy.log_alpha.detach().exp()
+
+    def _continuous(
+        self, policy: CriticsNetwork, target: CriticsNetwork, features: Tensor, then: Batch, batch: Batch, alpha: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """q [n, B], V(s') [B], the actor's loss [], log π of ã [B]."""
+        with torch.no_grad():
+            y, logp = policy.head.sample(policy.raw(policy.trunk(then)), batch["z_then"])
+            ahead = soft_value(target.q(target.trunk(then), y), logp, alpha)
+        q = policy.q(features, policy.head.inner(batch["action"]))
+        y, logp = policy.head.sample(policy.raw(features), batch["z"])
+        actor = (alpha * logp - policy.q(features.detach(), y, frozen=True).amin(0)).mean()
+        return q, ahead, actor, logp
+
+    def _discrete(
+        self, policy: CriticsNetwork, target: CriticsNetwork, features: Tensor, then: Batch, batch: Batch, alpha: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """The same for discrete actions; log π is its mean under π."""
+        masks = batch.get("mask")
+        with torch.no_grad():
+            after = _log_probs(policy.raw(policy.trunk(then)), None if masks is None else masks[1])
+            ahead = soft_value_discrete(target.critics(target.trunk(then)), after, alpha)
+        values = policy.critics(features)
+        q = values.gather(-1, batch["action"].long().expand(len(values), -1).unsqueeze(-1)).squeeze(-1)
+        log_probs = _log_probs(policy.raw(features), None if masks is None else masks[0])
+        actor = -soft_value_discrete(values.detach(), log_probs, alpha).mean()
+        legal = log_probs > -torch.inf
+        return q, ahead, actor, torch.where(legal, log_probs.exp() * log_probs, 0.0).sum(-1)
+
+
+def _log_probs(raw: Tensor, mask: Tensor | None) -> Tensor:
+    """log π [B, A] of logits; −∞ where an action is not legal."""
+    return (raw if mask is None else raw.masked_fill(~mask, -torch.inf)).log_softmax(-1)
+
+
+@dataclass(frozen=True)
+class TD3Loss(Loss):
+    """TD3 (Fujimoto et al. 2018), means over the batch of two terms:
+
+    critics  Σ_j w·½(Q_j(s, a) − y)², y = G + D·min_j Q⁻_j(s', a'), a' = clip(μ⁻(s') + clip(σ·z, ±bound), ±1)
+    actor    −Q_1(s, μ(s)), in every `delay`-th update
+
+    In the others the actor has no gradient; its optimizer makes no step there (OptimizerSpec.parts), and target
+    networks move when it does (TargetNetwork). One critic, delay 1 and no smoothing is DDPG (Lillicrap et al. 2016).
+    size: numbers of an action. The priority is the mean of |δ| over the critics.
+    """
+
+    size: Count
+    smoothing: NonNegative = 0.2
+    bound: NonNegative = 0.5
+    delay: Count = 2
+
+    metrics = METRICS
+    divisible = True
+
+    def noise(self, policy: CriticsNetwork, batch: Batch, key: Key) -> Batch:
+        """Standard normal numbers of the smoothing, and in updates that change the actor a number that says so."""
+        found: Batch = {}
+        if self.smoothing:
+            found["z"] = np.random.default_rng(key).standard_normal((len(batch["return"]), self.size), np.float32)
+        if (key[2] + 1) % self.delay == 0:
+            found["actor"] = np.ones(len(batch["return"]), np.float32)
+        return found
+
+    def __call__(
+        self, policy: CriticsNetwork, target: CriticsNetwork, batch: Batch, state: Batch, hyper: Hyper
+    ) -> LossOutput:
+        now, then = (tree.map(lambda x, i=i: x[i], batch["obs"]) for i in (0, 1))
+        with torch.no_grad():
+            ahead = target.trunk(then)
+            y = target.raw(ahead).tanh()
+            y = smoothed(y, batch["z"], self.smoothing, self.bound) if self.smoothing else y
+            goal = td_target(batch["return"], batch["discount"], target.q(ahead, y).amin(0))
+        features, weight = policy.trunk(now), importance_weight(batch, goal)
+        q = policy.q(features, policy.head.inner(batch["action"]))
+        critic, actor = critic_loss(q, goal, weight), torch.zeros(())
+        if "actor" in batch:
+            actor = -policy.first_q(features.detach(), policy.raw(features).tanh()).mean()
+        return _measured(self, (critic + actor, critic, actor), q, goal, weight)

@@ -1,0 +1,66 @@
+"""Soft actor-critic (Haarnoja et al. 2018b): the actor keeps its entropy near a target; two critics, whose least counts.
+
+replica:  envs ─► actor π ─► transitions ─► Replay ─► `ratio` draws per step: critics, actor, temperature ─► update
+                    ▲                                   ▲ target critics                                       │
+                    └────────── same weights ───────────┴── moved by τ of the way in every update ◄────────────┘
+"""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from polyplay.acting import LinearEpsilon
+from polyplay.buffers import REPLAY_METRICS, Proportional, Replay
+from polyplay.core.errors import Count, Fraction, NonNegative, Positive, Whole
+from polyplay.learning import Hyperparameters, Inline, LearnerSpec, Replayed, SACLoss, TargetNetwork, learn
+from polyplay.systems import System
+from polyplay.systems._wiring import critics_envs, critics_network, entropy_target
+from polyplay.weights import Local, OptimizerSpec, parts_of
+from polyplay.workers.crew import Crew
+
+
+@dataclass(frozen=True)
+class Config:
+    """Defaults: the paper's, version 2. Actions are a bounded Box, or discrete (Christodoulou 2019)."""
+
+    env: str = "Pendulum-v1"  # environment: a Gymnasium id, module:callable, or toy:NAME
+    lanes: Count = 1  # parallel environments (num-envs)
+    unroll: Count = 1  # agent steps per lane between updates
+    gamma: Fraction = 0.99  # discount
+    n_step: Count = 1  # n of n-step returns: rewards summed before bootstrapping
+    network: str = "auto"  # auto (mlp for vectors, convolutions for images), or module:callable; --hidden 256 256: sizes
+    critics: Count = 2  # critics, whose least value is the target
+    log_std: Literal["clip", "tanh"] = "clip"  # how log σ is bounded: clipped to −20 … 2, or by tanh to −5 … 2
+    alpha: NonNegative = 0.0  # a fixed temperature; 0: it is learned
+    entropy: float | None = None  # target of the entropy in nats; none: −dim of a Box, 0.89·ln |A| of discrete actions
+    tau: Fraction = 0.005  # how far an update of the target network moves it
+    target_update: Count = 1  # updates between two updates of the target network
+    batch: Count = 256  # transitions in one update
+    ratio: Positive = 256.0  # transitions drawn per agent step: one update per step
+    capacity: Count = 1_000_000  # transitions in the replay
+    learning_starts: Whole = 10_000  # agent steps before the first update; their actions are uniform
+    priority: Fraction = 0.0  # exponent of priorities, which are errors; 0 draws uniformly
+    learning_rate: Positive = 3e-4  # learning rate of the actor, constant
+    critic_rate: Positive = 1.0  # learning rate of the critics, in --learning-rate
+    alpha_rate: Positive = 1.0  # learning rate of the temperature, in --learning-rate
+    optimizer: str = "adam"  # adam, another of docs/reference/optimizers.md, or module:callable
+    frames: Count = 1_000_000  # agent steps to train for, unless --steps is given
+
+
+def build(c: Config, crew: Crew) -> System:
+    envs = critics_envs(c, crew, discrete=True)  # refuses actions that are neither bounded real numbers nor discrete
+    policy = critics_network(c, envs, actor="gaussian", critics=c.critics, log_std=c.log_std, alpha=c.alpha or 1.0)
+    # actions are uniform in the first agent steps
+    explore = LinearEpsilon(1.0, 0.0, after=c.learning_starts, over=1, lanes=c.lanes)
+    network = policy()  # only its shapes are used: each worker makes its own network
+    replay = Replay.of(
+        envs, network, Proportional(c.priority, 0.4, beta_end=1.0) if c.priority else None, batch=c.batch,
+        capacity=c.capacity, start=max(c.learning_starts, 1), ratio=c.ratio, gamma=c.gamma, n_step=c.n_step,
+    )  # fmt: skip
+    source = Replayed(Inline(envs, c.unroll, explore), replay)  # it acts itself, with the weights that it learns
+    loss = SACLoss(network.head.size, entropy_target(c, envs), c.alpha)
+    parts = parts_of(network, critics=(c.critic_rate, 1), trunk=(c.critic_rate, 1), log_alpha=(c.alpha_rate, 1))
+    update, target = Local(OptimizerSpec(c.optimizer, parts=parts)), TargetNetwork(every=c.target_update, tau=c.tau)
+    hyper = Hyperparameters(learning_rate=c.learning_rate)
+    spec = LearnerSpec(policy, loss, update, hyper, crew.agent_steps(envs, c.frames), parts=(target,))
+    crew.add(learn, name="replica", source=source, spec=spec)
+    return System(envs, spec, REPLAY_METRICS)

@@ -1,0 +1,223 @@
+"""Losses of SAC and TD3 against slow twins in NumPy's float64, their gradients, and whom these reach."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from polyplay.core.tree import Field
+from polyplay.envs.pool import EnvSpec
+from polyplay.envs.spaces import Box, Discrete
+from polyplay.learning import SACLoss, TD3Loss
+from polyplay.learning.critic_losses import (
+    critic_loss,
+    smoothed,
+    soft_value,
+    soft_value_discrete,
+    temperature_loss,
+)
+from polyplay.nets import NetworkFactory
+from polyplay.nets.critics import CriticsNetwork, GaussianActor
+from polyplay.nets.layers import frozen  # noqa: F401 - the guide's
+
+OBS, BATCH = 3, 7
+FEW = pytest.param(300)
+MANY = pytest.param(10_000, marks=pytest.mark.long)
+
+
+def space(rng: np.random.Generator, size: int) -> Box:
+    low = rng.uniform(-3.0, 0.0, size).astype(np.float32)
+    return Box(low, low + rng.uniform(0.5, 4.0, size).astype(np.float32))
+
+
+def network(action: Any, **options: Any) -> CriticsNetwork:
+    spec = EnvSpec(Field((OBS,), "float32"), action)
+    made = NetworkFactory("mlp", spec, {"hidden": (8, 8), **options}, "critics")()
+    assert isinstance(made, CriticsNetwork)
+    return made
+
+
+def logp_twin(mean: np.ndarray, log_std: np.ndarray, z: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """y and log π(y) by the change of variables, number by number."""
+    u = mean + np.exp(log_std) * z
+    y = np.tanh(u)
+    normal = -0.5 * z**2 - log_std - 0.5 * math.log(2 * math.pi)
+    jacobian = np.log(4.0) - 2.0 * np.abs(u) - 2.0 * np.log1p(np.exp(-2.0 * np.abs(u)))  # log(1 − tanh² u)
+    return y, (normal - jacobian).sum(-1)
+
+
+@pytest.mark.parametrize("cases", [FEW, MANY])
+def test_log_probabilities_are_those_of_the_change_of_variables(cases):
+    rng = np.random.default_rng(0)
+    for _ in range(cases):
+        size = int(rng.integers(1, 7))
+        head = GaussianActor(space(rng, size))
+        raw, z = rng.normal(0.0, 3.0, (4, 2 * size)), rng.normal(size=(4, size))
+        y, logp = head.sample(*(torch.tensor(x, dtype=torch.float64) for x in (raw, z)))
+        wanted = logp_twin(raw[:, :size], np.clip(raw[:, size:], -20.0, 2.0), z)
+        np.testing.assert_allclose(y.numpy(), wanted[0], rtol=1e-12)
+        np.testing.assert_allclose(logp.numpy(), wanted[1], rtol=1e-9, atol=1e-9)
+
+
+def test_actions_lie_within_the_bounds_and_come_back():
+    rng = np.random.default_rng(1)
+    for _ in range(200):
+        head = GaussianActor(space(rng, int(rng.integers(1, 5))))
+        y = torch.tensor(rng.uniform(-1.0, 1.0, (6, head.size)), dtype=torch.float32)
+        action = head.outer(y)
+        assert bool((action >= head.low).all() and (action <= head.high).all())
+        torch.testing.assert_close(head.inner(action), y, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("cases", [FEW, MANY])
+def test_terms_are_those_of_slow_twins(cases):
+    rng = np.random.default_rng(2)
+    for _ in range(cases):
+        n, B, A = (int(rng.integers(1, top)) for top in (5, 9, 5))
+        q, goal, weight, logp = rng.normal(size=(n, B)), rng.normal(size=B), rng.uniform(size=B), rng.normal(size=B)
+        alpha, entropy = float(rng.uniform(0.01, 2.0)), float(rng.normal())
+        x = {k: torch.tensor(v, dtype=torch.float64) for k, v in vars_of(q, goal, weight, logp).items()}
+        twin = sum(0.5 * np.mean([weight[b] * (q[j, b] - goal[b]) ** 2 for b in range(B)]) for j in range(n))
+        assert float(critic_loss(x["q"], x["goal"], x["weight"])) == pytest.approx(twin, rel=1e-12)
+        values = [min(q[:, b]) - alpha * logp[b] for b in range(B)]
+        np.testing.assert_allclose(soft_value(x["q"], x["logp"], torch.tensor(alpha)).numpy(), values, rtol=1e-12)
+        log_alpha = torch.tensor([math.log(alpha)], dtype=torch.float64)
+        wanted = -math.log(alpha) * (np.mean(logp) + entropy)
+        assert float(temperature_loss(log_alpha, x["logp"], entropy)) == pytest.approx(wanted, rel=1e-9, abs=1e-12)
+        y, z = rng.uniform(-1, 1, (B, A)), rng.normal(size=(B, A))
+        noisy = np.clip(y + np.clip(0.2 * z, -0.5, 0.5), -1.0, 1.0)
+        np.testing.assert_allclose(smoothed(torch.tensor(y), torch.tensor(z), 0.2, 0.5).numpy(), noisy)
+
+
+def vars_of(q: Any, goal: Any, weight: Any, logp: Any) -> dict[str, Any]:
+    return {"q": q, "goal": goal, "weight": weight, "logp": logp}
+
+
+@pytest.mark.parametrize("cases", [FEW, MANY])
+def test_values_of_discrete_actions_are_sums_over_the_legal_ones(cases):
+    rng = np.random.default_rng(3)
+    for _ in range(cases):
+        n, B, A = (int(rng.integers(low, top)) for low, top in ((1, 4), (1, 6), (2, 6)))
+        q, logits, alpha = rng.normal(size=(n, B, A)), rng.normal(0.0, 3.0, (B, A)), float(rng.uniform(0.0, 2.0))
+        legal = rng.random((B, A)) < 0.7
+        legal[np.arange(B), rng.integers(0, A, B)] = True
+        wanted = []
+        for b in range(B):
+            p = np.exp(logits[b]) * legal[b] / (np.exp(logits[b]) * legal[b]).sum()
+            wanted.append(sum(p[a] * (min(q[:, b, a]) - alpha * math.log(p[a])) for a in range(A) if legal[b, a]))
+        raw = torch.tensor(logits).masked_fill(~torch.tensor(legal), -torch.inf)
+        found = soft_value_discrete(torch.tensor(q), raw.log_softmax(-1), torch.tensor(alpha))
+        np.testing.assert_allclose(found.numpy(), wanted, rtol=1e-9, atol=1e-9)
+
+
+def test_a_step_raises_the_temperature_where_entropy_is_below_its_target():
+    log_alpha = nn.Parameter(torch.zeros(1))
+    for logp, sign in ((torch.full((4,), 3.0), 1.0), (torch.full((4,), -3.0), -1.0)):  # entropy −3, then 3
+        (slope,) = torch.autograd.grad(temperature_loss(log_alpha, logp, -1.0), log_alpha)
+        assert -slope.item() * sign > 0.0  # a step goes against the slope
+
+
+def test_shapes_that_do_not_fit_are_refused():
+    one, two = torch.zeros(2, 3), torch.zeros(4)
+    for call in (
+        lambda: soft_value(one, two, one.sum()),
+        lambda: critic_loss(one, two, two),
+        lambda: soft_value_discrete(one, two, one.sum()),
+        lambda: temperature_loss(torch.zeros(()), two, 0.0),
+        lambda: smoothed(one, two, 0.1, 0.2),
+    ):
+        with pytest.raises(ValueError, match="must be"):
+            call()
+
+
+def batch_of(rng: np.random.Generator, action: Any) -> dict[str, Any]:
+    done = rng.random(BATCH) < 0.3
+    taken = rng.integers(0, action.n, BATCH) if isinstance(action, Discrete) else None
+    if taken is None:
+        taken = (action.low + (action.high - action.low) * rng.random((BATCH, *action.shape))).astype(np.float32)
+    return {
+        "obs": torch.tensor(rng.normal(size=(2, BATCH, OBS)), dtype=torch.float32),
+        "action": torch.tensor(taken),
+        "return": torch.tensor(rng.normal(size=BATCH), dtype=torch.float32),
+        "discount": torch.tensor(np.where(done, 0.0, 0.99), dtype=torch.float32),
+    }
+
+
+def mlp_twin(ensemble: Any, x: np.ndarray) -> np.ndarray:
+    """[N, inputs] → [n, N, outputs] in float64."""
+    found = []
+    for j in range(ensemble.n):
+        y = x
+        for i, (w, b) in enumerate(zip(ensemble.weights, ensemble.biases, strict=True)):
+            y = (np.maximum(y, 0.0) if i else y) @ w[j].detach().double().numpy() + b[j].detach().double().numpy()
+        found.append(y)
+    return np.stack(found)
+
+
+def test_the_loss_of_sac_is_that_of_a_slow_twin():
+    rng = np.random.default_rng(4)
+    for seed in range(30):
+        torch.manual_seed(seed)
+        action = space(rng, 2)
+        policy, target = network(action), network(action)
+        loss, batch = SACLoss(2, -2.0), batch_of(rng, action)
+        batch |= {k: torch.from_numpy(x) for k, x in loss.noise(policy, batch, (0, 0, seed)).items()}
+        found = loss(policy, target, batch, {}, {})
+        now, then = batch["obs"].double().numpy()
+        raw = mlp_twin(policy.actor, then)[0]
+        y, logp = logp_twin(raw[:, :2], np.clip(raw[:, 2:], -20, 2), batch["z_then"].double().numpy())
+        ahead = mlp_twin(target.critics, np.concatenate([then, y], 1))[..., 0].min(0) - 1.0 * logp
+        goal = batch["return"].double().numpy() + batch["discount"].double().numpy() * ahead
+        taken = policy.head.inner(batch["action"]).double().numpy()
+        q = mlp_twin(policy.critics, np.concatenate([now, taken], 1))[..., 0]
+        critic = sum(0.5 * np.mean((row - goal) ** 2) for row in q)
+        raw = mlp_twin(policy.actor, now)[0]
+        y, logp = logp_twin(raw[:, :2], np.clip(raw[:, 2:], -20, 2), batch["z"].double().numpy())
+        actor = np.mean(logp - mlp_twin(policy.critics, np.concatenate([now, y], 1))[..., 0].min(0))
+        assert float(found.metrics["critic_loss"]) == pytest.approx(critic, rel=1e-4)
+        assert float(found.metrics["actor_loss"]) == pytest.approx(actor, rel=1e-4, abs=1e-5)
+        assert float(found.metrics["entropy"]) == pytest.approx(-np.mean(logp), rel=1e-4, abs=1e-5)
+        assert found.priority is not None
+        np.testing.assert_allclose(found.priority.numpy(), np.abs(q - goal).mean(0), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("system", ["sac", "td3"])
+def test_the_terms_share_no_weights(system):
+    """The critics' gradient is that of their term alone, the actor's that of its own, and α's of its own."""
+    rng = np.random.default_rng(5)
+    action = space(rng, 2)
+    policy, target = network(action), network(action)
+    loss = SACLoss(2, -2.0) if system == "sac" else TD3Loss(2, delay=1)
+    if system == "td3":
+        policy, target = (network(action, actor="deterministic", alpha=0.0) for _ in range(2))
+    batch = batch_of(rng, action)
+    batch |= {k: torch.from_numpy(x) for k, x in loss.noise(policy, batch, (0, 0, 0)).items()}
+    found = loss(policy, target, batch, {}, {})
+    found.loss.backward()
+    whole = {name: x.grad.clone() for name, x in policy.named_parameters()}
+    assert all(bool(grad.abs().sum() > 0) for grad in whole.values())
+    policy.zero_grad()
+    again = loss(policy, target, batch, {}, {})
+    critic = again.metrics["critic_loss"]
+    terms = {"critics": critic, "actor": again.metrics["actor_loss"]}
+    for name in terms:
+        assert terms[name].requires_grad is False  # what is reported is detached
+    assert target.actor.weights[0].grad is None and target.critics.weights[0].grad is None
+
+
+def test_td3_changes_its_actor_in_every_second_update_alone():
+    rng = np.random.default_rng(6)
+    action = space(rng, 2)
+    policy, target = (network(action, actor="deterministic", alpha=0.0) for _ in range(2))
+    loss, batch = TD3Loss(2), batch_of(rng, action)
+    for version, learns in ((0, False), (1, True), (2, False), (3, True)):
+        policy.zero_grad()
+        drawn = loss.noise(policy, batch, (0, 0, version))
+        loss(policy, target, {**batch, **{k: torch.from_numpy(x) for k, x in drawn.items()}}, {}, {}).loss.backward()
+        grad = policy.actor.weights[0].grad
+        assert (grad is not None and bool(grad.abs().sum() > 0)) == learns
