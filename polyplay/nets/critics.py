@@ -8,37 +8,21 @@ noise and critics take y. For discrete actions the actor gives logits, and criti
 from __future__ import annotations
 
 import math
-from typing import ClassVar
+from itertools import pairwise
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from polyplay.core import tree
-from polyplay.core.tree import Batch, Field, Spec, Tree
-from polyplay.envs.pool import EnvSpec
+from polyplay.core.tree import Batch, Field, Spec
 from polyplay.envs.spaces import Box, Discrete
 from polyplay.nets.action_heads import normal
-from polyplay.nets.layers import FlatLeaves, one_hot
 from polyplay.nets.policy import Policy, Torso
 
 LOG_STD = (-20.0, 2.0)  # of an actor's log σ, as the SAC paper's code clips it
 HALF_LOG_TAU = 0.5 * math.log(2.0 * math.pi)
-
-
-class Flat(Torso):
-    """Observations as one vector [N, features]: classes one-hot, bytes from 0 to 1, other numbers as they are."""
-
-    def __init__(self, spec: EnvSpec):
-        super().__init__()
-        self.leaves = [(path, spec.classes.get(path, 0), math.prod(f.shape)) for path, f in tree.leaves(spec.obs)]
-        self.flat = FlatLeaves(spec)
-        self.features = sum((n if isinstance(n, int) else sum(n)) or size for _, n, size in self.leaves)
-
-    def forward(self, obs: Tree) -> Tensor:
-        leaves = dict(tree.leaves(obs))
-        flat = [one_hot(leaves[path], n) if n else self.flat.numbers(path, leaves[path]) for path, n, _ in self.leaves]
-        return flat[0] if len(flat) == 1 else torch.cat(flat, 1)
 
 
 class Ensemble(nn.Module):
@@ -48,7 +32,7 @@ class Ensemble(nn.Module):
 
     def __init__(self, n: int, sizes: tuple[int, ...]):
         super().__init__()
-        self.n, layers = n, list(zip(sizes[:-1], sizes[1:], strict=True))
+        self.n, layers = n, list(pairwise(sizes))
         self.weights = nn.ParameterList(nn.Parameter(torch.empty(n, a, b)) for a, b in layers)
         self.biases = nn.ParameterList(nn.Parameter(torch.empty(n, 1, b)) for _, b in layers)
         for weight, bias in zip(self.weights, self.biases, strict=True):
@@ -131,10 +115,7 @@ class GaussianActor(BoxActor):
         C), where log(1 − tanh² u) = 2·(log 2 − u − softplus(−2u)) loses no digits.
         """
         mean, log_std = raw.chunk(2, -1)
-        if self.log_std == "tanh":
-            log_std = -5.0 + 3.5 * (log_std.tanh() + 1.0)
-        else:
-            log_std = log_std.clamp(*LOG_STD)
+        log_std = log_std.clamp(*LOG_STD) if self.log_std == "clip" else -5.0 + 3.5 * (log_std.tanh() + 1.0)
         u = mean + log_std.exp() * z
         logp = -0.5 * z.square() - log_std - HALF_LOG_TAU - 2.0 * (math.log(2.0) - u - F.softplus(-2.0 * u))
         return u.tanh(), logp.sum(-1)
@@ -192,7 +173,8 @@ class CriticsNetwork(Policy):
     elsewhere are made of them.
     """
 
-    RATES: ClassVar[tuple[str, ...]] = ("actor", "critics", "log_alpha", "trunk")  # parts with learning rates
+    head: Any  # one of the actors above
+    log_alpha: nn.Parameter | None
 
     def __init__(
         self,
@@ -211,7 +193,6 @@ class CriticsNetwork(Policy):
         sizes = (inputs, *hidden, head.size) if self.discrete else (inputs + head.size, *hidden, 1)
         self.critics = Ensemble(critics, sizes)
         self.log_alpha = nn.Parameter(torch.full((1,), math.log(alpha))) if alpha else None
-        self.learns_trunk = any(True for _ in trunk.parameters())
 
     def spec(self) -> Spec:
         """See Policy."""
@@ -250,6 +231,7 @@ class CriticsNetwork(Policy):
         size = batch["action"].shape[:2]
         obs, action = (tree.map(lambda x: x.flatten(0, 1), batch[k]) for k in ("obs", "action"))
         features = self.trunk(obs)
-        best, taken = self.head.act(self.raw(features), None, None), action if self.discrete else self.head.inner(action)
+        best = self.head.act(self.raw(features), None, None)
+        taken = action if self.discrete else self.head.inner(action)
         found = {"value": self.q(features, best).amin(0), "chosen": self.q(features, taken).amin(0)}
         return {name: x.unflatten(0, size) for name, x in found.items()}

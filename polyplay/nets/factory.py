@@ -28,12 +28,12 @@ from polyplay.envs.process_state import outside
 from polyplay.envs.spaces import Box, Discrete, describe_fields, fields
 from polyplay.nets import action_heads, recurrent, torsos
 from polyplay.nets.actor_critic import ActorCritic, AuxiliaryHeads, EventRewards, Inputs
-from polyplay.nets.critics import CategoricalActor, CriticsNetwork, DeterministicActor, Flat, GaussianActor
+from polyplay.nets.critics import CategoricalActor, CriticsNetwork, DeterministicActor, GaussianActor
 from polyplay.nets.device import set_precision
 from polyplay.nets.layers import CentredImages, Linear, SignedImages, outline, outlines
 from polyplay.nets.policy import BOUND, Normalize, Policy, PolicyFactory, ReturnScale, Torso
 from polyplay.nets.q_network import VARIANTS, DPGNetwork, QHead, QNetwork
-from polyplay.nets.torsos import MLP, FiveTorso, FTWTorso, SeparateMLPs
+from polyplay.nets.torsos import MLP, FiveTorso, Flat, FTWTorso, SeparateMLPs
 
 Builder = Callable[..., Any]
 LAYERS = re.compile(r"(.+)\(([^()]*)\)")  # mlp(256,256,relu): a network, and what is asked of its layers
@@ -197,8 +197,9 @@ def make_critics(
 ) -> CriticsNetwork:
     """An actor and critics for `spec`'s observations. Weights come from torch's global generator alone.
 
-    actor: gaussian or deterministic, of a bounded Box; of Discrete actions it is categorical. hidden: sizes of the layers
-    of the actor and of each critic, behind the trunk: with mlp the observations themselves, else the named network.
+    actor: gaussian or deterministic, of a bounded Box; of Discrete actions it is categorical. hidden: sizes of the
+    layers of the actor and of each critic, behind the trunk: with mlp the observations themselves, else the named
+    network.
     deviation: of the deterministic actor's noise. options: of CriticsNetwork. Raises UserError.
     """
     if activation != "relu":

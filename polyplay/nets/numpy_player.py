@@ -21,12 +21,12 @@ from polyplay.core.compiled import compiled
 from polyplay.core.tree import Batch, Spec, Tree
 from polyplay.nets.action_heads import EPS, NEVER, Categorical, Gaussian, MultiCategorical
 from polyplay.nets.actor_critic import ActorCritic, TorsoPolicy
-from polyplay.nets.critics import LOG_STD, CriticsNetwork, DeterministicActor, Flat, GaussianActor
+from polyplay.nets.critics import LOG_STD, CriticsNetwork, DeterministicActor, GaussianActor
 from polyplay.nets.layers import FlatLeaves, Linear
 from polyplay.nets.policy import LEAST, TINY, Normalize, Player, Policy, RunningMoments
 from polyplay.nets.q_network import DPGNetwork, QHead, QNetwork, epsilon_greedy_loop, support
 from polyplay.nets.recurrent import Core, GRUCell, LSTMCell
-from polyplay.nets.torsos import MLP, SeparateMLPs
+from polyplay.nets.torsos import MLP, Flat, SeparateMLPs
 
 Layer = Callable[[np.ndarray], np.ndarray]  # rows [B, n] → [B, m]
 Read = Callable[[Tree], np.ndarray]  # observations [B, …] → float32 [B, n]
@@ -488,12 +488,14 @@ class _CriticsPlayer(ArrayPlayer):
     """Of SAC's and TD3's networks: the actor alone."""
 
     def __init__(self, policy: CriticsNetwork):
-        trunk, head = policy.trunk, policy.head
+        trunk, head = cast("Flat", policy.trunk), policy.head
         if type(trunk) is not Flat or type(head) not in (GaussianActor, DeterministicActor) or policy.values:
             raise _Unknown
         self.policy, self.noise, self.size = policy, policy.noise, head.size
         self.read = _read_leaves([(path, n) for path, n, _ in trunk.leaves], trunk.flat, {})
-        self.layers = [_matrix(w[0], _array(b[0, 0]), policy.actor.last(i)) for i, (w, b) in enumerate(policy.actor.pairs())]
+        self.layers = [
+            _matrix(w[0], _array(b[0, 0]), policy.actor.last(i)) for i, (w, b) in enumerate(policy.actor.pairs())
+        ]
         self.shape, self.gaussian = head.shape, isinstance(head, GaussianActor)
         self.tanh_std = self.gaussian and head.log_std == "tanh"
         self.deviation = np.float32(0.0 if self.gaussian else head.deviation)

@@ -65,6 +65,21 @@ class MLP(Torso):
         return self.layers(flat[0] if len(flat) == 1 else torch.cat(flat, 1))
 
 
+class Flat(Torso):
+    """Observations as one vector [N, features]: classes one-hot, bytes from 0 to 1, other numbers as they are."""
+
+    def __init__(self, spec: EnvSpec):
+        super().__init__()
+        self.leaves = [(path, spec.classes.get(path, 0), math.prod(f.shape)) for path, f in tree.leaves(spec.obs)]
+        self.flat = layers.FlatLeaves(spec)
+        self.features = sum((n if isinstance(n, int) else sum(n)) or size for _, n, size in self.leaves)
+
+    def forward(self, obs: Tree) -> Tensor:
+        leaves = dict(tree.leaves(obs))
+        flat = [_one_hot(leaves[path], n) if n else self.flat.numbers(path, leaves[path]) for path, n, _ in self.leaves]
+        return flat[0] if len(flat) == 1 else torch.cat(flat, 1)
+
+
 class Combined(Torso):
     """Observation of any parts → [N, features]. Each image has convolutions and a layer of `hidden`: Nature's from 36
     pixels a side, two of 3×3 below. All other parts together have a layer of `width`. A layer of `hidden` joins

@@ -233,7 +233,7 @@ def entropy_target(c: Any, envs: Envs) -> float:
     """The entropy that SAC's actor keeps near to, in nats: c.entropy, or −dim of a Box (Haarnoja et al. 2018b), 0.89 of
     the largest of discrete actions (CleanRL; Christodoulou 2019 has 0.98).
     """
-    action = envs.spec.action
+    action: Any = envs.spec.action
     if c.entropy is not None:
         return float(c.entropy)
     return 0.89 * math.log(action.n) if isinstance(action, spaces.Discrete) else -float(math.prod(action.shape))

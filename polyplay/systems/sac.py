@@ -1,4 +1,4 @@
-"""Soft actor-critic (Haarnoja et al. 2018b): the actor keeps its entropy near a target; two critics, whose least counts.
+"""Soft actor-critic (Haarnoja et al. 2018b): an actor keeps its entropy near a target; of two critics the least counts.
 
 replica:  envs ─► actor π ─► transitions ─► Replay ─► `ratio` draws per step: critics, actor, temperature ─► update
                     ▲                                   ▲ target critics                                       │
@@ -6,12 +6,13 @@ replica:  envs ─► actor π ─► transitions ─► Replay ─► `ratio` d
 """
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, cast
 
 from polyplay.acting import LinearEpsilon
 from polyplay.buffers import REPLAY_METRICS, Proportional, Replay
 from polyplay.core.errors import Count, Fraction, NonNegative, Positive, Whole
 from polyplay.learning import Hyperparameters, Inline, LearnerSpec, Replayed, SACLoss, TargetNetwork, learn
+from polyplay.nets.critics import CriticsNetwork
 from polyplay.systems import System
 from polyplay.systems._wiring import critics_envs, critics_network, entropy_target
 from polyplay.weights import Local, OptimizerSpec, parts_of
@@ -27,7 +28,7 @@ class Config:
     unroll: Count = 1  # agent steps per lane between updates
     gamma: Fraction = 0.99  # discount
     n_step: Count = 1  # n of n-step returns: rewards summed before bootstrapping
-    network: str = "auto"  # auto (mlp for vectors, convolutions for images), or module:callable; --hidden 256 256: sizes
+    network: str = "auto"  # auto (mlp, or convolutions for images), or module:callable; sizes: --hidden 256 256
     critics: Count = 2  # critics, whose least value is the target
     log_std: Literal["clip", "tanh"] = "clip"  # how log σ is bounded: clipped to −20 … 2, or by tanh to −5 … 2
     alpha: NonNegative = 0.0  # a fixed temperature; 0: it is learned
@@ -51,7 +52,7 @@ def build(c: Config, crew: Crew) -> System:
     policy = critics_network(c, envs, actor="gaussian", critics=c.critics, log_std=c.log_std, alpha=c.alpha or 1.0)
     # actions are uniform in the first agent steps
     explore = LinearEpsilon(1.0, 0.0, after=c.learning_starts, over=1, lanes=c.lanes)
-    network = policy()  # only its shapes are used: each worker makes its own network
+    network = cast("CriticsNetwork", policy())  # only its shapes are used: each worker makes its own network
     replay = Replay.of(
         envs, network, Proportional(c.priority, 0.4, beta_end=1.0) if c.priority else None, batch=c.batch,
         capacity=c.capacity, start=max(c.learning_starts, 1), ratio=c.ratio, gamma=c.gamma, n_step=c.n_step,

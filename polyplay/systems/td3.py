@@ -1,16 +1,18 @@
-"""TD3 (Fujimoto et al. 2018): a deterministic actor, learned half as often as two critics, whose least counts. DDPG too.
+"""TD3 (Fujimoto et al. 2018): a deterministic actor, updated half as often as two critics, of which the least counts.
 
-replica:  envs ─► actor μ + noise ─► transitions ─► Replay ─► `ratio` draws per step: critics; actor now and then ─► update
-                    ▲                                   ▲ target actor and critics, with noise on the actions       │
-                    └────────── same weights ───────────┴── moved by τ of the way with the actor ◄──────────────────┘
+replica:  envs ─► actor μ + noise ─► transitions ─► Replay ─► `ratio` draws per step: critics; actor now and then
+                    ▲                                   ▲ target actor and critics, noise on actions ▼
+                    └────────── same weights ───────────┴── moved by τ of the way with the actor ◄ update
 """
 
 from dataclasses import dataclass
+from typing import cast
 
 from polyplay.acting import LinearEpsilon
 from polyplay.buffers import REPLAY_METRICS, Proportional, Replay
 from polyplay.core.errors import Count, Fraction, NonNegative, Positive, Whole
 from polyplay.learning import Hyperparameters, Inline, LearnerSpec, Replayed, TargetNetwork, TD3Loss, learn
+from polyplay.nets.critics import CriticsNetwork
 from polyplay.systems import System
 from polyplay.systems._wiring import critics_envs, critics_network
 from polyplay.weights import Local, OptimizerSpec, parts_of
@@ -26,7 +28,7 @@ class Config:
     unroll: Count = 1  # agent steps per lane between updates
     gamma: Fraction = 0.99  # discount
     n_step: Count = 1  # n of n-step returns: rewards summed before bootstrapping
-    network: str = "auto"  # auto (mlp for vectors, convolutions for images), or module:callable; --hidden 256 256: sizes
+    network: str = "auto"  # auto (mlp, or convolutions for images), or module:callable; sizes: --hidden 256 256
     critics: Count = 2  # critics, whose least value is the target
     noise: NonNegative = 0.1  # standard deviation of the noise on each number of an action, in half ranges
     smoothing: NonNegative = 0.2  # the same on the target network's actions; 0: none
@@ -49,7 +51,7 @@ def build(c: Config, crew: Crew) -> System:
     policy = critics_network(c, envs, actor="deterministic", critics=c.critics, deviation=c.noise, alpha=0.0)
     # actions are uniform in the first agent steps
     explore = LinearEpsilon(1.0, 0.0, after=c.learning_starts, over=1, lanes=c.lanes)
-    network = policy()  # only its shapes are used: each worker makes its own network
+    network = cast("CriticsNetwork", policy())  # only its shapes are used: each worker makes its own network
     replay = Replay.of(
         envs, network, Proportional(c.priority, 0.4, beta_end=1.0) if c.priority else None, batch=c.batch,
         capacity=c.capacity, start=max(c.learning_starts, 1), ratio=c.ratio, gamma=c.gamma, n_step=c.n_step,

@@ -386,7 +386,7 @@ class OptimizerSpec:
             object.__setattr__(self, "own", own)
         object.__setattr__(self, "statistics", found)
         if self.parts and name != "adam":
-            given = f"--optimizer: {self.title} given, but parts of the network have learning rates or periods of their own"
+            given = f"--optimizer: {self.title} given, but parts of the network have rates or periods of their own"
             raise UserError(f"{given}; allowed: adam")
 
     @property

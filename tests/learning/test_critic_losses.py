@@ -23,7 +23,6 @@ from polyplay.learning.critic_losses import (
 )
 from polyplay.nets import NetworkFactory
 from polyplay.nets.critics import CriticsNetwork, GaussianActor
-from polyplay.nets.layers import frozen  # noqa: F401 - the guide's
 
 OBS, BATCH = 3, 7
 FEW = pytest.param(300)
@@ -32,7 +31,7 @@ MANY = pytest.param(10_000, marks=pytest.mark.long)
 
 def space(rng: np.random.Generator, size: int) -> Box:
     low = rng.uniform(-3.0, 0.0, size).astype(np.float32)
-    return Box(low, low + rng.uniform(0.5, 4.0, size).astype(np.float32))
+    return Box((size,), low, low + rng.uniform(0.5, 4.0, size).astype(np.float32))
 
 
 def network(action: Any, **options: Any) -> CriticsNetwork:
@@ -85,7 +84,9 @@ def test_terms_are_those_of_slow_twins(cases):
         twin = sum(0.5 * np.mean([weight[b] * (q[j, b] - goal[b]) ** 2 for b in range(B)]) for j in range(n))
         assert float(critic_loss(x["q"], x["goal"], x["weight"])) == pytest.approx(twin, rel=1e-12)
         values = [min(q[:, b]) - alpha * logp[b] for b in range(B)]
-        np.testing.assert_allclose(soft_value(x["q"], x["logp"], torch.tensor(alpha)).numpy(), values, rtol=1e-12)
+        np.testing.assert_allclose(
+            soft_value(x["q"], x["logp"], torch.tensor(alpha, dtype=torch.float64)).numpy(), values, rtol=1e-12
+        )
         log_alpha = torch.tensor([math.log(alpha)], dtype=torch.float64)
         wanted = -math.log(alpha) * (np.mean(logp) + entropy)
         assert float(temperature_loss(log_alpha, x["logp"], entropy)) == pytest.approx(wanted, rel=1e-9, abs=1e-12)
@@ -111,7 +112,7 @@ def test_values_of_discrete_actions_are_sums_over_the_legal_ones(cases):
             p = np.exp(logits[b]) * legal[b] / (np.exp(logits[b]) * legal[b]).sum()
             wanted.append(sum(p[a] * (min(q[:, b, a]) - alpha * math.log(p[a])) for a in range(A) if legal[b, a]))
         raw = torch.tensor(logits).masked_fill(~torch.tensor(legal), -torch.inf)
-        found = soft_value_discrete(torch.tensor(q), raw.log_softmax(-1), torch.tensor(alpha))
+        found = soft_value_discrete(torch.tensor(q), raw.log_softmax(-1), torch.tensor(alpha, dtype=torch.float64))
         np.testing.assert_allclose(found.numpy(), wanted, rtol=1e-9, atol=1e-9)
 
 
@@ -186,28 +187,35 @@ def test_the_loss_of_sac_is_that_of_a_slow_twin():
         np.testing.assert_allclose(found.priority.numpy(), np.abs(q - goal).mean(0), rtol=1e-4, atol=1e-5)
 
 
+def gradients(loss: Any, policy: Any, target: Any, batch: dict[str, Any]) -> dict[str, np.ndarray]:
+    policy.zero_grad()
+    loss(policy, target, batch, {}, {}).loss.backward()
+    return {name: x.grad.numpy().copy() for name, x in policy.named_parameters()}
+
+
 @pytest.mark.parametrize("system", ["sac", "td3"])
 def test_the_terms_share_no_weights(system):
-    """The critics' gradient is that of their term alone, the actor's that of its own, and α's of its own."""
+    """Other returns change the critics' gradient alone; another actor's draw, or another actor, no critic's."""
     rng = np.random.default_rng(5)
-    action = space(rng, 2)
-    policy, target = network(action), network(action)
+    action, given = space(rng, 2), {"actor": "deterministic", "alpha": 0.0} if system == "td3" else {}
+    policy, target = network(action, **given), network(action, **given)
     loss = SACLoss(2, -2.0) if system == "sac" else TD3Loss(2, delay=1)
-    if system == "td3":
-        policy, target = (network(action, actor="deterministic", alpha=0.0) for _ in range(2))
     batch = batch_of(rng, action)
     batch |= {k: torch.from_numpy(x) for k, x in loss.noise(policy, batch, (0, 0, 0)).items()}
-    found = loss(policy, target, batch, {}, {})
-    found.loss.backward()
-    whole = {name: x.grad.clone() for name, x in policy.named_parameters()}
-    assert all(bool(grad.abs().sum() > 0) for grad in whole.values())
-    policy.zero_grad()
-    again = loss(policy, target, batch, {}, {})
-    critic = again.metrics["critic_loss"]
-    terms = {"critics": critic, "actor": again.metrics["actor_loss"]}
-    for name in terms:
-        assert terms[name].requires_grad is False  # what is reported is detached
-    assert target.actor.weights[0].grad is None and target.critics.weights[0].grad is None
+    first = gradients(loss, policy, target, batch)
+    assert all(np.abs(x).sum() > 0 for x in first.values())
+    richer = gradients(loss, policy, target, {**batch, "return": batch["return"] + 3.0})
+    changed = {name.split(".")[0] for name in first if not np.array_equal(first[name], richer[name])}
+    assert changed == {"critics"}
+    if system == "sac":
+        drawn = gradients(loss, policy, target, {**batch, "z": -batch["z"]})
+    else:
+        with torch.no_grad():
+            policy.actor.weights[0].mul_(-1.0)
+        drawn = gradients(loss, policy, target, batch)
+    changed = {name.split(".")[0] for name in first if not np.array_equal(first[name], drawn[name])}
+    assert changed == {"actor", *(["log_alpha"] if system == "sac" else [])}
+    assert all(x.grad is None for x in target.parameters())
 
 
 def test_td3_changes_its_actor_in_every_second_update_alone():
