@@ -119,6 +119,10 @@ def in_step() -> Iterator[Cell]:
         yield Cell("accel", {**ACTED, **given, "sync": "chunked", "groups": 2}, replicas, "--sync chunked")
         yield Cell("dqn", drawn | {"alpha": 0.6, "n_step": 3}, replicas, "18 draws, by priority")
         yield Cell("rainbow", {**less(drawn, "optimizer"), "v_max": 2.0}, replicas, "18 draws")
+        if n == 1:
+            continuous = {**less(PENDULUM, "width", "target_update"), "network": "mlp(16,16)"}
+            yield Cell("sac", continuous, "1 replica", "16 draws")
+            yield Cell("td3", continuous, "1 replica", "16 draws, the actor in every second update")
         again = {**less(drawn, "optimizer"), "groups": 2}
         yield Cell("accel_dqn", again, replicas, "18 draws")
         yield Cell("accel_dqn", again | {"sync": "chunked"}, replicas, "--sync chunked")

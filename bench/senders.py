@@ -99,7 +99,7 @@ def record(rows: int, lanes: int = 8, env: str = "ALE/Pong-v5", T: int = 25) -> 
     envs = Envs(
         env, lanes, workers=1, options=_wiring.atari_options(systems.load("apex").Config(env=env)), **crew.env_defaults
     )
-    policy = factory.NetworkFactory("a3c", envs.spec, {"dueling": True}, values=True)
+    policy = factory.NetworkFactory("a3c", envs.spec, {"dueling": True}, "values")
     net = build_network(policy, 0)
     params = Params(param_sizes(net)[1])
     params.publish(FlatParams(net), 0, 0)

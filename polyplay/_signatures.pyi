@@ -605,6 +605,53 @@ class Rainbow(RunOptions, total=False):
     max_grad_norm: float  # clip the gradient's global norm to this (dqn_zoo), 0 is off
     frames: int  # frames to train for (Atari: four per agent step), unless --steps is given
 
+class Sac(RunOptions, total=False):
+    env: str | Callable[..., Any] | Env[Any, Any]  # environment: a Gymnasium id, module:callable, or toy:NAME
+    lanes: int  # parallel environments (num-envs)
+    unroll: int  # agent steps per lane between updates
+    gamma: float  # discount
+    n_step: int  # n of n-step returns: rewards summed before bootstrapping
+    network: str | Callable[..., Any]  # auto (mlp, or convolutions for images), or module:callable; sizes: --hidden 256 256
+    critics: int  # critics, whose least value is the target
+    log_std: Literal['clip', 'tanh']  # how log σ is bounded: clipped to −20 … 2, or by tanh to −5 … 2
+    alpha: float  # a fixed temperature; 0: it is learned
+    entropy: float | None  # target of the entropy in nats; none: −dim of a Box, 0.89·ln |A| of discrete actions
+    tau: float  # how far an update of the target network moves it
+    target_update: int  # updates between two updates of the target network
+    batch: int  # transitions in one update
+    ratio: float  # transitions drawn per agent step: one update per step
+    capacity: int  # transitions in the replay
+    learning_starts: int  # agent steps before the first update; their actions are uniform
+    priority: float  # exponent of priorities, which are errors; 0 draws uniformly
+    learning_rate: float  # learning rate of the actor, constant
+    critic_rate: float  # learning rate of the critics, in --learning-rate
+    alpha_rate: float  # learning rate of the temperature, in --learning-rate
+    optimizer: str | Callable[..., Any]  # adam, another of docs/reference/optimizers.md, or module:callable
+    frames: int  # agent steps to train for, unless --steps is given
+
+class Td3(RunOptions, total=False):
+    env: str | Callable[..., Any] | Env[Any, Any]  # environment: a Gymnasium id, module:callable, or toy:NAME; its actions are a bounded Box
+    lanes: int  # parallel environments (num-envs)
+    unroll: int  # agent steps per lane between updates
+    gamma: float  # discount
+    n_step: int  # n of n-step returns: rewards summed before bootstrapping
+    network: str | Callable[..., Any]  # auto (mlp, or convolutions for images), or module:callable; sizes: --hidden 256 256
+    critics: int  # critics, whose least value is the target
+    noise: float  # standard deviation of the noise on each number of an action, in half ranges
+    smoothing: float  # the same on the target network's actions; 0: none
+    noise_clip: float  # bound of that noise
+    delay: int  # updates of the critics for one of the actor and of the target network
+    tau: float  # how far an update of the target network moves it
+    batch: int  # transitions in one update
+    ratio: float  # transitions drawn per agent step: one update per step
+    capacity: int  # transitions in the replay
+    learning_starts: int  # agent steps before the first update; their actions are uniform
+    priority: float  # exponent of priorities, which are errors; 0 draws uniformly
+    learning_rate: float  # learning rate of the actor, constant
+    critic_rate: float  # learning rate of the critics, in --learning-rate
+    optimizer: str | Callable[..., Any]  # adam, another of docs/reference/optimizers.md, or module:callable
+    frames: int  # agent steps to train for, unless --steps is given
+
 @overload
 def train(
     system: Literal["a2c"], config: str | Path | None = None, callbacks: Sequence[object] = (), **overrides: Unpack[A2C]
@@ -680,6 +727,14 @@ def train(
 @overload
 def train(
     system: Literal["rainbow"], config: str | Path | None = None, callbacks: Sequence[object] = (), **overrides: Unpack[Rainbow]
+) -> Run: ...
+@overload
+def train(
+    system: Literal["sac"], config: str | Path | None = None, callbacks: Sequence[object] = (), **overrides: Unpack[Sac]
+) -> Run: ...
+@overload
+def train(
+    system: Literal["td3"], config: str | Path | None = None, callbacks: Sequence[object] = (), **overrides: Unpack[Td3]
 ) -> Run: ...
 @overload
 def train(

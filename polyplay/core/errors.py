@@ -121,4 +121,5 @@ Fraction = Annotated[float, Range(0, 1)]
 Decay = Annotated[float, Range(0, 1, but="high")]
 Positive = Annotated[float, Range(0, LARGEST, but="low")]
 NonNegative = Annotated[float, Range(0, LARGEST)]  # where 0 says: none, or off
+Real = Annotated[float, Range(-100_000, 100_000)]
 Seconds = Annotated[float, Range(0, 10**9, but="low")]

@@ -10,7 +10,7 @@ from typing import Literal, cast
 
 from polyplay.acting import LinearEpsilon
 from polyplay.buffers import REPLAY_METRICS, Proportional, Replay
-from polyplay.core.errors import Count, Fraction, NonNegative, Positive, Whole
+from polyplay.core.errors import Count, Fraction, NonNegative, Positive, Real, Whole
 from polyplay.learning import Hyperparameters, Inline, LearnerSpec, Replayed, SACLoss, TargetNetwork, learn
 from polyplay.nets.critics import CriticsNetwork
 from polyplay.systems import System
@@ -32,7 +32,7 @@ class Config:
     critics: Count = 2  # critics, whose least value is the target
     log_std: Literal["clip", "tanh"] = "clip"  # how log σ is bounded: clipped to −20 … 2, or by tanh to −5 … 2
     alpha: NonNegative = 0.0  # a fixed temperature; 0: it is learned
-    entropy: float | None = None  # target of the entropy in nats; none: −dim of a Box, 0.89·ln |A| of discrete actions
+    entropy: Real | None = None  # target of the entropy in nats; none: −dim of a Box, 0.89·ln |A| of discrete actions
     tau: Fraction = 0.005  # how far an update of the target network moves it
     target_update: Count = 1  # updates between two updates of the target network
     batch: Count = 256  # transitions in one update

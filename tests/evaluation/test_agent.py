@@ -166,7 +166,7 @@ def test_a_batch_is_its_rows_of_any_type_of_real_numbers(cart):
 
 def test_predict_is_stable_baselines_signature(cart):
     found, obs = polyplay.load(cart), np.zeros((3, 4), np.float32)
-    action, state = found.predict(obs, None, np.ones(3, bool), deterministic=True)
+    action, state = found.predict(obs, None, np.ones(3, bool), "deterministic")
     assert action.tolist() == found.act(obs, greedy=True)[0].tolist()
     assert found.predict(obs, state, episode_start=np.array([True, False, False]))[0].shape == (3,)
     agents = polyplay.load(cart), polyplay.load(cart), polyplay.load(cart, seed=1)

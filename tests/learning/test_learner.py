@@ -211,7 +211,7 @@ def test_of_updates_with_few_rows_or_weights_every_tenth_reports_its_metrics(mon
 
 
 def test_running_statistics_learn_from_what_is_drawn_where_that_is_asked_for():
-    policy = factory.NetworkFactory("mlp", SPEC, {"hidden": (8,), "inputs": "normalize"}, values=True)
+    policy = factory.NetworkFactory("mlp", SPEC, {"hidden": (8,), "inputs": "normalize"}, "values")
     spec = task(policy=policy, loss=value_losses.QLoss("mean"), parts=(TargetNetwork(5),))
     learner, rng = Learner(me(), spec), np.random.default_rng(1)
     item = {"obs": rng.standard_normal((2, 6, 5)).astype(np.float32), "action": rng.integers(0, 3, 6)}

@@ -419,7 +419,7 @@ def transitions(action: Tensor, lanes: int = 20) -> Batch:
 @pytest.mark.parametrize("name", VALUES)
 def test_every_loss_of_transitions_is_traced_whole_with_every_head(name):
     loss, given = VALUES[name]
-    factory = NetworkFactory("mlp", Q_SPEC, {"hidden": (8,), "inputs": "normalize", **given}, values=True)
+    factory = NetworkFactory("mlp", Q_SPEC, {"hidden": (8,), "inputs": "normalize", **given}, "values")
     policy, target, batches = made(factory), made(factory, 1), []
     for _ in range(2):
         batches.append(({**transitions(torch.randint(0, 4, (20,))), "mask": masks(Q_SPEC, 2, 20)}, {}))
@@ -431,7 +431,7 @@ def test_every_loss_of_transitions_is_traced_whole_with_every_head(name):
 @pytest.mark.parametrize("name", ["values", "dueling", "noisy"])
 def test_the_loss_of_sequences_is_traced_whole_with_every_head_and_core(name, core):
     given = {"hidden": (8,), "core": core, "core_size": 6, "previous": True, **VALUES[name][1]}
-    factory = NetworkFactory("mlp", Q_SPEC, given, values=True)
+    factory = NetworkFactory("mlp", Q_SPEC, given, "values")
     policy, target, loss = made(factory), made(factory, 1), value_losses.SequenceLoss(0.9, 2, burn_in=1)
     batches = []
     for _ in range(2):
@@ -443,7 +443,7 @@ def test_the_loss_of_sequences_is_traced_whole_with_every_head_and_core(name, co
 
 def test_the_loss_of_deterministic_policies_is_traced_whole():
     spec = continuous(OBS, 2)
-    factory = NetworkFactory("mlp", spec, {"actor": (8, 8), "critic": (8, 8)}, deterministic=True)
+    factory = NetworkFactory("mlp", spec, {"actor": (8, 8), "critic": (8, 8)}, "deterministic")
     batches = [(transitions(torch.rand(20, 2) * 2.0 - 1.0), {}) for _ in range(2)]
     check(made(factory), value_losses.DPGLoss(0.01, 0.5), made(factory, 1), batches, False)
 
@@ -467,7 +467,7 @@ def test_networks_in_bfloat16_are_traced_whole(kind):
     spec, target = discrete(image(), 4), None
     if kind == "values":
         given = {"dueling": True, "width": 8, "noisy": "zoo"}
-        factory, loss = NetworkFactory("a3c", spec, given, values=True), VALUES["dueling"][0]
+        factory, loss = NetworkFactory("a3c", spec, given, "values"), VALUES["dueling"][0]
         target = set_precision(made(factory, 1), "bfloat16")
     else:
         factory, loss = NetworkFactory("a3c", spec, {"inputs": "centre", "hidden": 8}), POLICY_LOSSES["V-trace"]
@@ -521,7 +521,7 @@ def test_acting_is_a_pure_function_and_traced_whole(kind):
     policy, rows, state = memory()
     if kind == "values":
         given = {"hidden": (8,), "noisy": "zoo", "core": "lstm", "core_size": 6, "previous": True}
-        policy = made(NetworkFactory("mlp", Q_SPEC, given, values=True))
+        policy = made(NetworkFactory("mlp", Q_SPEC, given, "values"))
         rows, state = rollout(policy, Q_SPEC)
         rows["epsilon"] = torch.full((ROWS, LANES), 0.5)
     bound, act = FlatParams(policy), make_act(fresh(policy))

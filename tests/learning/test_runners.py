@@ -46,7 +46,7 @@ def learner(
         "inputs": inputs,
         **({"atoms": 11, "noisy": "zoo", "sigma": 0.5} if loss == "atoms" else {}),
     }
-    policy = factory.NetworkFactory("mlp", SPEC, options, values=True)
+    policy = factory.NetworkFactory("mlp", SPEC, options, "values")
     update, rate = Local(OptimizerSpec(optimizer, eps=1e-2)), Hyperparameters(learning_rate=1e-3)
     parts = (TargetNetwork(5),)
     return Learner(ctx, LearnerSpec(policy, LOSSES[loss], update, rate, 1e9, parts))

@@ -41,6 +41,9 @@ APEX |= {"optimizer": "adam", "optimizer_eps": 1e-5, "max_grad_norm": 10.0}
 AIM: Any = {**APART, "env": f"{TRAITS}+continuous+questions=2", "batch": 64, "capacity": 20_000, "n_step": 1}
 AIM |= {"gamma": 0.5}
 AIM |= {"learning_rate": 3e-3, "target_update": 50, "ratio": 24.0, "learning_starts": 300, "width": 64, "noise": 0.5}
+SAC: Any = {"tensorboard": False, "report_every": 0.5, "env": f"{TRAITS}+continuous+questions=2", "gamma": 0.5}
+SAC |= {"lanes": 4, "batch": 64, "ratio": 64.0, "capacity": 20_000, "learning_starts": 300, "learning_rate": 3e-3}
+SAC |= {"network": "mlp(32,32)", "tau": 0.02}
 GORILA: Any = {**REPLAY, "lanes": 4, "capacity": 10_000, "learning_starts": 250, "learners": 2, "shards": 2}
 GORILA |= {"n_step": 3, "optimizer": "adam", "optimizer_eps": 1e-5, "report_every": 60.0}  # the last one always comes
 FREE: Any = {**GORILA, "unroll": 5, "actors": 2, "replay_workers": 2}

@@ -31,6 +31,8 @@ OF: Any = {
     "apex": of.APEX,
     "apex_dpg": {"tensorboard": False, "report_every": 0.5, **of.AIM},
     "gorila": of.GORILA,
+    "sac": of.SAC,
+    "td3": of.SAC,
 }
 
 
@@ -167,6 +169,37 @@ def test_it_learns_to_aim(how, tmp_path):
     assert run.summary["episodic_return_mean_best"] >= 0.45  # noise around 0 has 0.42, and 0.65 around the answers
     # without noise; always 0, or each time the end on the right side, has 0.5
     assert run.evaluate(episodes=64)["episodic_return_mean"] >= 0.7
+
+
+@pytest.mark.parametrize(
+    ("system", "given"),
+    [
+        ("sac", {"on": "thread"}),
+        ("sac", {"on": "process", "critic_rate": 2.0, "priority": 0.6, "n_step": 2}),
+        ("td3", {"on": "thread", "noise": 0.3}),
+        ("td3", {"on": "process", "preset": "ddpg", "noise": 0.3}),
+    ],
+)
+def test_an_actor_and_critics_learn_to_aim(system, given, tmp_path):
+    run = trained(system, tmp_path / "run", steps=2_500, **given)
+    assert (run.exit_code, run.summary["updates"]) == (0, pytest.approx(2_500 - 300, abs=20))
+    assert run.evaluate(episodes=64, greedy=True)["episodic_return_mean"] >= 0.7  # always 0 has 0.5
+
+
+def test_sac_learns_discrete_actions(tmp_path):
+    given = {**of.SAC, "env": "toy:catch", "gamma": 0.97, "ratio": 32.0, "learning_rate": 2e-3}
+    run = polyplay.train("sac", run=str(tmp_path / "run"), steps=4_000, **given)
+    assert run.evaluate(episodes=64, greedy=True)["episodic_return_mean"] >= 0.8
+
+
+@pytest.mark.parametrize("system", ["sac", "td3"])
+def test_actor_and_critics_go_on_to_the_bit(system, tmp_path):
+    """The parts' own steps of Adam, and which update changes the actor, too."""
+    given: Any = {"serial": True, "trace": True, "seed": 2, "critic_rate": 2.0}
+    whole = trained(system, tmp_path / "whole", steps=800, **given)
+    trained(system, tmp_path / "parts", steps=501, **given)
+    polyplay.resume(str(tmp_path / "parts"), steps=800)
+    assert losses(tmp_path / "parts") == losses(whole.directory)
 
 
 @pytest.mark.long

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from polyplay.core.errors import UserError
 from polyplay.core.machine import ThreadPool
 from polyplay.weights import optimizers
-from polyplay.weights.optimizers import ClippedAdam, OptimizerSpec
+from polyplay.weights.optimizers import ClippedAdam, OptimizerPart, OptimizerSpec, optimizer_state, parts_of, pure_step
 from polyplay.weights.update import clip_gradient
 from tests import twins
 
@@ -266,3 +266,42 @@ def test_an_own_optimizer_that_does_not_fit_is_one_line(own: Any, said: str) -> 
     with pytest.raises(UserError, match=f"^--optimizer: .*{said}") as e:
         OptimizerSpec(own)
     assert "\n" not in str(e.value)
+
+
+# Adam of parts with learning rates and periods of their own.
+
+
+PARTS = (OptimizerPart(5, 2.0, 1), OptimizerPart(4, 1.0, 3), OptimizerPart(2, 0.5, 2))
+
+
+def test_parts_are_adams_of_their_own():
+    """Each as torch's Adam of that part, stepped only in its turns."""
+    rng = torch.Generator().manual_seed(0)
+    weights, eps = torch.randn(11, generator=rng), 1e-5
+    parameter = torch.nn.Parameter(weights.clone())
+    own = OptimizerSpec("adam", eps, parts=PARTS).make(parameter, 1e-2)
+    alone = [torch.nn.Parameter(x.clone()) for x in weights.split([p.size for p in PARTS])]
+    theirs = [torch.optim.Adam([x], lr=1e-2 * part.rate, eps=eps) for x, part in zip(alone, PARTS, strict=True)]
+    pure, state = weights.clone(), [x.clone() for x in optimizer_state(own).values()]
+    for update in range(1, 20):
+        grad = torch.randn(11, generator=rng)
+        parameter.grad = grad.clone()
+        own.step()
+        for x, slope, optimizer, part in zip(alone, grad.split([p.size for p in PARTS]), theirs, PARTS, strict=True):
+            if update % part.every == 0:
+                x.grad = slope.clone()
+                optimizer.step()
+        pure, state, _ = pure_step(OptimizerSpec("adam", eps, parts=PARTS), pure, grad, state, torch.tensor(1e-2))
+        torch.testing.assert_close(parameter.detach(), torch.cat([x.detach() for x in alone]), rtol=1e-5, atol=1e-6)
+        torch.testing.assert_close(pure, parameter.detach(), rtol=1e-5, atol=1e-6)
+    assert int(state[0]) == int(optimizer_state(own)["step"]) == 19
+
+
+def test_parts_follow_the_children_of_a_network():
+    network = torch.nn.Module()
+    network.actor, network.critic, network.scale = torch.nn.Linear(2, 3), torch.nn.Linear(2, 1), torch.nn.Linear(1, 1)
+    found = parts_of(network, actor=(1.0, 2), critic=(3.0, 1))
+    assert [(p.size, p.rate, p.every) for p in found] == [(9, 1.0, 2), (3, 3.0, 1), (2, 1.0, 1)]
+    assert parts_of(network, actor=(1.0, 1)) == ()
+    with pytest.raises(UserError, match=r"--optimizer: sgd given, but parts of the network .*; allowed: adam"):
+        OptimizerSpec("sgd", parts=found)
