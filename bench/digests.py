@@ -37,6 +37,8 @@ def less(given: dict[str, Any], *names: str) -> dict[str, Any]:
     return {k: v for k, v in given.items() if k not in names}
 
 
+CRITICS: dict[str, Any] = {"env": "Pendulum-v1", "network": "mlp(16,16)", "lanes": 2, "batch": 32, "ratio": 32.0}
+CRITICS |= {"capacity": 400, "learning_starts": 100, "steps": 700}
 CASES: dict[str, dict[str, Any]] = {
     "a2c": {**CATCH, "replicas": 1, "groups": 2, "steps": 4_000},
     "a2c lstm": {**CATCH, "env": "toy:memory", "replicas": 1, "core": "lstm", "core_size": 16, "steps": 3_000},
@@ -65,6 +67,9 @@ CASES: dict[str, dict[str, Any]] = {
         **{**less(DRAWN, "optimizer"), "env": "toy:memory", "unroll": 8, "sequence": 8, "burn_in": 4, "n_step": 2},
         **{"core_size": 16, "actors": 1, "pull": 8, "ratio": 2.0, "batch": 8, "steps": 2_000},
     },
+    "sac": {**CRITICS, "critic_rate": 2.0},
+    "sac discrete": {**CRITICS, "env": "toy:catch"},
+    "td3": CRITICS,
     "apex": {**FREE, "epsilon": 0.2, "steps": 1_200},
     "apex_dpg": {
         **less(FREE, "network", "optimizer", "optimizer_eps"),

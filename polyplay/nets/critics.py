@@ -64,7 +64,7 @@ def ensemble_values(x: Tensor, weights: list[Tensor], biases: list[Tensor]) -> T
     return x
 
 
-class Actor(nn.Module):
+class ActorHead(nn.Module):
     """What an actor's output means. size: numbers of an action; outputs: of the actor's network; noise: uniforms in
     (0, 1) that an action takes.
     """
@@ -75,7 +75,7 @@ class Actor(nn.Module):
     action: Field
 
 
-class BoxActor(Actor):
+class BoxActor(ActorHead):
     """Of a bounded Box: conversion between y in −1 … 1 and the environment's units."""
 
     low: Tensor
@@ -144,7 +144,7 @@ class DeterministicActor(BoxActor):
         return y if epsilon is None else torch.where(epsilon.unsqueeze(1) >= 1.0, 2.0 * noise - 1.0, y)
 
 
-class CategoricalActor(Actor):
+class CategoricalActor(ActorHead):
     """SAC's of discrete actions: logits."""
 
     def __init__(self, space: Discrete):

@@ -173,7 +173,7 @@ def acting(name: str) -> tuple[Policy, Batch, Batch]:
     """A network, rows [T, B], the state before them."""
     given, precision = PLAYERS[name]
     values = "values" in name
-    policy = set_precision(made(NetworkFactory("mlp", SPEC, given, values=values)), precision)
+    policy = set_precision(made(NetworkFactory("mlp", SPEC, given, "values" if values else "policy")), precision)
     rows, state = rollout(policy, SPEC, 8)
     rows = {k: torch.cat([rows[k]] * 3) for k in ("obs", "reward", "first")}
     T, B = rows["first"].shape

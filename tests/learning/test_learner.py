@@ -122,7 +122,7 @@ class GivesOfItems(Gives):
 @pytest.mark.parametrize("source", ["inline", "passes", "queue", "replay"])
 def test_a_loss_of_a_users_own_is_tried_before_anything_starts(source):
     envs = Envs("toy:catch", 4)
-    policy = factory.NetworkFactory("mlp", envs.spec, {"hidden": (8,)}, values=source == "replay")
+    policy = factory.NetworkFactory("mlp", envs.spec, {"hidden": (8,)}, "values" if source == "replay" else "policy")
     rows = {k: v for k, v in rows_of(envs.spec, policy().spec()).items() if k != "agent"}
     made = {
         "inline": lambda: Inline(envs, 5),

@@ -223,7 +223,7 @@ class Strict(Torso):
 @pytest.mark.parametrize("name", [Strict, f"{__name__}:Strict"], ids=["a class", "by name"])
 @pytest.mark.parametrize("values", [False, True], ids=["policy", "values"])
 def test_a_plan_draws_the_weights_of_a_network_of_ones_own(name: Any, values: bool):
-    factory = NetworkFactory(name, Envs("toy:catch", 2).spec, values=values)
+    factory = NetworkFactory(name, Envs("toy:catch", 2).spec, kind="values" if values else "policy")
     torch.manual_seed(0)
     with layers.outlines():
         planned = factory()
