@@ -419,3 +419,29 @@ def double(policy: Any) -> Any:
 )
 def test_all_others_act_by_themselves(policy: Any) -> None:
     assert fast_player(policy()) is None
+
+
+@pytest.mark.parametrize("given", [{}, {"log_std": "tanh"}, {"actor": "deterministic", "alpha": 0.0, "deviation": 0.4}])
+@pytest.mark.parametrize("obs", [Field((5,), "float32"), {"a": Field((2, 3), "float32"), "b": Field((), "int64")}])
+def test_actors_of_sac_and_td3_act_as_their_networks(given, obs):
+    """With weights that change later, without noise, with it, and where actions are uniform."""
+    low, high = np.array([-1.0, 0.0], np.float32), np.array([2.0, 0.5], np.float32)
+    spec = EnvSpec(obs, Box((2,), low, high), classes={"b": 4} if isinstance(obs, dict) else {})
+    policy = nets.NetworkFactory("mlp", spec, {"hidden": (16, 16), **given}, "critics")()
+    FlatParams(policy)
+    player, rng = fast_player(policy), np.random.default_rng(0)
+    assert player is not None
+    with torch.no_grad():
+        for x in policy.parameters():
+            x.mul_(1.5)
+    flat = rng.normal(size=(6, 5)).astype(np.float32)
+    seen: Any = {"a": rng.normal(size=(6, 2, 3)).astype(np.float32), "b": rng.integers(0, 4, 6)}
+    seen = seen if isinstance(obs, dict) else flat
+    epsilon = np.array([0, 1, 0, 1, 0, 0], np.float32)
+    for more in ({}, {"noise": rng.random((6, 2), np.float32)}):
+        for step in ({"obs": seen, **more}, {"obs": seen, **more, **({"epsilon": epsilon} if more else {})}):
+            mine, _ = player.act(step, {})
+            with torch.no_grad():
+                theirs, _ = policy.act(tree.map(torch.from_numpy, step), {})
+            np.testing.assert_allclose(mine["action"], theirs["action"].numpy(), rtol=1e-4, atol=1e-5)
+            assert ((mine["action"] >= low) & (mine["action"] <= high)).all()
