@@ -101,8 +101,9 @@ def one(package: str, name: str, words: str, target: float, check_steps: int) ->
         minutes = round((time.monotonic() - before) / 60, 1)
         summary = json.loads((run / "summary.json").read_text()) if (run / "summary.json").exists() else {}
         lines = [r for r in read_lines(run / "metrics.jsonl") if r.get("episodic_return_mean") is not None]
-        played, out, _ = run_polyplay("evaluate", str(run), "--episodes", "30", "--greedy", "--json", seconds=1800)
-        score = json.loads(out)["episodic_return_mean"] if played == 0 else None
+        run_polyplay("evaluate", str(run), "--episodes", "30", "--greedy", seconds=1800)
+        scores = [json.loads(file.read_text()) for file in run.glob("evaluation-*.json")]
+        score = scores[0]["episodic_return_mean"] if scores else None
     got = summary.get("episodic_return_mean")
     row["trains"] = "yes" if code == 0 else f"exit status {code}: {error}"
     row["learns"] = "yes" if got is not None and got >= target else "no"
