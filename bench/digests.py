@@ -70,6 +70,7 @@ CASES: dict[str, dict[str, Any]] = {
     "sac": {**CRITICS, "critic_rate": 2.0},
     "sac discrete": {**CRITICS, "env": "toy:catch"},
     "td3": CRITICS,
+    "apex_sac": {**CRITICS, "actors": 2, "replay_workers": 2, "prefetch": 2, "unroll": 10},
     "apex": {**FREE, "epsilon": 0.2, "steps": 1_200},
     "apex_dpg": {
         **less(FREE, "network", "optimizer", "optimizer_eps"),

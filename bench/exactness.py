@@ -142,6 +142,9 @@ def asynchronous() -> Iterator[Cell]:
             given = {"actors": n, "replay_workers": memories, "capacity": 1200, "learning_starts": 120}
             yield Cell("apex", AHEAD | given | {"prefetch": 2}, workers, "16 draws")
             yield Cell("apex_dpg", PENDULUM | given | {"prefetch": 2}, workers, "16 draws")
+            if memories == n < 3:
+                soft = {**less(PENDULUM, "width", "target_update"), "network": "mlp(16,16)", "prefetch": 2}
+                yield Cell("apex_sac", soft | given, workers, "16 draws")
             yield Cell("gorila", AHEAD | given | {"learners": 2, "shards": 2}, f"{workers}, 2 learners", "16 draws")
         bundles = less(AHEAD, "lanes") | {"learners": n, "shards": 2, "steps": 700 * n}
         yield Cell("gorila", bundles, plural(n, "bundle"), "16 draws")

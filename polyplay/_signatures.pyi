@@ -271,6 +271,31 @@ class ApexDpg(RunOptions, total=False):
     optimizer: str | Callable[..., Any]  # adam, or another of docs/reference/optimizers.md
     frames: int  # agent steps to train for, unless --steps is given
 
+class ApexSac(RunOptions, total=False):
+    env: str | Callable[..., Any] | Env[Any, Any]  # environment: a Gymnasium id, module:callable, or toy:NAME; see sac
+    actors: int  # acting workers, each with its own copy of the weights
+    lanes: int  # parallel environments (num-envs) of each actor
+    replay_workers: int  # replay workers, each for a share of the actors
+    learners: int  # copies of the learner, whose gradients are averaged
+    unroll: int  # agent steps per lane in a rollout, and between two pulls of the weights
+    gamma: float  # discount
+    n_step: int  # n of n-step returns: rewards summed before bootstrapping
+    network: str | Callable[..., Any]  # auto (mlp, or convolutions for images), or module:callable; sizes: --hidden 256 256
+    critics: int  # critics, whose least value is the target
+    temperature: float  # a fixed temperature; 0: it is learned
+    entropy: float | None  # target of the entropy in nats; none: see sac
+    tau: float  # how far each update moves the target network
+    batch: int  # transitions in one update, over all learners
+    ratio: float  # transitions drawn per agent step: one update per step; 0: neither side waits
+    capacity: int  # transitions in all replays together; up to an eighth more between trims
+    evict_every: int  # updates between two trims of the replay to its capacity, oldest transitions first
+    learning_starts: int  # agent steps before the first update
+    prefetch: int  # batches that each replay holds ready for each learner
+    alpha: float  # exponent α of priorities, which are errors
+    learning_rate: float  # learning rate of all parts, constant
+    optimizer: str | Callable[..., Any]  # adam, or another of docs/reference/optimizers.md
+    frames: int  # agent steps to train for, unless --steps is given
+
 class Appo(RunOptions, total=False):
     env: str | Callable[..., Any] | Env[Any, Any]  # environment: ALE/NAME, a Gymnasium id, module:callable, or toy:NAME
     inputs: Literal['raw', 'centre', 'normalize']  # centre: subtract mean image; normalize: scale numbers
@@ -679,6 +704,10 @@ def train(
 @overload
 def train(
     system: Literal["apex_dpg"], config: str | Path | None = None, callbacks: Sequence[object] = (), **overrides: Unpack[ApexDpg]
+) -> Run: ...
+@overload
+def train(
+    system: Literal["apex_sac"], config: str | Path | None = None, callbacks: Sequence[object] = (), **overrides: Unpack[ApexSac]
 ) -> Run: ...
 @overload
 def train(

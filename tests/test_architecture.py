@@ -34,7 +34,7 @@ BUDGET = {
     "workers": 2358,
     "workers/hosts": 1300,
     "population": 1510,
-    "systems": 1885,
+    "systems": 1960,
     "runs": 4156,
     "evaluation": 1480,
     "cli": 2481,

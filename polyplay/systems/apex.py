@@ -64,7 +64,7 @@ def build(c: Config, crew: Crew) -> System:
     return wire_apex(c, crew, envs, spec, explore, reward=c.reward)
 
 
-def wire_apex(c: Any, crew: Crew, envs: Envs, spec: LearnerSpec, explore: Exploration, reward: str) -> System:
+def wire_apex(c: Any, crew: Crew, envs: Envs, spec: LearnerSpec, explore: Exploration | None, reward: str) -> System:
     """Add the figure's actors, replays and learners. Ape-X DPG has another network, exploration and loss."""
     each = divide_among(c, "replay_workers", "actors", "capacity", "learning_starts")  # a replay worker's share
     network = spec.policy()  # only its shapes are used: each worker makes its own network

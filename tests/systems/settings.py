@@ -7,7 +7,7 @@ from typing import Any
 from tests.games.traits import NAME as TRAITS
 
 VALUES = ("accel_dqn", "apex", "dqn", "gorila", "r2d2", "rainbow")  # of Discrete actions alone
-REAL = ("apex_dpg", "sac", "td3")  # of a bounded Box alone
+REAL = ("apex_dpg", "apex_sac", "sac", "td3")  # of a bounded Box alone
 QUIET: Any = {"network": "mlp", "tensorboard": False, "report_every": 0.5}
 ADAM: Any = {**QUIET, "optimizer": "adam", "optimizer_eps": 1e-5}
 ON: Any = {**ADAM, "env": "toy:catch", "anneal": "constant"}
@@ -44,6 +44,7 @@ AIM |= {"learning_rate": 3e-3, "target_update": 50, "ratio": 24.0, "learning_sta
 SAC: Any = {"tensorboard": False, "report_every": 0.5, "env": f"{TRAITS}+continuous+questions=2", "gamma": 0.5}
 SAC |= {"lanes": 4, "batch": 64, "ratio": 64.0, "capacity": 20_000, "learning_starts": 300, "learning_rate": 3e-3}
 SAC |= {"network": "mlp(32,32)", "tau": 0.02}
+APEX_SAC: Any = {**SAC, **APART, "learning_starts": 300}
 GORILA: Any = {**REPLAY, "lanes": 4, "capacity": 10_000, "learning_starts": 250, "learners": 2, "shards": 2}
 GORILA |= {"n_step": 3, "optimizer": "adam", "optimizer_eps": 1e-5, "report_every": 60.0}  # the last one always comes
 FREE: Any = {**GORILA, "unroll": 5, "actors": 2, "replay_workers": 2}

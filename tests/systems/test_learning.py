@@ -111,7 +111,7 @@ def test_the_memory_task_needs_a_core(without, tmp_path):
 @pytest.mark.long
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize(
-    "name", sorted(set(systems.ordinary()) - {"apex_dpg", "alphago_zero", "five", "ftw", "league"})
+    "name", sorted(set(systems.ordinary()) - {"apex_dpg", "apex_sac", "td3", "alphago_zero", "five", "ftw", "league"})
 )
 def test_cartpole_is_learnt_with_no_option_but_the_environment(name, tmp_path):
     """By the settings of tuned.toml; systems for real actions, and for games of several players, refuse it."""

@@ -107,7 +107,9 @@ PAGES = {name: systems.load(name) for name in systems.ordinary()}
 
 SECTIONS = [(name, domain) for name, page in PAGES.items() for domain in _presets.tuned(page)]
 
-CLASSIC = [name for name in PAGES if name not in ("apex_dpg", "td3", "alphago_zero", "five", "ftw", "league")]
+CLASSIC = [
+    name for name in PAGES if name not in ("apex_dpg", "apex_sac", "td3", "alphago_zero", "five", "ftw", "league")
+]
 
 COMMON: dict[str, Any] = {"normalize_advantage": True, "max_grad_norm": 0.5, "entropy_cost": 0.0, "clip_range": 0.2}
 

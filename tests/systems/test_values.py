@@ -32,6 +32,7 @@ OF: Any = {
     "apex_dpg": {"tensorboard": False, "report_every": 0.5, **of.AIM},
     "gorila": of.GORILA,
     "sac": of.SAC,
+    "apex_sac": of.APEX_SAC,
     "td3": of.SAC,
 }
 
@@ -176,13 +177,15 @@ def test_it_learns_to_aim(how, tmp_path):
     [
         ("sac", {"on": "thread"}),
         ("sac", {"on": "process", "critic_rate": 2.0, "priority": 0.6, "n_step": 2}),
+        ("apex_sac", {"on": "process"}),
         ("td3", {"on": "thread", "noise": 0.3}),
         ("td3", {"on": "process", "preset": "ddpg", "noise": 0.3}),
     ],
 )
 def test_an_actor_and_critics_learn_to_aim(system, given, tmp_path):
     run = trained(system, tmp_path / "run", steps=2_500, **given)
-    assert (run.exit_code, run.summary["updates"]) == (0, pytest.approx(2_500 - 300, abs=20))
+    about = 20 if system != "apex_sac" else 400  # whose learner is behind its actors
+    assert (run.exit_code, run.summary["updates"]) == (0, pytest.approx(2_500 - 300, abs=about))
     assert run.evaluate(episodes=64, greedy=True)["episodic_return_mean"] >= 0.7  # always 0 has 0.5
 
 

@@ -33,6 +33,7 @@ RUNS: dict[str, tuple[str, dict[str, Any], int, float | None]] = {
     "apex": ("apex", of.APEX, 12_000, 0.0),
     "apex, all elsewhere": ("apex", {**of.APEX, **ALL}, 12_000, 0.0),
     "apex_dpg": ("apex_dpg", of.AIM, 6_000, 0.4),
+    "apex_sac": ("apex_sac", of.APEX_SAC, 3_000, 0.4),
     "r2d2": ("r2d2", of.R2D2, 10_000, 0.5),
     "gorila": ("gorila", of.GORILA, 14_000, 0.0),
     "gorila, shards elsewhere": ("gorila", {**of.GORILA, **SHARDS}, 14_000, 0.0),
