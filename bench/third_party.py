@@ -49,7 +49,7 @@ LIST: list[tuple[str, str, str, float]] = [
     ("box2d", "LunarLander-v3", "ppo --steps 600k", 150.0),
     ("mujoco", "HalfCheetah-v5", "ppo --steps 600k", 1500.0),
     ("box2d", "CarRacing-v3", "ppo --steps 1m", 800.0),
-    ("ale-py", "BreakoutNoFrameskip-v4", "ppo --steps 1m", 20.0),
+    ("ale-py", "BreakoutNoFrameskip-v4", "ppo --steps 700k", 20.0),
     ("gymnasium", "samples:LookAndSign", "ppo --steps 60k", 14.0),
     ("envpool", "envpool:CartPole-v1", "ppo --steps 200k", 400.0),
     ("minigrid", "samples:rooms", "ppo --steps 200k", 0.8),
