@@ -125,7 +125,7 @@ def draw_curves(rows: list[Row], out: Path) -> None:
     for panel, row in zip(panels.flat, rows, strict=False):
         panel.axhline(row["asked"], color=FAINT, linewidth=2.0)
         panel.plot([s / 1e3 for s, _ in row["curve"]], [x for _, x in row["curve"]], color=COLOURS[0], linewidth=1.6)
-        panel.set_title(row["environment"].rpartition(":")[2], loc="left", color=INK, fontsize=9)
+        panel.set_title(row["environment"].removesuffix(":env").rpartition(":")[2], loc="left", color=INK, fontsize=9)
         panel.tick_params(colors=INK, length=0, labelsize=8)
         for side in ("top", "right", "left"):
             panel.spines[side].set_visible(False)
