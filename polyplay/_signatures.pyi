@@ -639,7 +639,7 @@ class Sac(RunOptions, total=False):
     network: str | Callable[..., Any]  # auto (mlp, or convolutions for images), or module:callable; sizes: --hidden 256 256
     critics: int  # critics, whose least value is the target
     log_std: Literal['clip', 'tanh']  # how log σ is bounded: clipped to −20 … 2, or by tanh to −5 … 2
-    alpha: float  # a fixed temperature; 0: it is learned
+    temperature: float  # a fixed temperature; 0: it is learned
     entropy: float | None  # target of the entropy in nats; none: −dim of a Box, 0.89·ln |A| of discrete actions
     tau: float  # how far an update of the target network moves it
     target_update: int  # updates between two updates of the target network
@@ -647,10 +647,10 @@ class Sac(RunOptions, total=False):
     ratio: float  # transitions drawn per agent step: one update per step
     capacity: int  # transitions in the replay
     learning_starts: int  # agent steps before the first update; their actions are uniform
-    priority: float  # exponent of priorities, which are errors; 0 draws uniformly
+    alpha: float  # exponent α of priorities, which are errors; 0 draws uniformly
     learning_rate: float  # learning rate of the actor, constant
     critic_rate: float  # learning rate of the critics, in --learning-rate
-    alpha_rate: float  # learning rate of the temperature, in --learning-rate
+    temperature_rate: float  # learning rate of the temperature, in --learning-rate
     optimizer: str | Callable[..., Any]  # adam, another of docs/reference/optimizers.md, or module:callable
     frames: int  # agent steps to train for, unless --steps is given
 
@@ -671,7 +671,7 @@ class Td3(RunOptions, total=False):
     ratio: float  # transitions drawn per agent step: one update per step
     capacity: int  # transitions in the replay
     learning_starts: int  # agent steps before the first update; their actions are uniform
-    priority: float  # exponent of priorities, which are errors; 0 draws uniformly
+    alpha: float  # exponent α of priorities, which are errors; 0 draws uniformly
     learning_rate: float  # learning rate of the actor, constant
     critic_rate: float  # learning rate of the critics, in --learning-rate
     optimizer: str | Callable[..., Any]  # adam, another of docs/reference/optimizers.md, or module:callable

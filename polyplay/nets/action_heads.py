@@ -188,6 +188,17 @@ def normal(noise: Tensor) -> Tensor:
     return torch.erfinv(2.0 * noise.clamp(_EDGE, 1.0 - _EDGE) - 1.0) * math.sqrt(2.0)
 
 
+def to_half_ranges(action: Tensor, low: Tensor, high: Tensor) -> Tensor:
+    """Actions [N, A] in the environment's units, from −1 at `low` to 1 at `high` [A]; 0 where these are equal."""
+    half = high / 2 - low / 2
+    return (action - (low / 2 + high / 2)) / torch.where(half > 0, half, 1.0)
+
+
+def from_half_ranges(inner: Tensor, low: Tensor, high: Tensor) -> Tensor:
+    """The other way, never outside of the bounds by a last bit."""
+    return torch.minimum(torch.maximum((low / 2 + high / 2) + (high / 2 - low / 2) * inner, low), high)
+
+
 class LeafHead(nn.Module):
     """What the heads of one space share."""
 

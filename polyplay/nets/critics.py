@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from polyplay.core import tree
 from polyplay.core.tree import Batch, Field, Spec
 from polyplay.envs.spaces import Box, Discrete
-from polyplay.nets.action_heads import normal
+from polyplay.nets.action_heads import from_half_ranges, normal, to_half_ranges
 from polyplay.nets.policy import Policy, Torso
 
 LOG_STD = (-20.0, 2.0)  # of an actor's log σ, as the SAC paper's code clips it
@@ -89,14 +89,12 @@ class BoxActor(ActorHead):
             self.register_buffer(name, torch.tensor(bound, dtype=torch.float32).reshape(-1), persistent=False)
 
     def inner(self, action: Tensor) -> Tensor:
-        """Actions [N, …] in the environment's units as y [N, size]; 0 where low equals high."""
-        flat, half = action.reshape(action.shape[0], self.size), self.high / 2 - self.low / 2
-        return (flat - (self.low / 2 + self.high / 2)) / torch.where(half > 0, half, 1.0)
+        """Actions [N, …] in the environment's units as y [N, size]."""
+        return to_half_ranges(action.reshape(action.shape[0], self.size), self.low, self.high)
 
     def outer(self, y: Tensor) -> Tensor:
         """The other way, never outside of the bounds."""
-        flat = (self.low / 2 + self.high / 2) + (self.high / 2 - self.low / 2) * y
-        return torch.minimum(torch.maximum(flat, self.low), self.high).reshape(y.shape[0], *self.shape)
+        return from_half_ranges(y, self.low, self.high).reshape(y.shape[0], *self.shape)
 
 
 class GaussianActor(BoxActor):

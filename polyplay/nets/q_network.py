@@ -25,7 +25,7 @@ from polyplay.core import tree
 from polyplay.core.compiled import compiled, inlined
 from polyplay.core.tree import Batch, Field, Tree
 from polyplay.envs.spaces import Box
-from polyplay.nets.action_heads import normal
+from polyplay.nets.action_heads import from_half_ranges, normal, to_half_ranges
 from polyplay.nets.actor_critic import Inputs, TorsoPolicy
 from polyplay.nets.device import precision_of
 from polyplay.nets.layers import Conv2d, Linear, initialise, one_hot, tracing
@@ -497,13 +497,11 @@ class DPGNetwork(TorsoPolicy):
 
     def _inner(self, action: Tensor) -> Tensor:
         """From the environment's units [N, …] to half ranges [N, A]; 0 where there is but one number to choose."""
-        flat, half = action.reshape(len(action), self.size), self.high / 2 - self.low / 2
-        return (flat - (self.low / 2 + self.high / 2)) / torch.where(half > 0, half, 1.0)
+        return to_half_ranges(action.reshape(len(action), self.size), self.low, self.high)
 
     def _outer(self, inner: Tensor) -> Tensor:
         """The other way, never outside of the bounds by a last bit."""
-        flat = (self.low / 2 + self.high / 2) + (self.high / 2 - self.low / 2) * inner
-        return torch.minimum(torch.maximum(flat, self.low), self.high).reshape(len(inner), *self.shape)
+        return from_half_ranges(inner, self.low, self.high).reshape(len(inner), *self.shape)
 
 
 def _two(inputs: int, width: int, outputs: int, init: str) -> nn.Sequential:

@@ -31,7 +31,7 @@ class Config:
     network: str = "auto"  # auto (mlp, or convolutions for images), or module:callable; sizes: --hidden 256 256
     critics: Count = 2  # critics, whose least value is the target
     log_std: Literal["clip", "tanh"] = "clip"  # how log σ is bounded: clipped to −20 … 2, or by tanh to −5 … 2
-    alpha: NonNegative = 0.0  # a fixed temperature; 0: it is learned
+    temperature: NonNegative = 0.0  # a fixed temperature; 0: it is learned
     entropy: Real | None = None  # target of the entropy in nats; none: −dim of a Box, 0.89·ln |A| of discrete actions
     tau: Fraction = 0.005  # how far an update of the target network moves it
     target_update: Count = 1  # updates between two updates of the target network
@@ -39,27 +39,28 @@ class Config:
     ratio: Positive = 256.0  # transitions drawn per agent step: one update per step
     capacity: Count = 1_000_000  # transitions in the replay
     learning_starts: Whole = 10_000  # agent steps before the first update; their actions are uniform
-    priority: Fraction = 0.0  # exponent of priorities, which are errors; 0 draws uniformly
+    alpha: Fraction = 0.0  # exponent α of priorities, which are errors; 0 draws uniformly
     learning_rate: Positive = 3e-4  # learning rate of the actor, constant
     critic_rate: Positive = 1.0  # learning rate of the critics, in --learning-rate
-    alpha_rate: Positive = 1.0  # learning rate of the temperature, in --learning-rate
+    temperature_rate: Positive = 1.0  # learning rate of the temperature, in --learning-rate
     optimizer: str = "adam"  # adam, another of docs/reference/optimizers.md, or module:callable
     frames: Count = 1_000_000  # agent steps to train for, unless --steps is given
 
 
 def build(c: Config, crew: Crew) -> System:
     envs = critics_envs(c, crew, discrete=True)  # refuses actions that are neither bounded real numbers nor discrete
-    policy = critics_network(c, envs, actor="gaussian", critics=c.critics, log_std=c.log_std, alpha=c.alpha or 1.0)
+    start = c.temperature or 1.0
+    policy = critics_network(c, envs, actor="gaussian", critics=c.critics, log_std=c.log_std, alpha=start)
     # actions are uniform in the first agent steps
     explore = LinearEpsilon(1.0, 0.0, after=c.learning_starts, over=1, lanes=c.lanes)
     network = cast("CriticsNetwork", policy())  # only its shapes are used: each worker makes its own network
     replay = Replay.of(
-        envs, network, Proportional(c.priority, 0.4, beta_end=1.0) if c.priority else None, batch=c.batch,
+        envs, network, Proportional(c.alpha, 0.4, beta_end=1.0) if c.alpha else None, batch=c.batch,
         capacity=c.capacity, start=max(c.learning_starts, 1), ratio=c.ratio, gamma=c.gamma, n_step=c.n_step,
     )  # fmt: skip
     source = Replayed(Inline(envs, c.unroll, explore), replay)  # it acts itself, with the weights that it learns
-    loss = SACLoss(network.head.size, entropy_target(c, envs), c.alpha)
-    parts = parts_of(network, critics=(c.critic_rate, 1), trunk=(c.critic_rate, 1), log_alpha=(c.alpha_rate, 1))
+    loss = SACLoss(network.head.size, entropy_target(c, envs), c.temperature)
+    parts = parts_of(network, critics=(c.critic_rate, 1), trunk=(c.critic_rate, 1), log_alpha=(c.temperature_rate, 1))
     update, target = Local(OptimizerSpec(c.optimizer, parts=parts)), TargetNetwork(every=c.target_update, tau=c.tau)
     hyper = Hyperparameters(learning_rate=c.learning_rate)
     spec = LearnerSpec(policy, loss, update, hyper, crew.agent_steps(envs, c.frames), parts=(target,))

@@ -39,7 +39,7 @@ class Config:
     ratio: Positive = 256.0  # transitions drawn per agent step: one update per step
     capacity: Count = 1_000_000  # transitions in the replay
     learning_starts: Whole = 25_000  # agent steps before the first update; their actions are uniform
-    priority: Fraction = 0.0  # exponent of priorities, which are errors; 0 draws uniformly
+    alpha: Fraction = 0.0  # exponent α of priorities, which are errors; 0 draws uniformly
     learning_rate: Positive = 3e-4  # learning rate of the actor, constant
     critic_rate: Positive = 1.0  # learning rate of the critics, in --learning-rate
     optimizer: str = "adam"  # adam, another of docs/reference/optimizers.md, or module:callable
@@ -53,7 +53,7 @@ def build(c: Config, crew: Crew) -> System:
     explore = LinearEpsilon(1.0, 0.0, after=c.learning_starts, over=1, lanes=c.lanes)
     network = cast("CriticsNetwork", policy())  # only its shapes are used: each worker makes its own network
     replay = Replay.of(
-        envs, network, Proportional(c.priority, 0.4, beta_end=1.0) if c.priority else None, batch=c.batch,
+        envs, network, Proportional(c.alpha, 0.4, beta_end=1.0) if c.alpha else None, batch=c.batch,
         capacity=c.capacity, start=max(c.learning_starts, 1), ratio=c.ratio, gamma=c.gamma, n_step=c.n_step,
     )  # fmt: skip
     source = Replayed(Inline(envs, c.unroll, explore), replay)  # it acts itself, with the weights that it learns
