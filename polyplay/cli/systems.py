@@ -123,6 +123,7 @@ class CheckOptions:
     stack: Count | None = None  # stack this many frames of every image, as train does
     grey: bool = False  # show images in gray, as train does
     size: str | None = None  # resize images, as train does
+    frame_skip: Count | None = None  # an action lasts this many frames, as in training
     json: bool = False  # print JSON
 
 

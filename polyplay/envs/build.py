@@ -467,6 +467,8 @@ def inspect_env(env: Any, title: str) -> EnvSpec:
         raise mask_note(title)
     if isinstance(env, image_view.ImageWrapper | image_view.VectorImages):
         spec = replace(spec, images=env.view.images, view=image_view.view_to_json(env.view))
+        skip = env.view.options.skip
+        spec = replace(spec, frames_per_step=skip) if skip else spec
     shown, taken, *mask = spec.describe.items()
     ends = "time limit", f"{limit} steps" if limit else OWN_LIMIT
     return replace(spec, describe=dict([("environment", title), shown, taken, ends, *mask]))

@@ -87,16 +87,19 @@ def _check_options(envs: Envs, known: Batch) -> None:
 
 
 def options_of(envs: Envs, known: Iterable[str]) -> dict[str, Any]:
-    """Return EnvPool's own options for --stack, --grey and --size, and those given. Raises UserError: it has none."""
+    """Return EnvPool's own options for --stack, --grey, --size and --frame-skip, and those given. Raises UserError: it
+    has none.
+    """
     found = dict(envs.options)
     shown = found.pop(IMAGES, ImageOptions())
     if shown.leaves is not None:
         raise UserError(f"--images: given, but the images of {envs.title} are EnvPool's: leave it out")
     height, width = shown.size or (0, 0)
     asked = {"stack_num": shown.stack, "gray_scale": shown.grey, "img_height": height, "img_width": width}
+    asked["frame_skip"] = shown.skip
     asked = {name: value for name, value in asked.items() if value}
     if lacking := [name for name in asked if name not in known]:
-        raise UserError(f"{shown.changes}: given, but {envs.title} has no option {', '.join(lacking)}: leave it out")
+        raise UserError(f"{shown.given}: given, but {envs.title} has no option {', '.join(lacking)}: leave it out")
     return {**asked, **found}
 
 

@@ -1,4 +1,4 @@
-"""Images as --images, --stack, --grey and --size have them: a view of an observation, and its wrappers.
+"""Images as --images, --stack, --grey, --size and --frame-skip have them: a view of an observation, and its wrappers.
 
 A view gives the images [planes, height, width], which is their layout in rows, and leaves all other parts as they are.
 Gray values come before sizes, sizes before stacks. A new episode's first frame fills its stack.
@@ -173,11 +173,12 @@ def _layout(space: gym.Space, path: str, options: ImageOptions) -> ImageLayout |
 
 
 class ImageWrapper(gymnasium.Wrapper):
-    """A single environment whose images are shown by a view."""
+    """A single environment whose images are shown by a view. An action lasts `skip` frames; their rewards are added."""
 
     def __init__(self, env: gymnasium.Env, options: ImageOptions, title: str):
         super().__init__(env)
         self.view, self.frames = ImageView(env.observation_space, options, title), Frames()
+        self.skip = max(options.skip, 1)
         self.observation_space = self.view.space
 
     def reset(self, **how: Any) -> Any:
@@ -187,7 +188,12 @@ class ImageWrapper(gymnasium.Wrapper):
 
     def step(self, action: Any) -> Any:
         """See gymnasium.Env."""
-        found = self.env.step(action)
+        found: Any = self.env.step(action)
+        for _ in range(self.skip - 1):
+            if not isinstance(found, tuple) or len(found) != 5 or found[2] or found[3]:
+                break
+            before, found = found[1], self.env.step(action)
+            found = (found[0], before + found[1], *found[2:])
         return (self._show(found[0], self.frames), *found[1:]) if isinstance(found, tuple) and found else found
 
     def _show(self, obs: Any, before: Frames | None) -> Any:
@@ -208,6 +214,8 @@ class VectorImages(VectorWrapper):
 
     def __init__(self, env: VectorEnv, options: ImageOptions, title: str):
         super().__init__(env)
+        if options.skip:
+            raise UserError(f"--frame-skip: given, but {title} is a vector environment; leave it out")
         self.view = ImageView(env.single_observation_space, options, title)
         self.single_observation_space = self.view.space
         self.observation_space = batch_space(self.view.space, env.num_envs)

@@ -26,13 +26,14 @@ BARE = "obs"  # the name of an observation that is one leaf
 @dataclass(frozen=True)
 class ImageOptions:
     """How images are shown. leaves: which parts are images; None: those that look like some. stack: frames, 0 for the
-    environment's own. size: height and width, () for its own.
+    environment's own. size: height and width, () for its own. skip: frames that an action lasts, 0 for its own.
     """
 
     leaves: tuple[str, ...] | None = None
     stack: int = 0
     grey: bool = False
     size: tuple[int, ...] = ()
+    skip: int = 0
 
     @property
     def changes(self) -> str:
@@ -43,22 +44,25 @@ class ImageOptions:
     @property
     def given(self) -> str:
         """All that were given."""
-        return ", ".join(filter(None, ["" if self.leaves is None else "--images", self.changes]))
+        around = "" if self.leaves is None else "--images", "--frame-skip" if self.skip else ""
+        return ", ".join(filter(None, [*around, self.changes]))
 
     def __str__(self) -> str:
         size = "×".join(map(str, self.size))
-        parts = "gray" * self.grey, size, f"{self.stack} frames stacked" * bool(self.stack)
-        return ", ".join(filter(None, parts))
+        stack, skip = f"{self.stack} frames stacked" * bool(self.stack), f"actions last {self.skip}" * bool(self.skip)
+        return ", ".join(filter(None, ("gray" * self.grey, size, stack, skip)))
 
 
-def read_image_options(images: str, stack: int | None, grey: bool, size: str | None) -> ImageOptions | None:
+def read_image_options(
+    images: str, stack: int | None, grey: bool, size: str | None, skip: int | None = None
+) -> ImageOptions | None:
     """Return what the options of a command line say; None: nothing. Raises UserError."""
     named = tuple(name for word in images.split(",") if (name := word.strip()) not in ("", "none"))
     leaves = None if images == "auto" else named
     sides = [] if size is None else size.lower().split("x")
     if size is not None and not (len(sides) in (1, 2) and all(n.isdecimal() and int(n) > 0 for n in sides)):
         raise UserError(f"--size: {size} given, allowed: pixels of a side, or of both: 84 or 96x128 (height, width)")
-    found = ImageOptions(leaves, stack or 0, grey, tuple(int(n) for n in (sides * 2)[:2]))
+    found = ImageOptions(leaves, stack or 0, grey, tuple(int(n) for n in (sides * 2)[:2]), skip or 0)
     return None if found == ImageOptions() else found
 
 

@@ -35,8 +35,8 @@ from polyplay.systems import Page, _presets
 GROUPS = {  # what none names belongs to the algorithm, or to the run
     "duration": "frames steps minutes until_return",
     "population": "over population every vary exploit explore score at_once",
-    "environment": "env lanes atari env_kwargs env_options wrapper images stack grey size life_loss inputs actions "
-    "reward reward_scale env_workers groups step_timeout max_restarts",
+    "environment": "env lanes atari env_kwargs env_options wrapper images stack grey size frame_skip life_loss inputs "
+    "actions reward reward_scale env_workers groups step_timeout max_restarts",
     "network": "network hidden activation core core_size width head dueling init",
     "algorithm": "loss",
     "optimizer": "learning_rate anneal change optimizer optimizer_eps decay max_grad_norm reduction",
@@ -263,6 +263,8 @@ class RunOptions:
     stack: Count | None = None  # stack this many frames of every image, the newest last (none: the environment's own)
     grey: bool = False  # show images in gray
     size: str | None = None  # resize images by area, to this side or HEIGHTxWIDTH in pixels (none: as they are)
+    frame_skip: Count | None = None
+    # an action lasts this many frames, whose rewards are added (none: the environment's own)
     hidden: tuple[Width, ...] = ()
     # sizes of the network's hidden layers: 256 256 for an mlp, one size after convolutions (none: its own)
     activation: Literal["tanh", "relu"] | None = None  # activation function of an mlp's hidden layers (none: tanh)
@@ -308,7 +310,7 @@ class RunOptions:
             raise UserError("--resume: auto given, but it takes a directory to find again: give --run DIR")
         flags.read_assignments("env_kwargs", self.env_kwargs)
         reset_options(self.env_options)
-        read_image_options(self.images, self.stack, self.grey, self.size)
+        read_image_options(self.images, self.stack, self.grey, self.size, self.frame_skip)
         parse_changes(self.change)
         for name in self.wrapper:
             if not isinstance(name, str) or ":" not in name:
@@ -430,13 +432,14 @@ def _shown(page: Page, name: str, base: Settings, given: Mapping[str, object]) -
     return _presets.shown_images(page, name, given.get("env", base.env), **made)
 
 
-HOW_MADE = ("env_kwargs", "env_options", "wrapper", "images", "stack", "grey", "size")
+HOW_MADE = ("env_kwargs", "env_options", "wrapper", "images", "stack", "grey", "size", "frame_skip")
 
 
 def how_made(options: RunOptions) -> dict[str, Any]:
     """What Envs takes besides an environment's name."""
     kwargs = flags.read_assignments("env_kwargs", options.env_kwargs)
-    shown = read_image_options(options.images, options.stack, options.grey, options.size)
+    seen = options.images, options.stack, options.grey, options.size, options.frame_skip
+    shown = read_image_options(*seen)
     resets = reset_options(options.env_options)
     return {"kwargs": kwargs, "wrappers": options.wrapper, "reset_options": resets, "images": shown}
 
