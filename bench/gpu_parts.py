@@ -38,7 +38,8 @@ from polyplay.envs import Envs
 from polyplay.learning import runners
 from polyplay.learning.learner import Learner, Runner
 from polyplay.learning.loop import learn
-from polyplay.learning.runners import VECTORS, CompiledRunner, UpdateFunction
+from polyplay.learning.pure_update import VECTORS, UpdateFunction
+from polyplay.learning.runners import CompiledRunner
 from polyplay.nets.device import (
     StaticCall,
     enter_device,

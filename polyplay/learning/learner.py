@@ -241,6 +241,10 @@ class Runner:
         drawn = self.loss.noise(self.policy, batch, (*self.seed, version))
         return {**batch, **to_device(drawn, self.vector.flat.device)} if drawn else batch
 
+    def compile(self) -> bool:
+        """Have its updates compiled, from now on; False: another runner does that."""
+        return False
+
     def close(self) -> None:
         """End what it began besides."""
 

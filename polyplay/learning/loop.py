@@ -42,7 +42,8 @@ from polyplay.core.worker import Edge, Holder, WorkerContext, seed_of
 from polyplay.envs.pool import Envs
 from polyplay.learning.learner import Learner, LearnerSpec, Minibatches, Runner, collator_for
 from polyplay.learning.losses import ActorCriticLoss
-from polyplay.learning.runners import compile_updates, divide
+from polyplay.learning.runners import compile_updates
+from polyplay.learning.threads import divide
 from polyplay.learning.unreal import WithAuxiliary, specs_of
 from polyplay.nets.actor_critic import ActorCritic
 from polyplay.nets.device import page_lock, to_host

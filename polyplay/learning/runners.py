@@ -1,7 +1,4 @@
-"""What else computes an update's loss and gradient: several threads of a learner, each of its part of the batch.
-
-And the update as one pure function, for whatever traces it.
-"""
+"""An update in one thread by a function of tensors that was compiled ahead of time, or by a CUDA graph."""
 
 from __future__ import annotations
 
@@ -9,7 +6,6 @@ import math
 import sys
 import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future, wait
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, cast
@@ -17,309 +13,20 @@ from typing import Any, cast
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call
 
 from polyplay.core import tree
 from polyplay.core.errors import Closed, Leaving
-from polyplay.core.machine import ThreadPool, cores
+from polyplay.core.machine import cores
 from polyplay.core.tree import Batch
-from polyplay.learning.learner import Epochs, Learner, Minibatches, Runner, pick_rows
-from polyplay.learning.losses import ActorCriticLoss, Hyper, Loss, LossOutput
+from polyplay.learning.learner import Epochs, Learner, Minibatches, Runner
+from polyplay.learning.losses import ActorCriticLoss, Hyper, LossOutput
 from polyplay.learning.packages import BackgroundCall, Compiled, CompileJob, Package, why_failed
+from polyplay.learning.pure_update import VECTORS, UpdateFunction
 from polyplay.learning.unreal import WithAuxiliary
 from polyplay.nets.device import StaticCall, signature_of, synchronize, to_device
-from polyplay.nets.factory import build_network
-from polyplay.nets.layers import Conv2d, Linear, Tape
-from polyplay.nets.policy import Policy, PolicyFactory
-from polyplay.weights.optimizers import OptimizerSpec, RMSProp, load_state, optimizer_state, pure_step
-from polyplay.weights.params import FlatParams, named_views
+from polyplay.nets.layers import Tape
+from polyplay.weights.optimizers import load_state, optimizer_state
 from polyplay.weights.update import Local, clip_gradient
-
-Factors = list[tuple[Tensor, Tensor]]
-BESIDE_ACTING = 0.75  # of an equal part, for the thread that acts too, in bfloat16
-TWO = ("obs", "mask", "first")  # rows [2, B] of a transition; all else is [B]
-# rows of a thread, with fewer of which most of its work is what their number does not change; weights of a network,
-# with fewer of which waking threads costs more than they save
-LEAST, LARGE = 8, 100_000
-
-
-def split_size(rows: int, threads: int, weights: int) -> int:
-    """How many of so many threads divide a batch of `rows` among them, evenly."""
-    if weights < LARGE:
-        return 1
-    return next((n for n in range(min(threads, rows // LEAST), 1, -1) if rows % n == 0), 1)
-
-
-def divide(learner: Learner, rows: int) -> bool:
-    """Have several threads run the updates from samples of so many transitions, where they may. One thread does where
-    it shall be able to repeat the run to the bit.
-    """
-    ctx, refuses = learner.ctx, any(part.admit for part in learner.parts)
-    whole = not learner.spec.loss.divisible or learner.policy.state_spec()
-    if not (whole or refuses or ctx.control.trace or learner.device.type != "cpu"):
-        n = split_size(rows, torch.get_num_threads(), learner.update.vector.weights)
-        if n > 1:
-            learner.run = ThreadedRunner(learner, n)
-    return learner.run.begins > 0
-
-
-class ThreadedRunner(Runner):
-    """`n` threads, the caller's among them, with a network each on the learner's weights.
-
-    Threads inside one operation meet about a hundred times an update: where another program keeps one of their cores
-    busy, each meeting waits for the scheduler. These meet three times. The parts' gradients are added in fixed order,
-    so a run repeats to the bit; from one thread's gradient theirs differs by rounding. While the first thread acts, the
-    others may begin with the next batch: acting doesn't change the weights.
-    """
-
-    begins = 1
-
-    def __init__(self, learner: Learner, n: int):
-        super().__init__(learner.policy, learner.run.target, learner.spec.loss, learner.update.vector, learner.run.seed)
-        self.learner, self.n, self.hyper = learner, n, learner.run.hyper
-        self.nets = [self._copy(learner.policy, learner.update.vector) for _ in range(n)]
-        torch.set_num_threads(1)  # of an operation
-        self.team = ThreadPool(n, partial(torch.set_num_threads, 1))
-        if isinstance(learner.update.optimizer, RMSProp):
-            learner.update.optimizer.team = self.team
-        each = zip(learner.policy.parameters(), *(net.parameters() for net in self.nets), strict=True)
-        self.grads = [(p.grad, parts) for p, *parts in each]
-        self.layers = [_large(net) for net in self.nets]
-        for layer in (layer for layers in self.layers for layer in layers.values()):
-            layer.factors = []  # of its weight's gradient: the product of the whole batch's costs half of that of parts
-        self.halves = self._keep_halves()
-        self.refresh()
-        self.begun: list[Future[LossOutput]] = []  # the others' parts of the batch that is scored next
-        self.targets: list[Future[Batch]] = []  # its pass through the target network, divided among the others
-
-    def _copy(self, net: Policy, vector: FlatParams) -> Policy:
-        """Another module on the same weights, with gradients of its own."""
-        made = build_network(self.learner.spec.policy, 0, self.learner.ctx.precision, self.learner.device)
-        FlatParams(made, memory=vector.flat.detach(), write=False)
-        return made
-
-    def _keep_halves(self) -> list[tuple[Tensor, Tensor]]:
-        """Large layers' weights and, where the policy computes in bfloat16, one copy in that for all networks. Not
-        where others change the weights.
-        """
-        kept = list[tuple[Tensor, Tensor]]()
-        if not self.learner.policy.bf16 or self.learner.spec.update.asynchronous:
-            return []
-        for k, layer in _large(self.learner.policy).items():
-            layer.present_half = torch.empty_like(layer.weight, dtype=torch.bfloat16, requires_grad=False)
-            kept.append((layer.weight.detach(), layer.present_half))
-            for layers in self.layers:
-                layers[k].present_half = layer.present_half
-        return kept
-
-    def refresh(self) -> None:
-        """See Runner: the halves are those of the new weights."""
-
-        def copy(i: int) -> None:
-            for weight, half in self.halves:
-                rows = self.team.part(i, len(weight))
-                half[rows].copy_(weight[rows])
-
-        if self.halves:
-            self.team.each(copy)
-
-    def begin(self, items: list[Batch], version: int) -> None:
-        """See Runner: the others do their parts, and before that the target network's pass of all."""
-        batch = to_device(items[0], self.learner.device)
-        batch, rows = self.with_noise(batch, version), len(batch["action"])
-        others = _split(batch, even(rows, self.n - 1))
-        self.targets = [self.team.begin(partial(self.loss.ahead, self.target, part)) for part in others]
-        parts = _split(batch, self._rows_beside_acting(rows))
-        self.begun = [self.team.begin(partial(self._one, i, parts[i], rows, self.targets)) for i in range(1, self.n)]
-
-    def settle(self) -> None:
-        wait(self.targets)
-        wait(self.begun)
-
-    def __call__(self, batch: Batch, state: Batch, version: int, tape: Tape | None = None) -> LossOutput:
-        """See Runner. A batch that was begun is the one that `begin` had."""
-        whole = len(batch["action"])
-        rows = self._rows_beside_acting(whole) if self.begun else even(whole, self.n)
-        parts = _split(self.with_noise(to_device(batch, self.learner.device), version), rows)
-        if self.begun:
-            scored = [self._one(0, parts[0], whole, self.targets), *(other.result() for other in self.begun)]
-            self.begun, self.targets = [], []
-        else:
-            scored = self.team.each(lambda i: self._one(i, parts[i], whole))
-        self.team.each(self._add_up)
-        loss = torch.stack([s.loss.detach() for s in scored]).sum()
-        priority = None if scored[0].priority is None else torch.cat([s.priority for s in scored])  # type: ignore[misc]
-        weights = torch.tensor(rows) / whole
-        means = {k: (torch.stack([s.metrics[k] for s in scored]) * weights).sum() for k in scored[0].metrics}
-        return LossOutput(loss, {**means, "loss": loss}, priority)
-
-    def _rows_beside_acting(self, rows: int) -> list[int]:
-        """How a batch is divided that is begun while the first thread acts: where a row takes half the time, in
-        bfloat16, and acting nearly as long as in float32, that thread has fewer.
-        """
-        if not self.policy.bf16:
-            return even(rows, self.n)
-        first = max(1, round(BESIDE_ACTING * rows / self.n))
-        return [first, *even(rows - first, self.n - 1)]
-
-    def _one(self, i: int, batch: Batch, whole: int, targets: Sequence[Future[Batch]] = ()) -> LossOutput:
-        """The loss of part i, whose gradient its network has then; of a mean over `whole` rows its share. targets: of
-        the whole batch, where begun before.
-        """
-        net = self.nets[i]
-        if targets:
-            found = tree.map(lambda *parts: torch.cat(parts), *(t.result() for t in targets))
-            batch = batch | tree.map(lambda x: x.split(self._rows_beside_acting(len(x)))[i], found)
-        scored = self.loss(net, self.target, batch, {}, self.hyper)
-        if self.loss.reduction == "mean":
-            scored = scored._replace(loss=scored.loss * (len(batch["action"]) / whole))
-        for p in net.parameters():
-            p.grad = None  # what backward makes is kept as it is, nothing is added up
-        for layer in self.layers[i].values():
-            cast("Factors", layer.factors).clear()
-        scored.loss.backward()
-        return scored
-
-    @torch.no_grad()
-    def _add_up(self, i: int) -> None:
-        """The sum of all parts' gradients, for thread i's rows of every parameter."""
-        for k, (whole, parts) in enumerate(self.grads):
-            if whole.numel() < LARGE:  # small ones are the first thread's
-                if i == 0:
-                    _sum([p.grad for p in parts if p.grad is not None], whole)
-                continue
-            rows = self.team.part(i, len(whole))
-            if k in self.layers[0]:
-                pairs = [pair for layers in self.layers for pair in cast("Factors", layers[k].factors)]
-                _product(pairs, rows, whole[rows])
-            else:
-                _sum([p.grad[rows] for p in parts if p.grad is not None], whole[rows])
-
-
-def _large(net: Policy) -> dict[int, Linear]:
-    """Large layers, by the number of their weight among the parameters."""
-    numbers = {id(p): k for k, p in enumerate(net.parameters())}
-    layers = (m for m in net.modules() if isinstance(m, Linear))
-    return {numbers[id(m.weight)]: m for m in layers if m.weight.numel() >= LARGE}
-
-
-def even(rows: int, n: int) -> list[int]:
-    """So many rows in n parts."""
-    return [rows * (i + 1) // n - rows * i // n for i in range(n)]
-
-
-def _split(batch: Batch, rows: Sequence[int]) -> list[Batch]:
-    """Its parts of so many rows each, in order."""
-    own, split = batch.keys() - {"key"}, dict[str, Sequence[Tensor]]()
-    for path, x in tree.leaves({k: batch[k] for k in own}):
-        split[path] = x.split(list(rows), int(path.partition("/")[0] in TWO))
-    parts = ({path: x[i] for path, x in split.items()} for i in range(len(rows)))
-    return [{**batch, **tree.nest(part)} for part in parts]
-
-
-def _sum(grads: list[Tensor], out: Tensor) -> None:
-    """Their sum, in order; 0 where no part has one."""
-    if not grads:
-        out.zero_()
-        return
-    total = torch.add(*grads[:2], out=out) if len(grads) > 1 else out.copy_(grads[0])
-    for more in grads[2:]:
-        total.add_(more)
-
-
-def _product(factors: Factors, rows: slice, out: Tensor) -> None:
-    """Some rows of the gradient of a layer's weight, float32 [rows, inputs]; 0 where it took no part."""
-    if not factors:
-        out.zero_()
-        return
-    grad, x = torch.cat([g[:, rows] for g, _ in factors]).t(), torch.cat([x for _, x in factors])
-    if grad.dtype == out.dtype:
-        torch.mm(grad, x, out=out)
-    else:
-        out.copy_(torch.mm(grad, x))
-
-
-# The update as one pure function of tensors, for whatever traces, compiles or captures it.
-#
-#     update(weights [W], buffers [S − W], target [S] or [0], batch, state, hyper) -> gradient [W], buffers, LossOutput
-#
-# The vector is that of weights.params, in its two parts. Everything else is an argument too: batch and state are trees
-# of tensors of fixed shapes, with random numbers (Loss.noise) and importance weights among them, hyper has a tensor []
-# for each hyperparameter. No argument is written to, and no number decides on a shape or a branch (layers.tracing).
-
-
-EAGER = {  # what only eager updates do, and why traced ones do not; the last two differ by rounding
-    "nets.layers.recall": "outputs of acting are no inputs: a traced update computes them again",
-    "nets.layers.cache_half_weights": "copies in bfloat16 are no inputs: a traced update converts its weights",
-    "nets.layers._GradientOfUses": "its backward fills Python lists: a traced update adds up the gradients of all uses",
-    "nets.recurrent._copied": "how many lanes tick is a number: a traced update computes all, and keeps all",
-}
-PureUpdate = Callable[..., tuple[Tensor, Tensor, LossOutput]]
-
-
-class _Networks(nn.Module):
-    """A policy and its target network as one module, so that `functional_call` gives both their tensors."""
-
-    def __init__(self, policy: Policy, target: Policy | None = None):
-        super().__init__()
-        self.policy, self.target = policy, target
-
-    def forward(self, call: Callable[..., Any], *given: Any) -> Any:
-        return call(self.policy, self.target, *given)
-
-
-def make_loss(
-    policy: Policy, loss: Callable[..., Any], target: Policy | None = None
-) -> Callable[..., tuple[Any, Tensor]]:
-    """The loss as a function of `update`'s arguments, which gives the buffers too; to differentiate by the weights.
-
-    The modules say what the vectors mean; their own weights are not read. target: another one of the kind, where the
-    loss takes a target network. Raises ValueError: one computes with copies of its weights.
-    """
-    networks = _Networks(policy, target)
-    if any(isinstance(m, Linear | Conv2d) and m.half_weight is not None for m in networks.modules()):
-        raise ValueError("a network with copies of its weights (cache_weights) given, it must have none")
-
-    def score(weights: Tensor, buffers: Tensor, fixed: Tensor, batch: Batch, state: Batch, hyper: Hyper) -> Any:
-        odd = len(weights) % 2  # where numbers of float64 stand at even places with the weights before them
-        behind = torch.cat([buffers.new_zeros(odd), buffers])[odd:]  # networks may write to it
-        named = {f"policy.{k}": x for k, x in named_views(policy, weights, behind).items()}
-        if target is not None:
-            parts = fixed[: len(weights)], fixed[len(weights) :]
-            named |= {f"target.{k}": x for k, x in named_views(target, *parts).items()}
-        return functional_call(networks, named, (loss, batch, state, hyper)), behind
-
-    return score
-
-
-def make_update(policy: Policy, loss: Loss, target: Policy | None = None) -> PureUpdate:
-    """The pure update; see `make_loss` for what is given."""
-    score = make_loss(policy, loss, target)
-
-    def update(weights: Tensor, *given: Any) -> tuple[Tensor, Tensor, LossOutput]:
-        leaf = weights.detach().requires_grad_()
-        with torch.enable_grad():
-            scored, buffers = score(leaf, *given)
-        (gradient,) = torch.autograd.grad(scored.loss, leaf)
-        return gradient, buffers, scored._replace(loss=scored.loss.detach())
-
-    return update
-
-
-def make_act(policy: Policy) -> Callable[[Tensor, Tensor, Batch, Batch], tuple[Batch, Batch]]:
-    """The pure acting step: (weights, buffers, row, state) -> outputs and the state behind, as Policy.act."""
-    score = make_loss(policy, lambda policy, _, row, state, __: policy.act(row, state))
-
-    def act(weights: Tensor, buffers: Tensor, row: Batch, state: Batch) -> tuple[Batch, Batch]:
-        with torch.no_grad():
-            acted: tuple[Batch, Batch] = score(weights, buffers, weights, row, state, {})[0]
-        return acted
-
-    return act
-
-
-# One thread, by a function of tensors that was compiled ahead of time, or is a CUDA graph.
-
 
 WAIT = 10.0  # seconds of learning before a run compiles what it does: what is over sooner has nothing of it
 LEFT = 20.0  # seconds that a run has to go on for it, by its speed so far
@@ -332,86 +39,39 @@ SHARE = 0.25  # of the updates, at least, that have batches of the kind that a p
 KINDS = 4  # packages of a run that waits for them, at most
 BEGUN = 16  # updates in a row that are made beside acting, at most
 OFTEN = 3  # updates of one kind, the last of which captures it: some sources give batches of any size
-VECTORS = 4  # the function's first arguments: weights, buffers, target, gradient
 
 
 def compile_updates(learner: Learner) -> None:
-    """Have the updates of a learner captured as a CUDA graph, or compiled ahead of time where they can be: of one
-    thread on a CPU, in float32.
+    """Have the updates of a learner captured as a CUDA graph, or compiled ahead of time where they can be: on a CPU in
+    float32, whole or in the parts of several threads.
     """
     how, far = learner.ctx.control.compile, learner.device.type != "cpu"
     if how == "off" or (how == "auto" and not far and any(isinstance(m, nn.Conv2d) for m in learner.policy.modules())):
         return
-    threads = type(learner.run) is not Runner
-    if threads or (learner.policy.bf16 and not far):
+    if learner.policy.bf16 and not far:
         if how == "on" and learner.ctx.index == 0:
-            why = "several threads compute them" if threads else "they are computed in bfloat16"
-            learner.ctx.log("caution", f"updates stay eager: {why}")
+            learner.ctx.log("caution", "updates stay eager: they are computed in bfloat16")
         return
-    learner.run = CompiledRunner(learner)
+    if not learner.run.compile():
+        learner.run = CompiledRunner(learner)
 
 
-@dataclass(frozen=True)
-class UpdateFunction:
-    """Makes `update` as a function of tensors of fixed shapes, one after the other, for what compiles or captures it:
-
-        (weights, buffers, target, gradient, hyper [H], *leaves) -> numbers [1 + metrics], and priority [B] if any
-
-    It writes the gradient, and the buffers. leaves: of a tree {"batch", "state"}, by `paths`; of a minibatch those of
-    its whole rollout, and behind them `index` [n], its places, and `inside` [n], which of them count.
-
-    With an optimizer it takes the step too, in place: the tensors of its state come before hyper, which ends with the
-    learning rate; numbers end with the gradient's norm.
+def pays(learner: Learner, started: float, left: float, seconds: float) -> bool:
+    """Whether a run is to last long enough for a compiler, and an update of so many seconds is small enough. started:
+    when it began, with so much of it left.
     """
+    passed, remaining = time.perf_counter() - started, learner.remaining
+    rest = passed * remaining / max(left - remaining, 1e-9)
+    return seconds < LONG and passed > WAIT and rest > LEFT
 
-    policy: PolicyFactory
-    loss: Loss
-    target: bool
-    hyper: tuple[str, ...]
-    paths: tuple[str, ...]
-    minibatch: bool = False
-    whole: bool = False  # minibatches have whole lanes
-    precision: str = "float32"
-    device: str = "cpu"
-    optim: OptimizerSpec | None = None
-    states: int = 0  # tensors of its state
 
-    def __call__(self) -> Callable[..., tuple[Tensor, ...]]:
-        nets = [build_network(self.policy, 0, self.precision, self.device) for _ in range(1 + self.target)]
-        update = make_update(nets[0], self.loss, *nets[1:])
-
-        def function(*given: Tensor) -> tuple[Tensor, ...]:
-            (weights, buffers, target, gradient), (*state, hyper), leaves = self._split(given)
-            named = dict(zip(self.hyper, hyper.unbind(), strict=False))
-            made, after, scored = update(weights, buffers, target, *self._rows(leaves), named)
-            gradient.copy_(made)
-            if len(buffers):
-                buffers.copy_(after)
-            numbers = [scored.loss, *(scored.metrics[k].to(scored.loss) for k in self.loss.metrics)]
-            if self.optim is not None:
-                stepped, new, norm = pure_step(self.optim, weights, made, state, hyper[-1])
-                for x, now in zip((weights, *state), (stepped, *new), strict=True):
-                    x.copy_(now)
-                numbers.append(norm)
-            return (torch.stack(numbers), *(() if scored.priority is None else (scored.priority,)))
-
-        return function
-
-    def _split(self, given: Sequence[Tensor]) -> tuple[Sequence[Tensor], ...]:
-        """The vectors, the optimizer's state and the hyperparameters, the leaves."""
-        own = VECTORS + self.states + 1
-        return given[:VECTORS], given[VECTORS:own], given[own:]
-
-    def _rows(self, leaves: Sequence[Tensor]) -> tuple[Batch, Batch]:
-        n = len(self.paths)
-        given = tree.nest(dict(zip(self.paths, leaves[:n], strict=True)))
-        batch, state = given["batch"], given.get("state", {})
-        if self.minibatch:
-            index, inside = leaves[n:]
-            batch, state = pick_rows(batch, state, index, self.whole)
-            if not self.whole:
-                batch["valid"] = batch["valid"] & inside
-        return batch, state
+def compile_job(learner: Learner, function: UpdateFunction, given: Sequence[Tensor]) -> CompileJob:
+    """What is compiled: an update of a learner, with arguments such as these."""
+    loss, policy = learner.spec.loss, learner.policy
+    parts = [loss, *policy.modules(), *([loss.loss] if isinstance(loss, WithAuxiliary) else [])]
+    modules = {of.__module__ for x in parts for of in type(x).__mro__}
+    own = {name for name in modules if name.split(".")[0] not in ("polyplay", "torch", *sys.stdlib_module_names)}
+    return CompileJob(function, tuple((tuple(x.shape), x.dtype) for x in given), tuple(sorted(own)))
 
 
 @dataclass
@@ -633,7 +293,7 @@ class CompiledRunner(Runner):
             if enough if self.waits else rare:
                 return
             package = kind.package = Package(self._job(kind, leaves))
-        if not package.done and (self.waits or self._pays(kind)):
+        if not package.done and (self.waits or pays(self.learner, self.started, self.left, kind.seconds)):
             package.begin()
         before = time.perf_counter()
         while self.waits and not package.done:
@@ -648,19 +308,9 @@ class CompiledRunner(Runner):
             self._change_over(kind, lambda: call, leaves)
             self.begins = BEGUN if self.beside and kind.call is not None else 0
 
-    def _pays(self, kind: BatchKind) -> bool:
-        """Whether a run is to last long enough, and an update is small enough."""
-        passed, left = time.perf_counter() - self.started, self.learner.remaining
-        rest = passed * left / max(self.left - left, 1e-9)
-        return kind.seconds < LONG and passed > WAIT and rest > LEFT
-
     def _job(self, kind: BatchKind, leaves: list[Tensor]) -> CompileJob:
         """What is compiled: this update of leaves such as these."""
-        parts = [self.loss, *self.policy.modules(), *([self.loss.loss] if isinstance(self.loss, WithAuxiliary) else [])]
-        modules = {of.__module__ for x in parts for of in type(x).__mro__}
-        own = {name for name in modules if name.split(".")[0] not in ("polyplay", "torch", *sys.stdlib_module_names)}
-        shapes = tuple((tuple(x.shape), x.dtype) for x in (*self.own, *leaves))
-        return CompileJob(self._function(kind), shapes, tuple(sorted(own)))
+        return compile_job(self.learner, self._function(kind), [*self.own, *leaves])
 
     def _function(self, kind: BatchKind) -> UpdateFunction:
         whole = kind.minibatch and self.parts is not None and self.parts.whole

@@ -60,7 +60,11 @@ def ensemble_values(x: Tensor, weights: list[Tensor], biases: list[Tensor]) -> T
     """Outputs [n, N, outputs] of n MLPs: inputs x [N, inputs], weights [n, a, b] and biases [n, 1, b] of each layer."""
     x = x.unsqueeze(0).expand(weights[0].shape[0], -1, -1)
     for i, (weight, bias) in enumerate(zip(weights, biases, strict=True)):
-        x = torch.baddbmm(bias, x if i == 0 else F.relu(x), weight)
+        x = x if i == 0 else F.relu(x)
+        if weight.shape[-1] == 1:  # a stacked product with one column takes ten times as long
+            x = (x * weight.mT).sum(-1, keepdim=True) + bias
+        else:
+            x = torch.baddbmm(bias, x, weight)
     return x
 
 

@@ -32,7 +32,8 @@ from polyplay.learning import losses, packages, runners
 from polyplay.learning.learner import Epochs, Learner, Minibatches, Runner, shuffled_order
 from polyplay.learning.losses import Loss
 from polyplay.learning.packages import CompileJob, Package
-from polyplay.learning.runners import CompiledRunner, UpdateFunction, compile_updates, make_update
+from polyplay.learning.pure_update import UpdateFunction, make_update
+from polyplay.learning.runners import CompiledRunner, compile_updates
 from polyplay.nets.device import to_device
 from polyplay.nets.policy import PolicyFactory
 from polyplay.weights.optimizers import optimizer_state
@@ -286,7 +287,7 @@ class TracedCall:
     def __init__(self, path: Any, given: list[list[Tensor]], results: list[list[Tensor]], copies: Any):
         self.call, self.given, self.results, self.copies = path.load(), given, results, copies
 
-    def start(self, calls: int) -> None:
+    def start(self, calls: int = 1) -> None:
         for to, x in self.copies:
             to.copy_(x)
         for given, results in zip(self.given[:calls], self.results[:calls], strict=True):

@@ -30,7 +30,7 @@ from polyplay.nets.layers import tracing
 from polyplay.nets.policy import Policy
 from polyplay.weights.params import FlatParams
 from tests.learning.test_pure_update import made, rollout
-from tests.learning.test_runners import item, learner
+from tests.learning.test_threads import item, learner
 from tests.nets.helpers import discrete, vector
 
 sys.path.append(str(Path(__file__).parents[2] / "bench"))

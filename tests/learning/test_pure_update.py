@@ -30,7 +30,7 @@ from polyplay.games.board_pool import board_of
 from polyplay.learning import losses, value_losses
 from polyplay.learning.learner import Minibatches, Runner
 from polyplay.learning.losses import ActorCriticLoss, AlphaZeroLoss, Loss, LossOutput
-from polyplay.learning.runners import EAGER, make_act, make_loss, make_update
+from polyplay.learning.pure_update import EAGER, make_act, make_loss, make_update
 from polyplay.learning.unreal import WithAuxiliary
 from polyplay.nets.device import set_precision
 from polyplay.nets.factory import NetworkFactory, build_network

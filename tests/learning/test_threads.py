@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Generator, Iterator
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -12,12 +13,15 @@ import torch
 from polyplay.core.tree import Field
 from polyplay.core.worker import Counters, Hyperparameters, RunControl, WorkerContext
 from polyplay.envs import Discrete, EnvSpec
+from polyplay.learning import threads
 from polyplay.learning.learner import Learner, LearnerSpec
 from polyplay.learning.parts import TargetNetwork
-from polyplay.learning.runners import LARGE, ThreadedRunner, divide, split_size
+from polyplay.learning.runners import compile_updates
+from polyplay.learning.threads import LARGE, ThreadedRunner, divide, split_size
 from polyplay.learning.value_losses import CategoricalLoss, QLoss
 from polyplay.nets import factory
 from polyplay.weights.update import Local, OptimizerSpec
+from tests.learning.test_compiled import Traced, TracedCall
 
 SPEC = EnvSpec(obs=Field((20,), "float32"), action=Discrete(3))
 LOSSES: Any = {"sum": QLoss("sum"), "mean": QLoss("mean"), "atoms": CategoricalLoss()}
@@ -38,9 +42,13 @@ def learner(
     trace: bool = False,
     inputs: str = "raw",
     precision: str = "float32",
+    how: str = "off",
+    said: list[str] | None = None,
 ) -> Learner:
     torch.set_num_threads(threads)
-    ctx = WorkerContext("learn", 0, 1, 0, 4, Counters(4, ("loss",)), RunControl(trace), precision=precision)
+    control = RunControl(trace, compile=how)
+    ctx = WorkerContext("learn", 0, 1, 0, 4, Counters(4, ("loss",)), control, precision=precision)
+    ctx.log = lambda kind, text: said.append(text) if said is not None else None
     options: Any = {
         "hidden": (400, 300),
         "inputs": inputs,
@@ -149,3 +157,78 @@ def test_statistics_of_inputs_change_after_what_was_begun():
 def test_threads_get_equal_parts_of_at_least_eight_rows(rows: int, threads: int, n: int):
     assert split_size(rows, threads, LARGE) == n
     assert split_size(rows, threads, LARGE - 1) == 1
+
+
+# Compiled: the package is the graph, and there at once.
+
+
+def compiling(monkeypatch: pytest.MonkeyPatch, loss: str = "mean", how: str = "on") -> tuple[Learner, list[str]]:
+    """A learner of two threads that compiles from its first update on, and its log."""
+    said = list[str]()
+    monkeypatch.setattr(threads, "Package", Traced)
+    monkeypatch.setattr(threads, "BackgroundCall", TracedCall)
+    who = learner(2, loss, how=how, said=said)
+    assert divide(who, 32)
+    compile_updates(who)
+    return who, said
+
+
+@pytest.mark.parametrize("loss", ["sum", "mean"])
+@pytest.mark.parametrize("ahead", [False, True])
+def test_compiled_parts_learn_what_eager_ones_do(loss: str, ahead: bool, monkeypatch):
+    (made, said), eager = compiling(monkeypatch, loss), learner(2, loss)
+    assert divide(eager, 32)
+    for i in range(6):
+        for who in (made, eager):
+            if ahead:
+                begin(who, item(i))
+        assert (made.run.call is not None) == (ahead and i > 0)
+        found = [end_of(who.step_on_sample(item(i), 4.0)) for who in (made, eager)]
+        torch.testing.assert_close(*found, rtol=1e-4, atol=1e-5)
+        assert made.run.call is None
+    torch.testing.assert_close(made.update.vector.flat, eager.update.vector.flat, rtol=1e-3, atol=2e-5)
+    assert len(said) == 1
+    assert said[0].startswith("updates are compiled, in 2 parts: ")
+
+
+def test_hyperparameters_and_the_target_network_are_those_of_now(monkeypatch):
+    """They are arguments of a package, not constants in it."""
+    (made, _), eager = compiling(monkeypatch), learner(2, "mean")
+    divide(eager, 32)
+    for i in range(12):  # the target network is copied twice
+        for who in (made, eager):
+            who.spec.hyperparameters.set("learning_rate", 1e-3 * (1 + i))
+            list(who.step_on_sample(item(i), 4.0))
+    torch.testing.assert_close(made.update.vector.flat, eager.update.vector.flat, rtol=1e-3, atol=1e-4)
+
+
+@pytest.mark.parametrize("ahead", [False, True])
+def test_a_compiled_part_that_fails_is_computed_eagerly(ahead: bool, monkeypatch):
+    (made, said), eager = compiling(monkeypatch), learner(2, "mean")
+    divide(eager, 32)
+    for i in range(4):
+        if i == 2:
+            monkeypatch.setattr(TracedCall, "wait", Mock(side_effect=RuntimeError("a compiled update failed")))
+        for who in (made, eager):
+            if ahead:
+                begin(who, item(i))
+            list(who.step_on_sample(item(i), 4.0))
+    assert said[-1].startswith("updates stay eager: RuntimeError: a compiled update failed")
+    torch.testing.assert_close(made.update.vector.flat, eager.update.vector.flat, rtol=1e-3, atol=2e-5)
+
+
+def test_parts_that_give_another_gradient_or_take_longer_stay_eager(monkeypatch):
+    monkeypatch.setattr(Traced, "scale", 1.01)
+    made, said = compiling(monkeypatch)
+    learnt(made)
+    assert said == ["updates stay eager: the gradient of the compiled one differs by 0.01 of its size"]
+    monkeypatch.setattr(Traced, "scale", 1.0)
+    for name in ("GAIN", "LOOK"):
+        monkeypatch.setattr(threads, name, -1.0)
+    made, said = compiling(monkeypatch, how="auto")
+    learnt(made)
+    assert len(said) == 1
+    assert said[0].startswith("updates stay eager: compiled ones take")
+    eager = learner(2, "mean")
+    divide(eager, 32)
+    assert torch.equal(learnt(eager)[0], made.update.vector.flat), "to the bit"

@@ -1,0 +1,161 @@
+"""The update as one pure function of tensors, for whatever traces, compiles or captures it.
+
+    update(weights [W], buffers [S − W], target [S] or [0], batch, state, hyper) -> gradient [W], buffers, LossOutput
+
+The vector is that of weights.params, in its two parts. Everything else is an argument too: batch and state are trees
+of tensors of fixed shapes, with random numbers (Loss.noise) and importance weights among them, hyper has a tensor []
+for each hyperparameter. No argument is written to, and no number decides on a shape or a branch (layers.tracing).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+
+from polyplay.core import tree
+from polyplay.core.tree import Batch
+from polyplay.learning.learner import pick_rows
+from polyplay.learning.losses import Hyper, Loss, LossOutput
+from polyplay.nets.factory import build_network
+from polyplay.nets.layers import Conv2d, Linear
+from polyplay.nets.policy import Policy, PolicyFactory
+from polyplay.weights.optimizers import OptimizerSpec, pure_step
+from polyplay.weights.params import named_views
+
+VECTORS = 4  # the first arguments of an UpdateFunction: weights, buffers, target, gradient
+EAGER = {  # what only eager updates do, and why traced ones do not; the last two differ by rounding
+    "nets.layers.recall": "outputs of acting are no inputs: a traced update computes them again",
+    "nets.layers.cache_half_weights": "copies in bfloat16 are no inputs: a traced update converts its weights",
+    "nets.layers._GradientOfUses": "its backward fills Python lists: a traced update adds up the gradients of all uses",
+    "nets.recurrent._copied": "how many lanes tick is a number: a traced update computes all, and keeps all",
+}
+PureUpdate = Callable[..., tuple[Tensor, Tensor, LossOutput]]
+
+
+class _Networks(nn.Module):
+    """A policy and its target network as one module, so that `functional_call` gives both their tensors."""
+
+    def __init__(self, policy: Policy, target: Policy | None = None):
+        super().__init__()
+        self.policy, self.target = policy, target
+
+    def forward(self, call: Callable[..., Any], *given: Any) -> Any:
+        return call(self.policy, self.target, *given)
+
+
+def make_loss(
+    policy: Policy, loss: Callable[..., Any], target: Policy | None = None
+) -> Callable[..., tuple[Any, Tensor]]:
+    """The loss as a function of `update`'s arguments, which gives the buffers too; to differentiate by the weights.
+
+    The modules say what the vectors mean; their own weights are not read. target: another one of the kind, where the
+    loss takes a target network. Raises ValueError: one computes with copies of its weights.
+    """
+    networks = _Networks(policy, target)
+    if any(isinstance(m, Linear | Conv2d) and m.half_weight is not None for m in networks.modules()):
+        raise ValueError("a network with copies of its weights (cache_weights) given, it must have none")
+
+    def score(weights: Tensor, buffers: Tensor, fixed: Tensor, batch: Batch, state: Batch, hyper: Hyper) -> Any:
+        odd = len(weights) % 2  # where numbers of float64 stand at even places with the weights before them
+        behind = torch.cat([buffers.new_zeros(odd), buffers])[odd:]  # networks may write to it
+        named = {f"policy.{k}": x for k, x in named_views(policy, weights, behind).items()}
+        if target is not None:
+            parts = fixed[: len(weights)], fixed[len(weights) :]
+            named |= {f"target.{k}": x for k, x in named_views(target, *parts).items()}
+        return functional_call(networks, named, (loss, batch, state, hyper)), behind
+
+    return score
+
+
+def make_update(policy: Policy, loss: Loss, target: Policy | None = None) -> PureUpdate:
+    """The pure update; see `make_loss` for what is given."""
+    score = make_loss(policy, loss, target)
+
+    def update(weights: Tensor, *given: Any) -> tuple[Tensor, Tensor, LossOutput]:
+        leaf = weights.detach().requires_grad_()
+        with torch.enable_grad():
+            scored, buffers = score(leaf, *given)
+        (gradient,) = torch.autograd.grad(scored.loss, leaf)
+        return gradient, buffers, scored._replace(loss=scored.loss.detach())
+
+    return update
+
+
+def make_act(policy: Policy) -> Callable[[Tensor, Tensor, Batch, Batch], tuple[Batch, Batch]]:
+    """The pure acting step: (weights, buffers, row, state) -> outputs and the state behind, as Policy.act."""
+    score = make_loss(policy, lambda policy, _, row, state, __: policy.act(row, state))
+
+    def act(weights: Tensor, buffers: Tensor, row: Batch, state: Batch) -> tuple[Batch, Batch]:
+        with torch.no_grad():
+            acted: tuple[Batch, Batch] = score(weights, buffers, weights, row, state, {})[0]
+        return acted
+
+    return act
+
+
+@dataclass(frozen=True)
+class UpdateFunction:
+    """Makes `update` as a function of tensors of fixed shapes, one after the other, for what compiles or captures it:
+
+        (weights, buffers, target, gradient, hyper [H], *leaves) -> numbers [1 + metrics], and priority [B] if any
+
+    It writes the gradient, and the buffers. leaves: of a tree {"batch", "state"}, by `paths`; of a minibatch those of
+    its whole rollout, and behind them `index` [n], its places, and `inside` [n], which of them count.
+
+    With an optimizer it takes the step too, in place: the tensors of its state come before hyper, which ends with the
+    learning rate; numbers end with the gradient's norm.
+    """
+
+    policy: PolicyFactory
+    loss: Loss
+    target: bool
+    hyper: tuple[str, ...]
+    paths: tuple[str, ...]
+    minibatch: bool = False
+    whole: bool = False  # minibatches have whole lanes
+    precision: str = "float32"
+    device: str = "cpu"
+    optim: OptimizerSpec | None = None
+    states: int = 0  # tensors of its state
+
+    def __call__(self) -> Callable[..., tuple[Tensor, ...]]:
+        nets = [build_network(self.policy, 0, self.precision, self.device) for _ in range(1 + self.target)]
+        update = make_update(nets[0], self.loss, *nets[1:])
+
+        def function(*given: Tensor) -> tuple[Tensor, ...]:
+            (weights, buffers, target, gradient), (*state, hyper), leaves = self._split(given)
+            named = dict(zip(self.hyper, hyper.unbind(), strict=False))
+            made, after, scored = update(weights, buffers, target, *self._rows(leaves), named)
+            gradient.copy_(made)
+            if len(buffers):
+                buffers.copy_(after)
+            numbers = [scored.loss, *(scored.metrics[k].to(scored.loss) for k in self.loss.metrics)]
+            if self.optim is not None:
+                stepped, new, norm = pure_step(self.optim, weights, made, state, hyper[-1])
+                for x, now in zip((weights, *state), (stepped, *new), strict=True):
+                    x.copy_(now)
+                numbers.append(norm)
+            return (torch.stack(numbers), *(() if scored.priority is None else (scored.priority,)))
+
+        return function
+
+    def _split(self, given: Sequence[Tensor]) -> tuple[Sequence[Tensor], ...]:
+        """The vectors, the optimizer's state and the hyperparameters, the leaves."""
+        own = VECTORS + self.states + 1
+        return given[:VECTORS], given[VECTORS:own], given[own:]
+
+    def _rows(self, leaves: Sequence[Tensor]) -> tuple[Batch, Batch]:
+        n = len(self.paths)
+        given = tree.nest(dict(zip(self.paths, leaves[:n], strict=True)))
+        batch, state = given["batch"], given.get("state", {})
+        if self.minibatch:
+            index, inside = leaves[n:]
+            batch, state = pick_rows(batch, state, index, self.whole)
+            if not self.whole:
+                batch["valid"] = batch["valid"] & inside
+        return batch, state

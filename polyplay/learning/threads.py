@@ -1,0 +1,435 @@
+"""An update's gradient by several threads of a learner, each of its part of the batch."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Sequence
+from concurrent.futures import Future, wait
+from functools import partial
+from pathlib import Path
+from typing import Any, cast
+
+import torch
+from torch import Tensor
+
+from polyplay.core import tree
+from polyplay.core.errors import Closed, Leaving
+from polyplay.core.machine import ThreadPool
+from polyplay.core.tree import Batch
+from polyplay.learning.learner import Learner, Runner
+from polyplay.learning.losses import LossOutput
+from polyplay.learning.packages import BackgroundCall, Compiled, CompileJob, Package, why_failed
+from polyplay.learning.pure_update import VECTORS, UpdateFunction
+from polyplay.learning.runners import GAIN, KINDS, LOOK, NEAR, compile_job, pays
+from polyplay.nets.device import to_device
+from polyplay.nets.factory import build_network
+from polyplay.nets.layers import Linear, Tape
+from polyplay.nets.policy import Policy
+from polyplay.weights.optimizers import RMSProp
+from polyplay.weights.params import FlatParams
+
+Factors = list[tuple[Tensor, Tensor]]
+BESIDE_ACTING = 0.75  # of an equal part, for the thread that acts too, in bfloat16
+TWO = ("obs", "mask", "first")  # rows [2, B] of a transition; all else is [B]
+# rows of a thread, with fewer of which most of its work is what their number does not change; weights of a network,
+# with fewer of which waking threads costs more than they save
+LEAST, LARGE = 8, 100_000
+TRIALS = 3  # of a compiled update before it serves, of which the shortest counts
+
+
+def split_size(rows: int, threads: int, weights: int) -> int:
+    """How many of so many threads divide a batch of `rows` among them, evenly."""
+    if weights < LARGE:
+        return 1
+    return next((n for n in range(min(threads, rows // LEAST), 1, -1) if rows % n == 0), 1)
+
+
+def divide(learner: Learner, rows: int) -> bool:
+    """Have several threads run the updates from samples of so many transitions, where they may. One thread does where
+    it shall be able to repeat the run to the bit.
+    """
+    ctx, refuses = learner.ctx, any(part.admit for part in learner.parts)
+    whole = not learner.spec.loss.divisible or learner.policy.state_spec()
+    if not (whole or refuses or ctx.control.trace or learner.device.type != "cpu"):
+        n = split_size(rows, torch.get_num_threads(), learner.update.vector.weights)
+        if n > 1:
+            learner.run = ThreadedRunner(learner, n)
+    return learner.run.begins > 0
+
+
+class ThreadedRunner(Runner):
+    """`n` threads, the caller's among them, with a network each on the learner's weights.
+
+    Threads inside one operation meet about a hundred times an update: where another program keeps one of their cores
+    busy, each meeting waits for the scheduler. These meet three times. The parts' gradients are added in fixed order,
+    so a run repeats to the bit; from one thread's gradient theirs differs by rounding. While the first thread acts, the
+    others may begin with the next batch: acting doesn't change the weights.
+    """
+
+    begins = 1
+
+    def __init__(self, learner: Learner, n: int):
+        super().__init__(learner.policy, learner.run.target, learner.spec.loss, learner.update.vector, learner.run.seed)
+        self.learner, self.n, self.hyper = learner, n, learner.run.hyper
+        self.nets = [self._copy(learner.policy, learner.update.vector) for _ in range(n)]
+        torch.set_num_threads(1)  # of an operation
+        self.team = ThreadPool(n, partial(torch.set_num_threads, 1))
+        if isinstance(learner.update.optimizer, RMSProp):
+            learner.update.optimizer.team = self.team
+        each = zip(learner.policy.parameters(), *(net.parameters() for net in self.nets), strict=True)
+        self.grads = [(p.grad, parts) for p, *parts in each]
+        self.layers = [_large(net) for net in self.nets]
+        for layer in (layer for layers in self.layers for layer in layers.values()):
+            layer.factors = []  # of its weight's gradient: the product of the whole batch's costs half of that of parts
+        self.halves = self._keep_halves()
+        self.refresh()
+        self.compiled: CompiledParts | None = None  # what looks for packages
+        self.call: PartsCall | None = None  # of the batch that is scored next, where that is begun
+        self.begun: list[Future[LossOutput]] = []  # or the others' parts of it
+        self.targets: list[Future[Batch]] = []  # its pass through the target network, divided among the others
+
+    def _copy(self, net: Policy, vector: FlatParams) -> Policy:
+        """Another module on the same weights, with gradients of its own."""
+        made = build_network(self.learner.spec.policy, 0, self.learner.ctx.precision, self.learner.device)
+        FlatParams(made, memory=vector.flat.detach(), write=False)
+        return made
+
+    def _keep_halves(self) -> list[tuple[Tensor, Tensor]]:
+        """Large layers' weights and, where the policy computes in bfloat16, one copy in that for all networks. Not
+        where others change the weights.
+        """
+        kept = list[tuple[Tensor, Tensor]]()
+        if not self.learner.policy.bf16 or self.learner.spec.update.asynchronous:
+            return []
+        for k, layer in _large(self.learner.policy).items():
+            layer.present_half = torch.empty_like(layer.weight, dtype=torch.bfloat16, requires_grad=False)
+            kept.append((layer.weight.detach(), layer.present_half))
+            for layers in self.layers:
+                layers[k].present_half = layer.present_half
+        return kept
+
+    def refresh(self) -> None:
+        """See Runner: the halves are those of the new weights."""
+
+        def copy(i: int) -> None:
+            for weight, half in self.halves:
+                rows = self.team.part(i, len(weight))
+                half[rows].copy_(weight[rows])
+
+        if self.halves:
+            self.team.each(copy)
+
+    def compile(self) -> bool:
+        """See Runner."""
+        self.compiled = CompiledParts(self)
+        return True
+
+    def close(self) -> None:
+        if self.compiled is not None:
+            self.compiled.close()
+
+    def begin(self, items: list[Batch], version: int) -> None:
+        """See Runner: the others do their parts, and before that the target network's pass of all."""
+        batch = to_device(items[0], self.learner.device)
+        batch, rows = self.with_noise(batch, version), len(batch["action"])
+        if (call := self._call_for(batch)) is not None:
+            self.call = call
+            return call.start(batch)
+        others = _split(batch, even(rows, self.n - 1))
+        self.targets = [self.team.begin(partial(self.loss.ahead, self.target, part)) for part in others]
+        parts = _split(batch, self._rows_beside_acting(rows))
+        self.begun = [self.team.begin(partial(self._one, i, parts[i], rows, self.targets)) for i in range(1, self.n)]
+
+    def settle(self) -> None:
+        wait(self.targets)
+        wait(self.begun)
+        if self.call is not None:
+            self.call.settle()
+
+    def __call__(self, batch: Batch, state: Batch, version: int, tape: Tape | None = None) -> LossOutput:
+        """See Runner. A batch that was begun is the one that `begin` had."""
+        call, self.call = self.call, None
+        if call is None:
+            batch = self.with_noise(to_device(batch, self.learner.device), version)
+            if not self.begun and (call := self._call_for(batch)) is not None:
+                call.start(batch)
+        if call is None:
+            return self._eager(batch)
+        try:
+            return call.finish()
+        except RuntimeError as e:
+            cast("CompiledParts", self.compiled).give_up(why_failed(e))
+            return self(batch, state, version)
+
+    def _call_for(self, batch: Batch) -> PartsCall | None:
+        return self.compiled.calls.get(_kind_of(batch)) if self.compiled is not None else None
+
+    def _eager(self, batch: Batch) -> LossOutput:
+        whole, before = len(batch["action"]), time.perf_counter()
+        rows = self._rows_beside_acting(whole) if self.begun else even(whole, self.n)
+        parts = _split(batch, rows)
+        if self.begun:
+            scored = [self._one(0, parts[0], whole, self.targets), *(other.result() for other in self.begun)]
+            self.begun, self.targets = [], []
+        else:
+            scored = self.team.each(lambda i: self._one(i, parts[i], whole))
+        self.team.each(self._add_up)
+        loss = torch.stack([s.loss.detach() for s in scored]).sum()
+        priority = None if scored[0].priority is None else torch.cat([cast("Tensor", s.priority) for s in scored])
+        weights = torch.tensor(rows) / whole
+        means = {k: (torch.stack([s.metrics[k] for s in scored]) * weights).sum() for k in scored[0].metrics}
+        if self.compiled is not None:
+            self.compiled.look(batch, time.perf_counter() - before)
+        return LossOutput(loss, {**means, "loss": loss}, priority)
+
+    def _rows_beside_acting(self, rows: int) -> list[int]:
+        """How a batch is divided that is begun while the first thread acts: where a row takes half the time, in
+        bfloat16, and acting nearly as long as in float32, that thread has fewer.
+        """
+        if not self.policy.bf16:
+            return even(rows, self.n)
+        first = max(1, round(BESIDE_ACTING * rows / self.n))
+        return [first, *even(rows - first, self.n - 1)]
+
+    def _one(self, i: int, batch: Batch, whole: int, targets: Sequence[Future[Batch]] = ()) -> LossOutput:
+        """The loss of part i, whose gradient its network has then; of a mean over `whole` rows its share. targets: of
+        the whole batch, where begun before.
+        """
+        net = self.nets[i]
+        if targets:
+            found = tree.map(lambda *parts: torch.cat(parts), *(t.result() for t in targets))
+            batch = batch | tree.map(lambda x: x.split(self._rows_beside_acting(len(x)))[i], found)
+        scored = self.loss(net, self.target, batch, {}, self.hyper)
+        if self.loss.reduction == "mean":
+            scored = scored._replace(loss=scored.loss * (len(batch["action"]) / whole))
+        for p in net.parameters():
+            p.grad = None  # what backward makes is kept as it is, nothing is added up
+        for layer in self.layers[i].values():
+            cast("Factors", layer.factors).clear()
+        scored.loss.backward()
+        return scored
+
+    @torch.no_grad()
+    def _add_up(self, i: int) -> None:
+        """The sum of all parts' gradients, for thread i's rows of every parameter."""
+        for k, (whole, parts) in enumerate(self.grads):
+            if whole.numel() < LARGE:  # small ones are the first thread's
+                if i == 0:
+                    _sum([p.grad for p in parts if p.grad is not None], whole)
+                continue
+            rows = self.team.part(i, len(whole))
+            if k in self.layers[0]:
+                pairs = [pair for layers in self.layers for pair in cast("Factors", layers[k].factors)]
+                _product(pairs, rows, whole[rows])
+            else:
+                _sum([p.grad[rows] for p in parts if p.grad is not None], whole[rows])
+
+
+def _large(net: Policy) -> dict[int, Linear]:
+    """Large layers, by the number of their weight among the parameters."""
+    numbers = {id(p): k for k, p in enumerate(net.parameters())}
+    layers = (m for m in net.modules() if isinstance(m, Linear))
+    return {numbers[id(m.weight)]: m for m in layers if m.weight.numel() >= LARGE}
+
+
+def even(rows: int, n: int) -> list[int]:
+    """So many rows in n parts."""
+    return [rows * (i + 1) // n - rows * i // n for i in range(n)]
+
+
+def _split(batch: Batch, rows: Sequence[int]) -> list[Batch]:
+    """Its parts of so many rows each, in order."""
+    own, split = batch.keys() - {"key"}, dict[str, Sequence[Tensor]]()
+    for path, x in tree.leaves({k: batch[k] for k in own}):
+        split[path] = x.split(list(rows), int(path.partition("/")[0] in TWO))
+    parts = ({path: x[i] for path, x in split.items()} for i in range(len(rows)))
+    return [{**batch, **tree.nest(part)} for part in parts]
+
+
+def _sum(grads: list[Tensor], out: Tensor) -> None:
+    """Their sum, in order; 0 where no part has one."""
+    if not grads:
+        out.zero_()
+        return
+    total = torch.add(*grads[:2], out=out) if len(grads) > 1 else out.copy_(grads[0])
+    for more in grads[2:]:
+        total.add_(more)
+
+
+def _product(factors: Factors, rows: slice, out: Tensor) -> None:
+    """Some rows of the gradient of a layer's weight, float32 [rows, inputs]; 0 where it took no part."""
+    if not factors:
+        out.zero_()
+        return
+    grad, x = torch.cat([g[:, rows] for g, _ in factors]).t(), torch.cat([x for _, x in factors])
+    if grad.dtype == out.dtype:
+        torch.mm(grad, x, out=out)
+    else:
+        out.copy_(torch.mm(grad, x))
+
+
+# The same by a package, which every thread calls with its part. Only the first thread is one of Python's.
+
+
+Kind = tuple[Any, ...]  # of batches: paths, shapes and types of the leaves
+
+
+def _kind_of(batch: Batch) -> Kind:
+    return tuple((path, x.shape, x.dtype) for path, x in tree.leaves(batch))
+
+
+def _arguments(runner: ThreadedRunner) -> list[Tensor]:
+    """An UpdateFunction's first arguments, with buffers and a gradient that are one thread's own."""
+    flat, at = runner.vector.flat.detach(), runner.vector.weights
+    parts = runner.learner.parts
+    of_target = next((part.vector.flat.detach() for part in parts if part.vector is not None), flat.new_zeros(0))
+    values = torch.tensor([*runner.hyper.values()], dtype=torch.float32)
+    return [flat[:at], flat[at:].clone(), of_target, flat.new_zeros(at), values]
+
+
+class PartsCall:
+    """A batch's gradient by a package that each thread calls on arguments of its own: `start` has the others begin with
+    their parts, `finish` does the first one. Raises RuntimeError: a call failed; nothing but gradients was written.
+    """
+
+    def __init__(self, runner: ThreadedRunner, path: Path, call: Compiled, batch: Batch):
+        self.runner, self.call, self.pending = runner, call, False
+        self.rows = even(len(batch["action"]), runner.n)
+        leaves = [[x.clone() for _, x in tree.leaves(part)] for part in _split(batch, self.rows)]
+        own = [_arguments(runner) for _ in leaves]
+        self.given = [[*mine, *part] for mine, part in zip(own, leaves, strict=True)]
+        self.results = [call(list(given)) for given in self.given]
+        buffers = runner.vector.flat.detach()[runner.vector.weights :]
+        self.copies = [(given[1], buffers) for given in self.given]
+        each = list(zip(self.given, self.results, self.copies, strict=True))[1:]
+        self.others = [BackgroundCall(path, [given], [results], [copied]) for given, results, copied in each]
+
+    def start(self, batch: Batch) -> None:
+        """Have the others begin."""
+        values, (mine, buffers) = torch.tensor([*self.runner.hyper.values()], dtype=torch.float32), self.copies[0]
+        mine.copy_(buffers)
+        for given, part in zip(self.given, _split(batch, self.rows), strict=True):
+            given[VECTORS].copy_(values)
+            for place, (_, x) in zip(given[VECTORS + 1 :], tree.leaves(part), strict=True):
+                place.copy_(x)
+        for other in self.others:
+            other.start()
+        self.pending = True
+
+    def settle(self) -> None:
+        """Wait for the others."""
+        for other in self.others if self.pending else ():
+            other.wait()
+        self.pending = False
+
+    def finish(self) -> LossOutput:
+        """Leave the whole batch's gradient in the vector, and say what its parts do."""
+        self.results[0] = self.call(list(self.given[0]))
+        self.settle()
+        n, loss, grad = len(self.rows), self.runner.loss, self.runner.vector.grad
+        _sum([given[VECTORS - 1] for given in self.given], grad)
+        numbers = torch.stack([found[0] for found in self.results]).sum(0)
+        total, *means = [float(numbers[0]), *(numbers / n).tolist()]
+        if loss.reduction == "mean":
+            grad.mul_(1.0 / n)
+            total = means[0]
+        metrics = {**dict(zip(loss.metrics, means[1:], strict=False)), "loss": total}
+        priority = [found[1] for found in self.results] if len(self.results[0]) > 1 else []
+        joined = torch.cat(priority) if priority else None
+        return LossOutput(cast("Any", total), cast("Any", metrics), joined)
+
+    def close(self) -> None:
+        """End the others."""
+        for other in self.others:
+            other.close()
+
+
+class CompiledParts:
+    """Packages for the parts of a ThreadedRunner's batches: compiled beside the run, compared with the eager gradient
+    of the same batch, and called from then on.
+    """
+
+    def __init__(self, runner: ThreadedRunner):
+        self.runner, self.learner = runner, runner.learner
+        self.waits = self.learner.ctx.control.compile == "on"
+        self.started, self.left, self.looked = time.perf_counter(), self.learner.remaining, 0.0
+        self.packages, self.calls = dict[Kind, Package](), dict[Kind, PartsCall]()
+
+    def look(self, batch: Batch, seconds: float) -> None:
+        """After an eager update of so many seconds: begin to compile what it does, or take over what is compiled."""
+        if not (self.waits or time.perf_counter() - self.looked > LOOK):
+            return
+        self.looked = time.perf_counter()
+        try:
+            self._look(batch, seconds)
+        except (Closed, Leaving):
+            raise
+        except Exception as e:
+            self.give_up(why_failed(e))
+
+    def _look(self, batch: Batch, seconds: float) -> None:
+        kind = _kind_of(batch)
+        package = self.packages.get(kind)
+        if package is None:
+            if len(self.packages) == KINDS:
+                return
+            package = self.packages[kind] = Package(self._job(batch))
+        if not package.done and (self.waits or pays(self.learner, self.started, self.left, seconds)):
+            package.begin()
+        before = time.perf_counter()
+        while self.waits and not package.done:
+            self.learner.ctx.turn()
+            time.sleep(0.05)
+            package.begin()  # where another run was to do it
+        self.learner.update.waited += time.perf_counter() - before
+        if package.done:
+            if (call := package.load()) is None:
+                self.give_up(package.failure)
+            else:
+                self._change_over(kind, PartsCall(self.runner, package.path, call, batch), batch, seconds)
+
+    def _job(self, batch: Batch) -> CompileJob:
+        runner = self.runner
+        part = _split(batch, even(len(batch["action"]), runner.n))[0]
+        paths, leaves = zip(*tree.leaves(part), strict=True)
+        own = tuple(f"batch/{path}" for path in paths)
+        names, target = tuple(runner.hyper), runner.target is not None
+        function = UpdateFunction(self.learner.spec.policy, runner.loss, target, names, own)
+        return compile_job(self.learner, function, [*_arguments(runner), *leaves])
+
+    def _change_over(self, kind: Kind, call: PartsCall, batch: Batch, seconds: float) -> None:
+        """Serve from now on, if the gradient is that of the eager update, which stays, and it takes less time."""
+        self.calls[kind] = call
+        wanted, least = self.runner.vector.grad.clone(), math.inf
+        for _ in range(TRIALS):
+            before = time.perf_counter()
+            call.start(batch)
+            call.finish()
+            least = min(least, time.perf_counter() - before)
+        made, size = self.runner.vector.grad.clone(), torch.linalg.vector_norm
+        self.runner.vector.grad.copy_(wanted)
+        far = float(size(made - wanted) / size(wanted).clamp_min(1e-6))
+        times = f"{least * 1e3:.3g} ms instead of {seconds * 1e3:.3g}"
+        if not far <= NEAR:
+            return self.give_up(f"the gradient of the compiled one differs by {far:.2g} of its size")
+        if least > GAIN * seconds and not self.waits:
+            return self.give_up(f"compiled ones take {times}")
+        self._say("note", f"updates are compiled, in {self.runner.n} parts: {times}")
+
+    def give_up(self, why: str) -> None:
+        """Updates stay eager."""
+        self.close()
+        self.runner.compiled = None
+        self._say("caution" if self.waits else "note", f"updates stay eager: {why}")
+
+    def _say(self, kind: str, text: str) -> None:
+        if self.learner.ctx.index == 0:
+            self.learner.ctx.log(kind, text)
+
+    def close(self) -> None:
+        """End compilers that run, and threads."""
+        for package in self.packages.values():
+            package.close()
+        for call in self.calls.values():
+            call.close()
