@@ -51,6 +51,7 @@ PEERS = {
     "rllib-spread": Peer("rllib_pettingzoo.py", "rllib", ("ray", "gymnasium", *TORCH, *MPE)),
     "sb3-small": Peer("sb3_small.py", "sb3", ("stable-baselines3", *TORCH, *SMALL)),
     "cleanrl-like-small": Peer("cleanrl_like_small.py", "sb3", (*TORCH, *SMALL)),
+    "cleanrl-like-control": Peer("cleanrl_like_control.py", "sb3", (*TORCH, *SMALL)),
     "torchrl-small": Peer("torchrl_small.py", "torchrl", ("torchrl", *TORCH, *SMALL)),
     "sample-factory-mujoco": Peer("sample_factory_mujoco.py", "sf", ("sample-factory", *TORCH, *SMALL), dashes=False),
 }
@@ -436,6 +437,29 @@ def small_impala() -> tuple[Contender, ...]:
     )
 
 
+def control(system: str, width: int) -> tuple[Contender, ...]:
+    """Two layers, batch 256, one environment and one update a step on both sides; the window is of training."""
+    ours = f"env=HalfCheetah-v5 preset=paper hidden={width},{width} batch=256 ratio=256 learning_starts=1000"
+    work = f"{ours} capacity=100000 precision=float32 {ENDLESS}"
+    play = f"env=HalfCheetah-v5 algo={system} n_envs=1 batch=256 hidden={width}"
+    limit = f"part=products system={system} rows=256 width={width}"
+    return (
+        Contender(system, system, f"{work} compile=auto", ("lanes=1",)),
+        Contender(f"{system}, eager", system, f"{work} compile=off", ("lanes=1",)),
+        Contender("sb3", "sb3-small", play, ("threads=1", "threads=2")),
+        Contender("sb3, two threads", "sb3-small", play, ("threads=2",)),
+        Contender("cleanrl-like", "cleanrl-like-control", f"{play} compile=0", ("threads=1", "threads=2")),
+        Contender("cleanrl-like, compiled", "cleanrl-like-control", f"{play} compile=1", ("threads=1", "threads=2")),
+        Contender("products alone", "small-limit", limit),
+    )
+
+
+def control_contest(system: str, width: int, parameters: str, least: float, share: float | None) -> Contest:
+    aims = {"sb3": least, "sb3, two threads": least, "cleanrl-like, compiled": 1.3}
+    title = f"{system.upper()}, {width}-{width}, batch 256, one update a step ({parameters} parameters)"
+    return Contest(title, None, control(system, width), 12.0, share, None, "HalfCheetah", aims)
+
+
 AIMS = {"sb3": 3.0, "cleanrl-like, compiled": 1.5}  # of PPO on small networks
 ONE_LANE = {**AIMS, "sb3": 2.0}
 CONTESTS = {
@@ -482,6 +506,10 @@ CONTESTS = {
         "DQN, 128-128, batch 128, 8 steps an update (17,410 parameters)", 3.0, small_dqn(), 10.0, parts=None,
         game="CartPole",
     ),
+    "sac-cheetah": control_contest("sac", 256, "217,871", 1.5, 0.8),
+    "td3-cheetah": control_contest("td3", 256, "216,328", 1.5, 0.8),
+    "sac-cheetah-64": control_contest("sac", 64, "17,615", 3.0, None),
+    "td3-cheetah-64": control_contest("td3", 64, "17,224", 3.0, None),
     "impala-cheetah": Contest(
         "IMPALA and APPO, 64-64, 1,024 steps an update (11,085 parameters)", 2.5, small_impala(), 10.0, parts=None,
         game="HalfCheetah",

@@ -4,10 +4,13 @@
     python bench/small_limits.py --part updates --env CartPole-v1 --unroll 32 --epochs 20 --minibatches 1
     python bench/compare.py ppo-cartpole --peers PEERS                      # in turn with those who play
 
+    python bench/small_limits.py --part products --system sac --width 256  # the matrix products of its update alone
+
 environments: a process for each core steps its share of the lanes, one Gymnasium environment after the other, with
 random actions; nobody waits for anybody. updates: a real run begins; once it has changed over to compiled updates
 (--compile on waits for that), its learner only repeats the one that it has just made, in one thread. Counted are the
-steps that so many updates are due for.
+steps that so many updates are due for. products: a process for each core makes the matrix products of its share of
+the rows of an update of SAC or TD3, and nothing else; an update per step.
 """
 
 from __future__ import annotations
@@ -18,6 +21,7 @@ import sys
 import tempfile
 import time
 from functools import partial
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, cast
 
@@ -120,6 +124,51 @@ class Recorder:
         return self.inner.part(*given)
 
 
+def products(system: str, batch: int, width: int, seen: int = 17, size: int = 6) -> list[tuple[int, int, int]]:
+    """(rows, inner, columns) of the products of one update with two layers, of TD3 the mean of two: here those of both.
+
+    A forward pass multiplies rows by weights; the gradient of weights, inputs by outputs' gradients; the gradient of
+    inputs, these by weights, but for the first layer's where nobody asks.
+    """
+
+    def passes(sizes: tuple[int, ...], weights: bool = False, inputs: int = 0) -> list[tuple[int, int, int]]:
+        layers = list(pairwise(sizes))
+        forward = [(batch, a, b) for a, b in layers]
+        back = [(a, batch, b) for a, b in layers if weights]
+        return [*forward, *back, *((batch, b, a) for a, b in layers[len(layers) - inputs :])]
+
+    critic = seen + size, width, width, 1
+    actor = seen, width, width, size * (2 if system == "sac" else 1)
+    learnt = 2 * passes(critic, weights=True, inputs=2)
+    if system == "sac":
+        return [*passes(actor), *2 * passes(critic), *learnt, *passes(actor, True, 2), *2 * passes(critic, inputs=3)]
+    critics = [*passes(actor), *2 * passes(critic), *learnt]
+    return [*2 * critics, *passes(actor, True, 2), *passes(critic, inputs=3)]
+
+
+def multiply(shapes: list[tuple[int, int, int]], counter: Any) -> None:
+    """Multiply matrices of these shapes for ever."""
+    torch.set_num_threads(1)
+    pairs = [(torch.randn(a, b), torch.randn(b, c), torch.empty(a, c)) for a, b, c in shapes]
+    while True:
+        for x, y, out in pairs:
+            torch.mm(x, y, out=out)
+        counter.value += 1
+
+
+def products_alone(asked: argparse.Namespace) -> None:
+    n, updates = cores(), 1 if asked.system == "sac" else 2
+    several, shapes = multiprocessing.get_context("fork"), products(asked.system, asked.rows // n, asked.width)
+    counters = [several.Value("q", 0, lock=False) for _ in range(n)]
+    for counter in counters:
+        several.Process(target=multiply, args=(shapes, counter), daemon=True).start()
+    log = Log(asked.log)
+    while True:
+        time.sleep(BURST)
+        log.write(steps=updates * sum(counter.value for counter in counters) / n)
+        asked.log or print(updates * sum(counter.value for counter in counters) / n / log.elapsed())
+
+
 def updates(asked: argparse.Namespace, more: list[str]) -> None:
     pairs = zip(more[::2], more[1::2], strict=True)
     given = keywords(" ".join(f"{k.removeprefix('--').replace('-', '_')}={v}" for k, v in pairs), "")
@@ -139,15 +188,19 @@ def updates(asked: argparse.Namespace, more: list[str]) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--part", choices=("environments", "updates"), required=True)
+    parser.add_argument("--part", choices=("environments", "updates", "products"), required=True)
     parser.add_argument("--env", default="CartPole-v1")
     parser.add_argument("--lanes", type=int, default=8)
     parser.add_argument("--system", default="ppo", help="of updates; all other options are that system's")
+    parser.add_argument("--rows", type=int, default=256, help="of products: of a batch")
+    parser.add_argument("--width", type=int, default=256, help="of products: of two layers")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--log", help="file for a line of counters a second")
     asked, more = parser.parse_known_args()
     if asked.part == "environments":
         environments(asked)
+    elif asked.part == "products":
+        products_alone(asked)
     else:
         updates(asked, more)
 
