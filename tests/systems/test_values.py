@@ -5,6 +5,10 @@ from __future__ import annotations
 import json
 import os
 import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -203,6 +207,28 @@ def test_actor_and_critics_go_on_to_the_bit(system, tmp_path):
     trained(system, tmp_path / "parts", steps=501, **given)
     polyplay.resume(str(tmp_path / "parts"), steps=800)
     assert losses(tmp_path / "parts") == losses(whole.directory)
+
+
+def updates_saved(run: Path) -> int:
+    """Updates in the newest checkpoint of a run that may not have begun."""
+    return max((int(place.name.split("-")[0]) for place in run.glob("checkpoints/0*-steps-*")), default=0)
+
+
+@pytest.mark.parametrize("system", ["sac", pytest.param("td3", marks=pytest.mark.long)])
+def test_actor_and_critics_that_are_killed_go_on_to_the_bit(system, tmp_path):
+    given: Any = {**OF[system], "serial": True, "trace": True, "seed": 2, "checkpoint_every": 0.1}
+    whole = polyplay.train(system, run=str(tmp_path / "whole"), steps=1_500, **given)
+    parts = tmp_path / "parts"
+    code = f"import polyplay; polyplay.train({system!r}, run={str(parts)!r}, steps=100_000, **{given!r})"
+    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.DEVNULL) as process:
+        while process.poll() is None and updates_saved(parts) < 50:
+            time.sleep(0.02)
+        process.send_signal(signal.SIGKILL)
+    assert process.returncode == -signal.SIGKILL
+    steps = checkpoint.manifest(checkpoint.newest(parts, print))["counters"]["steps"]
+    assert steps < 1_500, "killed in time to go on"
+    polyplay.resume(str(parts), steps=1_500)
+    assert losses(parts) == losses(whole.directory)
 
 
 @pytest.mark.long
