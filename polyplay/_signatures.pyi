@@ -639,6 +639,9 @@ class Sac(RunOptions, total=False):
     n_step: int  # n of n-step returns: rewards summed before bootstrapping
     network: str | Callable[..., Any]  # auto (mlp, or convolutions for images), or module:callable; sizes: --hidden 256 256
     critics: int  # critics, whose least value is the target
+    subset: int  # critics drawn for each update, of which the least is the target; 0: all
+    actor_value: Literal['min', 'mean']  # of the critics' values, for the actor
+    delay: int  # updates of the critics for one of the actor and of the temperature
     log_std: Literal['clip', 'tanh']  # how log σ is bounded: clipped to −20 … 2, or by tanh to −5 … 2
     temperature: float  # a fixed temperature; 0: it is learned
     entropy: float | None  # target of the entropy in nats; none: −dim of a Box, 0.89·ln |A| of discrete actions

@@ -23,21 +23,21 @@ TOP = ["__init__", "__main__", "api", "extend"]
 # At most so many lines of code (bench/code_size.py). Whoever adds some takes some away, or says in the commit why not.
 BUDGET = {
     "core": 1924,
-    "envs": 4946,
+    "envs": 4962,
     "buffers": 2102,
     "games": 3835,
     "nets": 3510,
     "weights": 1600,
     "acting": 1160,
     "search": 1306,
-    "learning": 3520,
+    "learning": 3740,
     "workers": 2358,
     "workers/hosts": 1300,
     "population": 1510,
     "systems": 1960,
-    "runs": 4156,
+    "runs": 4158,
     "evaluation": 1480,
-    "cli": 2481,
+    "cli": 2482,
 }
 SHORTEST, LONGEST = 150, 800
 # Files of fewer lines, or that one other file imports at most, and why they are files; kernels and pages may be both.
@@ -61,8 +61,8 @@ ALONE = {
     "a system's population, surgery or reproduction, of which most runs have none": """
         population/referee runs/population runs/remote_members runs/reproduce runs/surgery nets/surgery""",
     "a part of a longer file, with a noun of its own": """
-        buffers/delivery_log evaluation/verify learning/checkpoints learning/runners learning/value_losses
-        learning/critic_losses nets/torsos nets/numpy_player weights/gloo""",
+        buffers/delivery_log evaluation/verify learning/checkpoints learning/runners learning/threads
+        learning/value_losses learning/critic_losses nets/torsos nets/numpy_player weights/gloo""",
 }
 TORCH_FREE = ("core", "envs", "games", "buffers", "runs", "evaluation", "cli")
 # Of these rooms the files that load torch when they are imported, today.

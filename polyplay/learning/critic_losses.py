@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from polyplay.core import tree
-from polyplay.core.errors import Count, NonNegative
+from polyplay.core.errors import Count, NonNegative, Whole
 from polyplay.core.tree import Batch
 from polyplay.learning.losses import Hyper, Key, Loss, LossOutput, check_shapes, importance_weight, metrics_of
 from polyplay.learning.value_losses import td_target
@@ -95,21 +95,35 @@ class SACLoss(Loss):
     size: numbers of an action, or the number of discrete actions. entropy: H̄ in nats. alpha: a fixed temperature; 0: it
     is learned. Of discrete actions all expectations are sums over the actions (Christodoulou 2019). The priority is the
     mean of |δ| over the critics. Metrics: "entropy" is −log π.
+
+    As in REDQ (Chen et al. 2021): with `subset` the target's minimum is over so many critics, drawn for each update;
+    with `mean` the actor's value is the mean of all; the last two terms belong to every `delay`-th update.
     """
 
     size: Count
     entropy: float
     alpha: NonNegative = 0.0
+    subset: Whole = 0
+    mean: bool = False
+    delay: Count = 1
 
     metrics = (*METRICS, "alpha", "entropy")
     divisible = True
 
     def noise(self, policy: CriticsNetwork, batch: Batch, key: Key) -> Batch:
-        """Standard normal numbers of the actions at s and s'."""
-        if policy.discrete:
-            return {}
-        z = np.random.default_rng(key).standard_normal((2, len(batch["return"]), self.size), np.float32)
-        return {"z": z[0], "z_then": z[1]}
+        """Standard normal numbers of the actions at s and s'; a row each of the critics of the target, and of what says
+        that the actor is changed.
+        """
+        rng, rows, found = np.random.default_rng(key), len(batch["return"]), Batch()
+        if not policy.discrete:
+            z = rng.standard_normal((2, rows, self.size), np.float32)
+            found |= {"z": z[0], "z_then": z[1]}
+        if self.subset:
+            drawn = rng.choice(policy.critics.n, self.subset, replace=False)
+            found["subset"] = np.broadcast_to(drawn, (rows, self.subset)).copy()
+        if self.delay > 1 and (key[2] + 1) % self.delay == 0:
+            found["actor"] = np.ones(rows, np.float32)
+        return found
 
     def __call__(
         self, policy: CriticsNetwork, target: CriticsNetwork, batch: Batch, state: Batch, hyper: Hyper
@@ -122,10 +136,15 @@ class SACLoss(Loss):
         goal = td_target(batch["return"], batch["discount"], ahead)
         weight = importance_weight(batch, goal)
         critic = critic_loss(q, goal, weight)
-        loss = critic + actor
-        if policy.log_alpha is not None and not self.alpha:
-            loss = loss + temperature_loss(policy.log_alpha, logp, self.entropy)
+        loss = critic
+        if self._changes_actor(batch):
+            loss = loss + actor
+            if policy.log_alpha is not None and not self.alpha:
+                loss = loss + temperature_loss(policy.log_alpha, logp, self.entropy)
         return _measured(self, (loss, critic, actor, alpha.mean(), -logp.mean()), q, goal, weight)
+
+    def _changes_actor(self, batch: Batch) -> bool:
+        return self.delay == 1 or "actor" in batch
 
     def _temperature(self, policy: CriticsNetwork) -> Tensor:
         if policy.log_alpha is None or self.alpha:
@@ -135,13 +154,16 @@ class SACLoss(Loss):
     def _continuous(
         self, policy: CriticsNetwork, target: CriticsNetwork, features: Tensor, then: Batch, batch: Batch, alpha: Tensor
     ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """q [n, B], V(s') [B], the actor's loss [], log π of ã [B]."""
+        """q [n, B], V(s') [B], the actor's loss [], log π of ã [B]; of an actor that stays, 0 and that of a'."""
         with torch.no_grad():
             y, logp = policy.head.sample(policy.raw(policy.trunk(then)), batch["z_then"])
-            ahead = soft_value(target.q(target.trunk(then), y), logp, alpha)
+            ahead = soft_value(_drawn(target.q(target.trunk(then), y), batch), logp, alpha)
         q = policy.q(features, policy.head.inner(batch["action"]))
+        if not self._changes_actor(batch):
+            return q, ahead, torch.zeros(()), logp
         y, logp = policy.head.sample(policy.raw(features), batch["z"])
-        actor = (alpha * logp - policy.q(features.detach(), y, frozen=True).amin(0)).mean()
+        value = policy.q(features.detach(), y, frozen=True)
+        actor = (alpha * logp - (value.mean(0) if self.mean else value.amin(0))).mean()
         return q, ahead, actor, logp
 
     def _discrete(
@@ -151,13 +173,22 @@ class SACLoss(Loss):
         masks = batch.get("mask")
         with torch.no_grad():
             after = _log_probs(policy.raw(policy.trunk(then)), None if masks is None else masks[1])
-            ahead = soft_value_discrete(target.critics(target.trunk(then)), after, alpha)
+            ahead = soft_value_discrete(_drawn(target.critics(target.trunk(then)), batch), after, alpha)
         values = policy.critics(features)
         q = values.gather(-1, batch["action"].long().expand(len(values), -1).unsqueeze(-1)).squeeze(-1)
         log_probs = _log_probs(policy.raw(features), None if masks is None else masks[0])
-        actor = -soft_value_discrete(values.detach(), log_probs, alpha).mean()
+        value = values.detach().mean(0, keepdim=True) if self.mean else values.detach()
+        actor = -soft_value_discrete(value, log_probs, alpha).mean()
         legal = log_probs > -torch.inf
         return q, ahead, actor, torch.where(legal, log_probs.exp() * log_probs, 0.0).sum(-1)
+
+
+def _drawn(q: Tensor, batch: Batch) -> Tensor:
+    """Values [m, B, …] of the m critics that were drawn for this update, of [n, B, …]; of all without a draw."""
+    if "subset" not in batch:
+        return q
+    rows = batch["subset"].T
+    return q.gather(0, rows.reshape(*rows.shape, *[1] * (q.ndim - 2)).expand(-1, -1, *q.shape[2:]))
 
 
 def _log_probs(raw: Tensor, mask: Tensor | None) -> Tensor:

@@ -60,12 +60,15 @@ def ensemble_values(x: Tensor, weights: list[Tensor], biases: list[Tensor]) -> T
     """Outputs [n, N, outputs] of n MLPs: inputs x [N, inputs], weights [n, a, b] and biases [n, 1, b] of each layer."""
     x = x.unsqueeze(0).expand(weights[0].shape[0], -1, -1)
     for i, (weight, bias) in enumerate(zip(weights, biases, strict=True)):
-        x = x if i == 0 else F.relu(x)
-        if weight.shape[-1] == 1:  # a stacked product with one column takes ten times as long
-            x = (x * weight.mT).sum(-1, keepdim=True) + bias
-        else:
-            x = torch.baddbmm(bias, x, weight)
+        x = _layer(x if i == 0 else F.relu(x), weight, bias)
     return x
+
+
+def _layer(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    """x·W + b [n, N, outputs]: of one column a sum, as the stacked product takes ten times as long."""
+    if weight.shape[-1] == 1:
+        return (x * weight.mT).sum(-1, keepdim=True) + bias
+    return torch.baddbmm(bias, x, weight)
 
 
 class ActorHead(nn.Module):

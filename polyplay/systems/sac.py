@@ -11,6 +11,7 @@ from typing import Literal, cast
 from polyplay.acting import LinearEpsilon
 from polyplay.buffers import REPLAY_METRICS, Proportional, Replay
 from polyplay.core.errors import Count, Fraction, NonNegative, Positive, Real, Whole
+from polyplay.envs.pool import need
 from polyplay.learning import Hyperparameters, Inline, LearnerSpec, Replayed, SACLoss, TargetNetwork, learn
 from polyplay.nets.critics import CriticsNetwork
 from polyplay.systems import System
@@ -30,6 +31,9 @@ class Config:
     n_step: Count = 1  # n of n-step returns: rewards summed before bootstrapping
     network: str = "auto"  # auto (mlp, or convolutions for images), or module:callable; sizes: --hidden 256 256
     critics: Count = 2  # critics, whose least value is the target
+    subset: Whole = 0  # critics drawn for each update, of which the least is the target; 0: all
+    actor_value: Literal["min", "mean"] = "min"  # of the critics' values, for the actor
+    delay: Count = 1  # updates of the critics for one of the actor and of the temperature
     log_std: Literal["clip", "tanh"] = "clip"  # how log σ is bounded: clipped to −20 … 2, or by tanh to −5 … 2
     temperature: NonNegative = 0.0  # a fixed temperature; 0: it is learned
     entropy: Real | None = None  # target of the entropy in nats; none: −dim of a Box, 0.89·ln |A| of discrete actions
@@ -59,8 +63,11 @@ def build(c: Config, crew: Crew) -> System:
         capacity=c.capacity, start=max(c.learning_starts, 1), ratio=c.ratio, gamma=c.gamma, n_step=c.n_step,
     )  # fmt: skip
     source = Replayed(Inline(envs, c.unroll, explore), replay)  # it acts itself, with the weights that it learns
-    loss = SACLoss(network.head.size, entropy_target(c, envs), c.temperature)
-    parts = parts_of(network, critics=(c.critic_rate, 1), trunk=(c.critic_rate, 1), log_alpha=(c.temperature_rate, 1))
+    need(c.subset <= c.critics, f"--subset: {c.subset} given, allowed: at most the {c.critics} of --critics")
+    target_entropy, mean = entropy_target(c, envs), c.actor_value == "mean"
+    loss = SACLoss(network.head.size, target_entropy, c.temperature, c.subset, mean, c.delay)
+    rates = {"actor": (1.0, c.delay), "log_alpha": (c.temperature_rate, c.delay)}  # an Adam for each
+    parts = parts_of(network, critics=(c.critic_rate, 1), trunk=(c.critic_rate, 1), **rates)
     update, target = Local(OptimizerSpec(c.optimizer, parts=parts)), TargetNetwork(every=c.target_update, tau=c.tau)
     hyper = Hyperparameters(learning_rate=c.learning_rate)
     spec = LearnerSpec(policy, loss, update, hyper, crew.agent_steps(envs, c.frames), parts=(target,))

@@ -229,3 +229,45 @@ def test_td3_changes_its_actor_in_every_second_update_alone():
         loss(policy, target, {**batch, **{k: torch.from_numpy(x) for k, x in drawn.items()}}, {}, {}).loss.backward()
         grad = policy.actor.weights[0].grad
         assert (grad is not None and bool(grad.abs().sum() > 0)) == learns
+
+
+def test_redq_draws_critics_of_the_target_and_its_actor_climbs_their_mean():
+    rng, seen = np.random.default_rng(7), set[tuple[int, ...]]()
+    action = space(rng, 2)
+    policy, target = network(action, critics=5), network(action, critics=5)
+    loss = SACLoss(2, -2.0, alpha=0.5, subset=2, mean=True, delay=3)
+    for version in range(12):
+        batch = batch_of(rng, action)
+        batch |= {k: torch.from_numpy(x) for k, x in loss.noise(policy, batch, (0, 0, version)).items()}
+        policy.zero_grad()
+        found = loss(policy, target, batch, {}, {})
+        found.loss.backward()
+        grad = policy.actor.weights[0].grad
+        assert (grad is not None and bool(grad.abs().sum() > 0)) == ("actor" in batch) == (version % 3 == 2)
+        (pair,) = {tuple(sorted(row)) for row in batch["subset"].tolist()}  # one for all rows
+        seen.add(pair)
+        now, then = batch["obs"].double().numpy()
+        raw = mlp_twin(policy.actor, then)[0]
+        y, logp = logp_twin(raw[:, :2], np.clip(raw[:, 2:], -20, 2), batch["z_then"].double().numpy())
+        both = mlp_twin(target.critics, np.concatenate([then, y], 1))[list(pair), :, 0]
+        goal = batch["return"].double().numpy() + batch["discount"].double().numpy() * (both.min(0) - 0.5 * logp)
+        assert float(found.metrics["target_mean"]) == pytest.approx(goal.mean(), rel=1e-4, abs=1e-5)
+        if "actor" in batch:
+            raw = mlp_twin(policy.actor, now)[0]
+            y, logp = logp_twin(raw[:, :2], np.clip(raw[:, 2:], -20, 2), batch["z"].double().numpy())
+            mean = mlp_twin(policy.critics, np.concatenate([now, y], 1))[..., 0].mean(0)
+            assert float(found.metrics["actor_loss"]) == pytest.approx(np.mean(0.5 * logp - mean), rel=1e-4, abs=1e-5)
+    assert len(seen) > 3
+
+
+def test_of_discrete_actions_critics_are_drawn_too():
+    rng = np.random.default_rng(8)
+    policy, target = (network(Discrete(3), actor="categorical", critics=4) for _ in range(2))
+    loss, batch = SACLoss(3, 0.5, alpha=0.2, subset=2), batch_of(rng, Discrete(3))
+    drawn = {k: torch.from_numpy(x) for k, x in loss.noise(policy, batch, (0, 0, 0)).items()}
+    found = loss(policy, target, {**batch, **drawn}, {}, {})
+    pair, then = drawn["subset"][0].tolist(), batch["obs"][1]
+    with torch.no_grad():
+        values, log_probs = target.critics(then)[pair].amin(0), policy.raw(then).log_softmax(-1)
+        goal = batch["return"] + batch["discount"] * (log_probs.exp() * (values - 0.2 * log_probs)).sum(-1)
+    torch.testing.assert_close(found.metrics["target_mean"], goal.mean())
