@@ -173,7 +173,7 @@ def compiling(monkeypatch: pytest.MonkeyPatch, loss: str = "mean", how: str = "o
     return who, said
 
 
-@pytest.mark.parametrize("loss", ["sum", "mean"])
+@pytest.mark.parametrize("loss", LOSSES)
 @pytest.mark.parametrize("ahead", [False, True])
 def test_compiled_parts_learn_what_eager_ones_do(loss: str, ahead: bool, monkeypatch):
     (made, said), eager = compiling(monkeypatch, loss), learner(2, loss)
