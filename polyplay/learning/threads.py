@@ -155,7 +155,11 @@ class ThreadedRunner(Runner):
             if not self.begun and (call := self._call_for(batch)) is not None:
                 call.start(batch)
         if call is None:
-            return self._eager(batch)
+            scored = self._eager(batch)
+            # whoever waits for the compiler has a run that repeats: compiled from this very update on
+            if self.compiled is None or not self.compiled.waits or (call := self._call_for(batch)) is None:
+                return scored
+            call.start(batch)
         try:
             return call.finish()
         except RuntimeError as e:

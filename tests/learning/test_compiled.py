@@ -24,7 +24,7 @@ import torch
 from torch import Tensor
 
 import polyplay
-from polyplay.core import tree
+from polyplay.core import checkpoint, tree
 from polyplay.core.errors import UserError
 from polyplay.core.files import read_lines
 from polyplay.core.worker import RunControl
@@ -795,3 +795,17 @@ def test_a_replay_s_updates_are_made_beside_acting(tmp_path, monkeypatch):
     assert sum(begun) > 50
     polyplay.resume(str(run.directory), steps=4000)
     assert json.loads((run.directory / "summary.json").read_text())["steps"] >= 4000
+
+
+@pytest.mark.long
+def test_two_threads_compile_their_parts_and_a_resumed_run_repeats(tmp_path, capfd):
+    given: Any = {"env": "Pendulum-v1", "learning_starts": 100, "compile": "on", "tensorboard": False, "on": "process"}
+    given |= {"cores": 2, "seed": 5, "network": "mlp(256,256,relu)"}
+    polyplay.train("sac", run=str(tmp_path / "whole"), steps=180, **given)
+    assert "updates are compiled, in 2 parts" in "".join(capfd.readouterr())
+    polyplay.train("sac", run=str(tmp_path / "parts"), steps=140, **given)
+    polyplay.resume(str(tmp_path / "parts"), steps=180)
+    ends = [checkpoint.open_checkpoint(checkpoint.everything(tmp_path / name)[-1]) for name in ("whole", "parts")]
+    for name in ("policy", "optimizer", "target"):
+        mine, theirs = (end.arrays(f"agents/0/{name}") for end in ends)
+        assert all(np.array_equal(mine[k], theirs[k]) for k in mine), name
