@@ -14,7 +14,7 @@ from polyplay.core.machine import cores
 from polyplay.envs import Envs, rules, spaces
 from polyplay.envs.atari import atari_preset, current_id, id_options, is_game
 from polyplay.envs.make import whole_matches
-from polyplay.envs.pool import WRAPPERS
+from polyplay.envs.pool import WRAPPERS, need
 from polyplay.games.boards import Game
 from polyplay.learning import LearnerSpec
 from polyplay.learning.unreal import task_costs
@@ -225,26 +225,34 @@ def critics_envs(c: Any, crew: Crew, discrete: bool = False) -> Envs:
 
 
 def critics_network(c: Any, envs: Envs, **options: Any) -> NetworkFactory:
-    """An actor and critics, as c says."""
+    """An actor and critics, as c says. Raises UserError: numbers of c that no update could be made with."""
+    need(c.tau > 0.0, "--tau: 0 given, allowed: above 0, at most 1")
+    need(c.learning_starts <= c.capacity, f"--learning-starts: {c.learning_starts} given, allowed: up to --capacity")
+    need(c.batch <= c.capacity, f"--batch: {c.batch} given, allowed: up to the {c.capacity} transitions of --capacity")
     return NetworkFactory(c.network, envs.spec, {"exact": envs.lanes > 1, **options}, "critics")
 
 
 def entropy_target(c: Any, envs: Envs) -> float:
     """The entropy that SAC's actor keeps near to, in nats: c.entropy, or −dim of a Box (Haarnoja et al. 2018b), 0.89 of
-    the largest of discrete actions (CleanRL; Christodoulou 2019 has 0.98).
+    the largest of discrete actions (CleanRL; Christodoulou 2019 has 0.98). Raises UserError: no policy has so much, and
+    the temperature would grow for ever.
     """
     action: Any = envs.spec.action
-    if c.entropy is not None:
-        return float(c.entropy)
-    return 0.89 * math.log(action.n) if isinstance(action, spaces.Discrete) else -float(math.prod(action.shape))
+    discrete = isinstance(action, spaces.Discrete)
+    most = math.log(action.n) if discrete else math.prod(action.shape) * math.log(2.0)  # of uniform actions
+    found = c.entropy if c.entropy is not None else 0.89 * most if discrete else -float(math.prod(action.shape))
+    what = f"below {most:.3g}, the entropy of uniform actions of {envs.title}"
+    need(c.temperature > 0.0 or found < most or not most, f"--entropy: {found:g} given, allowed: {what}")
+    return found
 
 
 def check_actions(c: Any, envs: Envs, needs: str, flaw: str) -> None:
     """Raises UserError where there is a `flaw` of the environment's actions; needs: what actions the system needs."""
     if flaw:
         name, action = type(c).__module__.rpartition(".")[2], envs.spec.action
-        kinds = {"dqn": rules.values_flaw(action), "apex_dpg": rules.deterministic_flaw(action)}
-        others = ["ppo", "impala", "a2c", *(system for system, wrong in kinds.items() if not wrong)]
+        others = ["ppo", "impala", "a2c"]
+        others += [] if rules.values_flaw(action) else ["dqn", "sac"]
+        others += [] if rules.deterministic_flaw(action) else ["sac", "td3", "apex_dpg"]
         text = f"--env: {envs.title} given, but {name} needs {needs} actions"
         raise UserError(f"{text}, this has {spaces.describe_actions(action)}; {', '.join(others)} take these")
 

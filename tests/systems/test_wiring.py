@@ -164,13 +164,13 @@ REFUSED: list[Any] = [
     ("a2c", {"env": "CartPole-v1", "atari": "impala"}, "--env CartPole-v1 is no Atari game"),
     ("apex", {"actors": 3, "replay_workers": 2}, "--actors 3 does not divide among --replay-workers 2"),
     ("apex", {"learners": 3, "batch": 64}, "--batch 64 does not divide among --learners 3"),
-    ("apex_dpg", {}, "but apex_dpg needs bounded real actions, this has 3 discrete; ppo, impala, a2c, dqn take"),
+    ("apex_dpg", {}, "but apex_dpg needs bounded real actions, this has 3 discrete; ppo, impala, a2c, dqn, sac take"),
     ("apex_dpg", {"env": f"{TRAITS}+hybrid+continuous"}, "needs bounded real actions, this has .*; ppo, impala"),
     ("appo", {"minibatches": 9}, "--minibatches 9 of 8 trajectories per learner: raise --batch"),
     ("appo", {"batch": 9}, "--batch 9 is not a multiple of --learners 1 x --lanes 4"),
     ("appo", {"batch": 8, "lag": 0, "actors": 3}, "--batch 8 takes 2 rollouts .*--lag 0 allow 1"),
     ("dqn", {"replicas": 2}, "--lanes 1 does not divide among --replicas 2: make it a multiple of that"),
-    ("dqn", PENDULUM, "toy:tests.toys:Pendulum given, but dqn needs discrete .* .1. real.*a2c, apex_dpg take these"),
+    ("dqn", PENDULUM, "dqn needs discrete .* .1. real.*a2c, sac, td3, apex_dpg take these"),
     ("dqn", CONDITIONAL, r"dqn needs discrete actions, this has verb: 4 discrete, unit.*\(verb 1, 3\)"),
     ("ga3c", {"min_batch": 200}, "--min-batch 200 can take more chunks than --queue 100 holds"),
     ("gorila", {"shards": 0}, "--shards: 0 given"),
@@ -183,6 +183,18 @@ REFUSED: list[Any] = [
     *((name, {"env": f"{TRAITS}+{x}"}, "needs discrete actions, this has")
       for name in VALUES for x in ("continuous", "hybrid")),
 ]  # fmt: skip
+
+
+ACTORS: list[Any] = [
+    ("sac", {"tau": 0.0}, "--tau: 0 given, allowed: above 0, at most 1"),
+    ("sac", {"learning_starts": 200, "capacity": 100}, "--learning-starts: 200 given, allowed: up to --capacity"),
+    ("td3", {"batch": 300, "capacity": 200, "learning_starts": 9}, "--batch: 300 given, allowed: up to the 200 trans"),
+    ("sac", {"entropy": 0.7}, "--entropy: 0.7 given, allowed: below 0.693, the entropy of uniform actions of Pend"),
+    ("sac", {"env": "CartPole-v1", "entropy": 0.7}, "--entropy: 0.7 given, allowed: below 0.693, the entropy of unif"),
+    ("sac", {"subset": 3}, "--subset: 3 given, allowed: at most the 2 of --critics"),
+    ("td3", {"env": "CartPole-v1"}, "this has 2 discrete; ppo, impala, a2c, dqn, sac take these"),
+]
+REFUSED += [(system, {"env": "Pendulum-v1", **settings}, said) for system, settings, said in ACTORS]
 
 
 @pytest.mark.parametrize(("system", "settings", "said"), REFUSED)
