@@ -10,7 +10,13 @@ again. A second zoo.py in another checkout may run other seeds beside it: `--mer
 `reached` is when the mean return of the last 100 games first passed --least, in seconds of training. ENV.png has these
 means over agent steps, a line per system or peer and its seeds.
 
+twelve: on each environment the system of TWELVE by its default settings, then Stable-Baselines3 with the Zoo's, as many
+steps as the Zoo gives it; scores are of 100 games. The bound is the Zoo's published score less its deviation. Rows are
+kept, and none is made again.
+
     python bench/zoo.py sooner --peers PEERS                            # ppo against the seconds in bench/results/zoo
+
+    python bench/zoo.py twelve --peers PEERS --envs Pendulum-v1 --seeds 0   # twelve environments, in turn
 
 sooner: on six environments `ppo` with its preset, then Stable-Baselines3's PPO with the Zoo's settings, each until it
 reaches the bound. Before that a short run leaves compiled updates in the cache (--cold: it does not). The peer gives up
@@ -21,6 +27,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import os
 import resource
 import subprocess
@@ -42,21 +49,24 @@ from polyplay.core.files import read_lines
 from polyplay.core.numbers import mean_interval
 from polyplay.runs import options
 
-LIMIT = 900.0  # seconds of one run
-PEERS = {"a2c": "a2c", "ppo": "ppo", "dqn": "dqn"}  # system: what Stable-Baselines3 calls it
+LIMIT = 900.0  # seconds of one run that shall reach a bound
+LONGEST = 40_000.0  # seconds of any
+PEERS = {name: name for name in ("a2c", "ppo", "dqn", "sac", "td3")}  # system: what Stable-Baselines3 calls it
 SETTLED = 20  # games before a mean return counts
 POINTS = 100  # of a curve
 
 
-def ours(name: str, env: str, seed: int, least: float, place: Path) -> Row:
+def ours(name: str, env: str, seed: int, least: float, place: Path, *more: str) -> Row:
+    """more: options of the run."""
     run = place / f"{name}-{seed}"
     begun, used = time.monotonic(), cpu_seconds()
-    train = ["train", name, "--env", env, "--seed", str(seed), "--run", str(run), "--no-tensorboard"]
+    train = ["train", name, "--env", env, "--seed", str(seed), "--run", str(run), "--no-tensorboard", *more]
     done = polyplay(*train)
     seconds, used = time.monotonic() - begun, cpu_seconds() - used
     if done.returncode:
         return {"error": done.stderr.strip().splitlines()[-1:]}
-    polyplay("evaluate", str(run), "--episodes", "100")
+    greedy = ["--greedy"] if name in ("sac", "td3") else []  # as their peers are scored
+    polyplay("evaluate", str(run), "--episodes", "100", *greedy)
     (file,) = run.glob("evaluation-*.json")
     score = json.loads(file.read_text())
     games = list(read_lines(run / "episodes.jsonl", "wall_seconds", "steps", "episodic_return"))
@@ -99,7 +109,7 @@ def first(games: list[Row], least: float) -> float | None:
 
 def polyplay(*words: str, root: Path = ROOT) -> subprocess.CompletedProcess[str]:
     command, env = [sys.executable, "-m", "polyplay", *words], {**os.environ, "PYTHONPATH": str(root)}
-    return subprocess.run(command, cwd=root, env=env, capture_output=True, text=True, timeout=LIMIT)
+    return subprocess.run(command, cwd=root, env=env, capture_output=True, text=True, timeout=LONGEST)
 
 
 def peer(
@@ -120,13 +130,28 @@ def peer(
     ]
     words += ["--settings", how, *([] if cap is None else ["--cap", str(cap)])]
     script, used = ROOT / "bench" / "peers" / "sb3_gymnasium.py", cpu_seconds()
-    done = subprocess.run([str(python), str(script), *words], capture_output=True, text=True, timeout=2 * LIMIT)
+    done = subprocess.run([str(python), str(script), *words], capture_output=True, text=True, timeout=2 * LONGEST)
     if done.returncode:
         return {"error": done.stderr.strip().splitlines()[-1:]}
     found: Row = json.loads(done.stdout.splitlines()[-1])
     return {**found, "cpu": cpu_seconds() - used}
 
 
+# environment: our system, Stable-Baselines3's, agent steps, the Zoo's published score and its deviation over games
+TWELVE: dict[str, tuple[str, str, int, float, float]] = {
+    "CartPole-v1": ("ppo", "ppo", 100_000, 500.0, 0.0),
+    "Acrobot-v1": ("ppo", "ppo", 1_000_000, -73.5, 18.2),
+    "MountainCar-v0": ("dqn", "dqn", 120_000, -100.8, 9.9),
+    "LunarLander-v3": ("ppo", "ppo", 1_000_000, 242.1, 31.8),
+    "LunarLanderContinuous-v3": ("sac", "sac", 500_000, 260.4, 65.5),
+    "Pendulum-v1": ("sac", "sac", 20_000, -157.0, 88.7),
+    "BipedalWalker-v3": ("sac", "sac", 500_000, 297.7, 33.1),
+    "HalfCheetah-v5": ("td3", "td3", 1_000_000, 9655.7, 969.9),
+    "Hopper-v5": ("td3", "td3", 1_000_000, 3606.4, 4.0),
+    "Walker2d-v5": ("td3", "td3", 1_000_000, 4717.8, 46.3),
+    "Ant-v5": ("td3", "td3", 1_000_000, 5813.3, 589.8),
+    "MountainCarContinuous-v0": ("sac", "sac", 50_000, 94.7, 1.1),
+}
 BOUNDS = {
     "CartPole-v1": 450.0,
     "Acrobot-v1": -100.0,
@@ -236,6 +261,78 @@ def ahead(row: Row) -> bool:
     """Whether ours reached the bound before the peer did."""
     mine, theirs = row["ours"].get("reached"), row["peer"].get("reached")
     return mine is not None and "error" not in row["peer"] and (theirs is None or mine < theirs)
+
+
+def twelve() -> None:
+    parser = command_line(__doc__)
+    parser.add_argument("--envs", nargs="+", choices=TWELVE, default=list(TWELVE))
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2, 3, 4])
+    parser.add_argument("--peers", type=Path, required=True, help="the folder with the environment sb3")
+    parser.add_argument("--out", type=Path, default=RESULTS / "zoo" / "twelve")
+    asked = parser.parse_args()
+    file = asked.out.with_suffix(".json")
+    rows: list[Row] = json.loads(file.read_text())["rows"] if file.exists() else []
+    python = asked.peers / "sb3" / "bin" / "python"
+    for env, seed in ((env, seed) for env in asked.envs for seed in asked.seeds):
+        mine, theirs, steps, score, deviation = TWELVE[env]
+        for who in ("ours", "sb3"):
+            if any((row["who"], row["env"], row["seed"]) == (who, env, seed) for row in rows):
+                continue
+            what, bound = about(), score - deviation
+            if who == "ours":
+                with tempfile.TemporaryDirectory() as place:
+                    found = ours(mine, env, seed, bound, Path(place), "--steps", str(steps))
+            else:
+                found = peer(theirs, env, seed, steps, bound, python, "zoo")
+            head = {"who": who, "env": env, "seed": seed, "system": mine if who == "ours" else theirs}
+            rows.append({**head, "commit": what["commit"], "machine": what["machine"], **found})
+            what["command"] = what["command"].replace(str(asked.peers), "PEERS")
+            publish(asked.out, {**what, "rows": rows}, twelve_page(what, rows))
+
+
+def twelve_page(what: Row, rows: list[Row]) -> list[str]:
+    """Scores and seconds side by side, environment by environment."""
+    text = ["# Twelve environments, beside Stable-Baselines3 with the Zoo's settings", "", *lines_about(what), ""]
+    envs = [env for env in TWELVE if {row["who"] for row in rows if row["env"] == env} == {"ours", "sb3"}]
+    pairs = [[side(rows, who, env) for who in ("ours", "sb3")] for env in envs]
+    better = sum(mine["IQM"] >= theirs["IQM"] for mine, theirs in pairs)
+    first = sum(mine["seconds"] < theirs["seconds"] for mine, theirs in pairs)
+    text += [
+        f"Of {len(envs)} environments measured, ours scores at least as much in {better}, and is sooner in {first}."
+    ]
+    shown = [
+        {"environment": env, "who": who, "steps": TWELVE[env][2], "the Zoo says": TWELVE[env][3], **shown_of(one)}
+        for env, pair in zip(envs, pairs, strict=True)
+        for who, one in zip(("ours", "sb3"), pair, strict=True)
+    ]
+    return [*text, "", *table(shown)]
+
+
+def side(rows: list[Row], who: str, env: str) -> Row:
+    """What one of the two has reached: the interquartile mean over seeds, and the mean seconds to the bound."""
+    own = [r for r in rows if (r["who"], r["env"]) == (who, env) and "returns" in r]
+    scores = sorted(sum(r["returns"]) / len(r["returns"]) for r in own)
+    middle = scores[len(scores) // 4 : len(scores) - len(scores) // 4]
+    passed = [r["reached"] for r in own if r["reached"] is not None]
+    all_passed = bool(passed) and len(passed) == len(own)
+    found = {"seeds": len(own), "scores": scores, "passed": len(passed)}
+    found["IQM"] = sum(middle) / len(middle) if middle else -math.inf
+    found["seconds"] = sum(passed) / len(passed) if all_passed else math.inf
+    return {**found, "whole": sum(r["seconds"] for r in own) / max(len(own), 1)}
+
+
+def shown_of(one: Row) -> Row:
+    """Its cells."""
+    low, high = one["scores"][:1], one["scores"][-1:]
+    return {
+        "seeds": one["seeds"],
+        "IQM": round(one["IQM"], 1),
+        "range": f"{low[0]:.1f} to {high[0]:.1f}" if low else "–",
+        "s to the bound": f"{one['seconds']:.0f}"
+        if math.isfinite(one["seconds"])
+        else f"{one['passed']} seeds reach it",
+        "s of the run": round(one["whole"]),
+    }
 
 
 def settings_of(name: str, env: str) -> Row:
@@ -360,4 +457,4 @@ def peers_of(name: str, asked: argparse.Namespace) -> list[tuple[str, str]]:
 
 
 if __name__ == "__main__":
-    sys.exit(commands({"": main, "sooner": sooner}))
+    sys.exit(commands({"": main, "sooner": sooner, "twelve": twelve}))
