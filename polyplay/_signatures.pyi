@@ -562,6 +562,7 @@ class Ppo(RunOptions, total=False):
     lam: float  # λ of generalized advantage estimation
     network: str | Callable[..., Any]  # auto (nature or mlp), rlpyt, a3c, impala, separate, five (unit sets), …, or module:callable
     core_size: int  # width of the recurrent core
+    deviation: float  # standard deviation of real actions at the start; see --actions for their unit
     learning_rate: float  # learning rate at the start; see --anneal
     optimizer: str | Callable[..., Any]  # adam, another of docs/reference/optimizers.md, or module:callable
     optimizer_eps: float  # the optimizer's ε

@@ -9,6 +9,7 @@ Torso, which gets our head and core, or a whole Policy.
 from __future__ import annotations
 
 import inspect
+import math
 import re
 import threading
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -62,6 +63,7 @@ def make(
     auxiliary: Collection[str] = (),
     bound: float = BOUND,
     actions: str = "scale",
+    deviation: float = 1.0,
     **options: Any,
 ) -> Policy:
     """A policy for `spec`'s observations and actions. Weights come from torch's global generator alone.
@@ -72,8 +74,8 @@ def make(
     (numbers that are no image get mean 0, deviation 1, within ±bound); returns: a discount whose returns' size is
     learnt, for losses that scale rewards; guard: how the logarithm of a probability is kept from −∞, see
     action_heads; real numbers beside such actions are left as they are; actions: of bounded real ones −1 … 1 is their
-    range (scale), or they are as drawn and pools clip them (clip). rewards: names of events; width, auxiliary: see
-    ActorCritic. options: the network's own (hidden, activation, …). Raises UserError.
+    range (scale), or they are as drawn and pools clip them (clip); deviation: theirs at first. rewards: names of
+    events; width, auxiliary: see ActorCritic. options: the network's own (hidden, activation, …). Raises UserError.
     """
     _check_choices(core=core, inputs=inputs, actions=actions, guard=guard)
     title, build, init = _resolve(name, spec, init)
@@ -89,6 +91,9 @@ def make(
         _try_policy(torso, title, spec)
         return torso
     head = action_heads.for_space(spec.action, guard, actions == "scale")
+    for part in head.modules() if deviation != 1.0 else ():
+        if isinstance(part, action_heads.Gaussian):
+            torch.nn.init.constant_(part.log_std, math.log(deviation))
     behind = torso.core_features + (head.inputs + 1 if previous else 0)
     middle = recurrent.make_core(core, behind, core_size, init, memory)
     size, own = None if returns is None else ReturnScale(returns), EventRewards(rewards) if rewards else None

@@ -33,6 +33,7 @@ class Config(PolicyOptions):  # adds env, core, and how inputs and actions are s
     lam: Fraction = 0.95  # λ of generalized advantage estimation
     network: str = "auto"  # auto (nature or mlp), rlpyt, a3c, impala, separate, five (unit sets), …, or module:callable
     core_size: Width = 256  # width of the recurrent core
+    deviation: Positive = 1.0  # standard deviation of real actions at the start; see --actions for their unit
     learning_rate: Positive = 2.5e-4  # learning rate at the start; see --anneal
     optimizer: str = "adam"  # adam, another of docs/reference/optimizers.md, or module:callable
     optimizer_eps: Positive = 1e-5  # the optimizer's ε
@@ -51,7 +52,9 @@ def build(c: Config, crew: Crew) -> System:
     # the lanes of one replica, and how many replicas there are: with a core, lanes divide among the minibatches
     envs, replicas = replica_envs(c, crew, minibatches=c.minibatches)
     init = "torch" if c.network == "rlpyt" else "orthogonal"  # initial weights; rlpyt leaves them to torch
-    policy = actor_critic(c, envs, init=init, core_size=c.core_size)  # each replica makes this network
+    policy = actor_critic(
+        c, envs, init=init, core_size=c.core_size, deviation=c.deviation
+    )  # each replica makes this network
     source = Inline(envs, c.unroll)  # a replica acts its rollouts itself, with the weights that it learns
     passes = Epochs(c.epochs, c.minibatches, c.target_kl)  # it makes several passes over a rollout
     # advantages are computed once, before the passes; anneal_clip: ε falls with the learning rate

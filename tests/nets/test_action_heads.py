@@ -472,3 +472,13 @@ def test_units_are_normalised_alike_wherever_they_stand():
     assert moments.mean.shape == (2,)
     assert moments.mean[1].item() == pytest.approx(3, abs=2)
     assert policy.inputs.moments[list(OBS).index("enemies")].count == 0
+
+
+def test_the_first_deviation_of_real_actions_may_be_given():
+    spec = EnvSpec(Field((3,), "float32"), Box((2,), -np.ones(2, np.float32), np.ones(2, np.float32)))
+    policy = factory.make("mlp", spec, deviation=0.5)
+    assert policy.head.log_std.tolist() == pytest.approx([math.log(0.5)] * 2)
+    noise = torch.full((1000, policy.noise), 0.5).uniform_(generator=torch.Generator().manual_seed(0))
+    with torch.no_grad():
+        drawn = policy.act({"obs": torch.zeros(1000, 3), "noise": noise}, policy.initial(1000))[0]["action"]
+    assert drawn.std(0).tolist() == pytest.approx([0.5, 0.5], rel=0.1)
