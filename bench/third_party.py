@@ -49,7 +49,7 @@ LIST: list[tuple[str, str, str, float]] = [
     ("box2d", "LunarLander-v3", "ppo --steps 600k", 150.0),
     ("mujoco", "HalfCheetah-v5", "ppo --steps 600k", 1500.0),
     ("box2d", "CarRacing-v3", "ppo", 800.0),
-    ("ale-py", "BreakoutNoFrameskip-v4", "ppo --steps 2m", 20.0),
+    ("ale-py", "BreakoutNoFrameskip-v4", "ppo --steps 1500k", 20.0),
     ("gymnasium", "samples:LookAndSign", "ppo --steps 60k", 14.0),
     ("envpool", "envpool:CartPole-v1", "ppo --steps 200k", 400.0),
     ("minigrid", "samples:rooms", "ppo --steps 200k", 0.8),
@@ -64,7 +64,7 @@ LIST: list[tuple[str, str, str, float]] = [
         "ppo --env-kwargs use_lidar=false --steps 600k",
         20.0,
     ),
-    ("highway-env", "highway_env:highway-fast-v0", "dqn --steps 40k", 20.0),
+    ("highway-env", "highway_env:highway-fast-v0", "dqn --steps 30k", 20.0),
     ("mpe2", "mpe2.simple_spread_v3:env", "ppo --steps 3m", -25.0),
 ]
 
