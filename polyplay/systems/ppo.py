@@ -52,9 +52,8 @@ def build(c: Config, crew: Crew) -> System:
     # the lanes of one replica, and how many replicas there are: with a core, lanes divide among the minibatches
     envs, replicas = replica_envs(c, crew, minibatches=c.minibatches)
     init = "torch" if c.network == "rlpyt" else "orthogonal"  # initial weights; rlpyt leaves them to torch
-    policy = actor_critic(
-        c, envs, init=init, core_size=c.core_size, deviation=c.deviation
-    )  # each replica makes this network
+    # each replica makes this network
+    policy = actor_critic(c, envs, init=init, core_size=c.core_size, deviation=c.deviation)
     source = Inline(envs, c.unroll)  # a replica acts its rollouts itself, with the weights that it learns
     passes = Epochs(c.epochs, c.minibatches, c.target_kl)  # it makes several passes over a rollout
     # advantages are computed once, before the passes; anneal_clip: ε falls with the learning rate
