@@ -19,6 +19,7 @@ import contests  # noqa: E402
 import measure  # noqa: E402
 
 SMALL = ("ppo-cartpole", "ppo-cheetah", "ppo-cheetah-1", "a2c-cartpole", "dqn-cartpole", "impala-cheetah")
+SMALL += ("sac-cheetah", "td3-cheetah", "sac-cheetah-64", "td3-cheetah-64")
 ALL = {f"{name}: {c.name}": c for name, contest in contests.CONTESTS.items() for c in contest.contenders}
 
 

@@ -609,24 +609,16 @@ def test_to_wait_for_a_compiler_that_is_not_there_is_refused_before_the_run_has_
     assert not (tmp_path / "run").exists()
 
 
-class Team(Runner):
-    """Several threads."""
-
-
-@pytest.mark.parametrize("why", ["bfloat16", "threads"])
-def test_what_is_not_compiled_by_design_is_said_where_a_run_would_wait(why):
+def test_what_is_not_compiled_by_design_is_said_where_a_run_would_wait():
     said = list[str]()
-    precision = "float32" if why == "threads" else why
-    ctx = replace(me(), log=lambda kind, text: said.append(text), precision=precision)
+    ctx = replace(me(), log=lambda kind, text: said.append(text), precision="bfloat16")
     made = Learner(ctx, task())
-    if why == "threads":
-        made.run.__class__ = Team
     for how in ("auto", "on"):
         assert not said
         ctx.control.compile = how
         compile_updates(made)
         assert not isinstance(made.run, CompiledRunner)
-    assert why in said[0]
+    assert "bfloat16" in said[0]
 
 
 def members(group: int) -> list[str]:
