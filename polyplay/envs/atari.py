@@ -328,7 +328,7 @@ def read_options(title: str, given: Mapping[str, object]) -> Atari:
     if (shown := found.pop(IMAGES, None)) is not None:
         height, width = shown.size or (0, 0)
         found |= {"stack": shown.stack} if shown.stack else {}
-        found |= {"frameskip": shown.skip} if shown.skip else {}
+        found |= {"frameskip": shown.skip, "frameskip_min": 0} if shown.skip else {}
         found |= {"size": height, "width": width} if height else {}
     return options(Atari, found, title)
 

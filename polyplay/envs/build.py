@@ -466,9 +466,9 @@ def inspect_env(env: Any, title: str) -> EnvSpec:
     if spec.mask is not None and is_vector(env):
         raise mask_note(title)
     if isinstance(env, image_view.ImageWrapper | image_view.VectorImages):
-        spec = replace(spec, images=env.view.images, view=image_view.view_to_json(env.view))
-        skip = env.view.options.skip
-        spec = replace(spec, frames_per_step=skip) if skip else spec
+        skip = max(env.view.options.skip, 1)
+        spec = replace(spec, images=env.view.images, view=image_view.view_to_json(env.view), frames_per_step=skip)
+        limit = limit and -(-limit // skip)  # agent steps
     shown, taken, *mask = spec.describe.items()
     ends = "time limit", f"{limit} steps" if limit else OWN_LIMIT
     return replace(spec, describe=dict([("environment", title), shown, taken, ends, *mask]))
@@ -539,7 +539,10 @@ def _described(env: Any, make: Factory, title: str) -> EnvSpec:
     if spec.mask is None:
         mask, source = masks.shown_mask(spec.action, env, title)
         text = {"action mask": source} if mask is not None else {}
-        return replace(spec, mask=mask, describe={**spec.describe, **text})
+        spec = replace(spec, mask=mask, describe={**spec.describe, **text})
+    if spec.mask is not None and spec.frames_per_step > 1:
+        why = f"{title} has action masks, which may change with every step"
+        raise UserError(f"--frame-skip: given, but {why}: leave it out")
     return spec
 
 

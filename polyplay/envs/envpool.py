@@ -97,6 +97,8 @@ def options_of(envs: Envs, known: Iterable[str]) -> dict[str, Any]:
     height, width = shown.size or (0, 0)
     asked = {"stack_num": shown.stack, "gray_scale": shown.grey, "img_height": height, "img_width": width}
     asked["frame_skip"] = shown.skip
+    if shown.skip and "stack_num" not in known:  # in other tasks frame_skip is the simulator's
+        raise UserError(f"--frame-skip: given, but {envs.title} has no frames of a game: leave it out")
     asked = {name: value for name, value in asked.items() if value}
     if lacking := [name for name in asked if name not in known]:
         raise UserError(f"{shown.given}: given, but {envs.title} has no option {', '.join(lacking)}: leave it out")

@@ -6,6 +6,7 @@ Gray values come before sizes, sizes before stacks. A new episode's first frame 
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict
 from functools import partial
@@ -23,7 +24,7 @@ from polyplay.core.tree import Batch, Tree
 from polyplay.envs import masks, pettingzoo
 from polyplay.envs.atari_emulator import opencv_gray, resizer
 from polyplay.envs.images import BARE, PLANES, ImageLayout, ImageOptions, image_layout
-from polyplay.envs.pool import closest_names, space_from_json, space_to_json
+from polyplay.envs.pool import EPISODE_CUT, closest_names, space_from_json, space_to_json
 from polyplay.envs.spaces import inner_path, one_line, subspaces
 
 Frames = dict[str, np.ndarray]  # the stacks of an episode, by path
@@ -188,13 +189,24 @@ class ImageWrapper(gymnasium.Wrapper):
 
     def step(self, action: Any) -> Any:
         """See gymnasium.Env."""
-        found: Any = self.env.step(action)
-        for _ in range(self.skip - 1):
-            if not isinstance(found, tuple) or len(found) != 5 or found[2] or found[3]:
-                break
-            before, found = found[1], self.env.step(action)
-            found = (found[0], before + found[1], *found[2:])
+        found: Any = self.env.step(action) if self.skip == 1 else self._repeat(action)
         return (self._show(found[0], self.frames), *found[1:]) if isinstance(found, tuple) and found else found
+
+    def _repeat(self, action: Any) -> Any:
+        """Step until the action has lasted, or an episode ends, for the learner too. What is no step is given as it is,
+        for the lane to say so.
+        """
+        total = 0.0
+        for _ in range(self.skip):
+            found: Any = self.env.step(copy.deepcopy(action))
+            try:
+                total += float(found[1])
+                found = (found[0], total, *found[2:])
+                if found[2] or found[3] or EPISODE_CUT in found[4]:
+                    break
+            except (TypeError, ValueError, IndexError):
+                break
+        return found
 
     def _show(self, obs: Any, before: Frames | None) -> Any:
         shown, self.frames = self.view.show(obs, before)
@@ -215,6 +227,7 @@ class VectorImages(VectorWrapper):
     def __init__(self, env: VectorEnv, options: ImageOptions, title: str):
         super().__init__(env)
         if options.skip:
+            env.close()
             raise UserError(f"--frame-skip: given, but {title} is a vector environment; leave it out")
         self.view = ImageView(env.single_observation_space, options, title)
         self.single_observation_space = self.view.space

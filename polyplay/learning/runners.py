@@ -157,8 +157,9 @@ class CompiledRunner(Runner):
         return self._eager(lambda: self.score(*parts.take(order, at)), self.rollout, self.leaves)
 
     def begin(self, items: list[Batch], version: int) -> None:
-        """See Runner: whole updates, on copies of what they change."""
-        call: BackgroundCall | None = None
+        """See Runner: whole updates, on copies of what they change; those before a batch of another kind."""
+        first: BackgroundCall | None = None
+        begun = 0
         for k, item in enumerate(items if not self.over else ()):
             batch = item
             if self.draws:
@@ -167,15 +168,16 @@ class CompiledRunner(Runner):
             leaves = [x for _, x in tree.leaves(given)]
             kind = tuple((x.shape, x.dtype) for x in leaves)
             call = self.calls.get(kind) or self._background(given)
-            if call is None:
-                return
-            self.calls[kind] = call
+            if call is None or (first is not None and call is not first):
+                break
+            first = self.calls[kind] = call
             for place, x in zip(call.given[k][len(self.own) :], leaves, strict=True):
                 np.copyto(place.numpy(), x)
-        if call is not None:
+            begun += 1
+        if first is not None:
             self._fill()
-            call.start(len(items))
-            self.begun, self.taken, self.asked = call, 0, len(items)
+            first.start(begun)
+            self.begun, self.taken, self.asked = first, 0, begun
 
     def _background(self, given: Batch) -> BackgroundCall | None:
         """What makes updates of this kind beside acting; None: they wait for it. Raises nothing."""

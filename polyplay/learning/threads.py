@@ -85,8 +85,7 @@ class ThreadedRunner(Runner):
         self.halves = self._keep_halves()
         self.refresh()
         self.compiled: CompiledParts | None = None  # what looks for packages
-        self.call: PartsCall | None = None  # of the batch that is scored next, where that is begun
-        self.begun: list[Future[LossOutput]] = []  # or the others' parts of it
+        self.begun: list[Any] = []  # of the batch that is scored next the others' parts, or the PartsCall
         self.targets: list[Future[Batch]] = []  # its pass through the target network, divided among the others
 
     def _copy(self, net: Policy, vector: FlatParams) -> Policy:
@@ -134,7 +133,7 @@ class ThreadedRunner(Runner):
         batch = to_device(items[0], self.learner.device)
         batch, rows = self.with_noise(batch, version), len(batch["action"])
         if (call := self._call_for(batch)) is not None:
-            self.call = call
+            self.begun = [call]
             return call.start(batch)
         others = _split(batch, even(rows, self.n - 1))
         self.targets = [self.team.begin(partial(self.loss.ahead, self.target, part)) for part in others]
@@ -143,34 +142,42 @@ class ThreadedRunner(Runner):
 
     def settle(self) -> None:
         wait(self.targets)
-        wait(self.begun)
-        if self.call is not None:
-            self.call.settle()
+        if self._begun_call() is None:
+            wait(self.begun)
+        else:
+            self.begun[0].wait()
 
     def __call__(self, batch: Batch, state: Batch, version: int, tape: Tape | None = None) -> LossOutput:
         """See Runner. A batch that was begun is the one that `begin` had."""
-        call, self.call = self.call, None
+        call = self._begun_call()
         if call is None:
-            batch = self.with_noise(to_device(batch, self.learner.device), version)
-            if not self.begun and (call := self._call_for(batch)) is not None:
-                call.start(batch)
-        if call is None:
-            scored = self._eager(batch)
-            # whoever waits for the compiler has a run that repeats: compiled from this very update on
-            if self.compiled is None or not self.compiled.waits or (call := self._call_for(batch)) is None:
-                return scored
+            batch, begun = self.with_noise(to_device(batch, self.learner.device), version), bool(self.begun)
+            call = None if begun else self._call_for(batch)
+            if call is None:
+                before = time.perf_counter()
+                scored = self.score_eagerly(batch)
+                if self.compiled is not None:
+                    self.compiled.look(batch, time.perf_counter() - before)
+                # whoever waits for the compiler has a run that repeats: compiled from this very update on
+                if self.compiled is None or not self.compiled.waits or (call := self._call_for(batch)) is None:
+                    return scored
             call.start(batch)
+        self.begun = []
         try:
             return call.finish()
         except RuntimeError as e:
             cast("CompiledParts", self.compiled).give_up(why_failed(e))
             return self(batch, state, version)
 
+    def _begun_call(self) -> PartsCall | None:
+        return self.begun[0] if self.begun and isinstance(self.begun[0], PartsCall) else None
+
     def _call_for(self, batch: Batch) -> PartsCall | None:
         return self.compiled.calls.get(_kind_of(batch)) if self.compiled is not None else None
 
-    def _eager(self, batch: Batch) -> LossOutput:
-        whole, before = len(batch["action"]), time.perf_counter()
+    def score_eagerly(self, batch: Batch) -> LossOutput:
+        """Score a batch without packages; its gradient is in the vector then."""
+        whole = len(batch["action"])
         rows = self._rows_beside_acting(whole) if self.begun else even(whole, self.n)
         parts = _split(batch, rows)
         if self.begun:
@@ -183,8 +190,6 @@ class ThreadedRunner(Runner):
         priority = None if scored[0].priority is None else torch.cat([cast("Tensor", s.priority) for s in scored])
         weights = torch.tensor(rows) / whole
         means = {k: (torch.stack([s.metrics[k] for s in scored]) * weights).sum() for k in scored[0].metrics}
-        if self.compiled is not None:
-            self.compiled.look(batch, time.perf_counter() - before)
         return LossOutput(loss, {**means, "loss": loss}, priority)
 
     def _rows_beside_acting(self, rows: int) -> list[int]:
@@ -298,7 +303,7 @@ class PartsCall:
     """
 
     def __init__(self, runner: ThreadedRunner, path: Path, call: Compiled, batch: Batch):
-        self.runner, self.call, self.pending = runner, call, False
+        self.runner, self.call, self.pending, self.failure = runner, call, False, ""
         self.rows = even(len(batch["action"]), runner.n)
         leaves = [[x.clone() for _, x in tree.leaves(part)] for part in _split(batch, self.rows)]
         own = [_arguments(runner) for _ in leaves]
@@ -321,16 +326,21 @@ class PartsCall:
             other.start()
         self.pending = True
 
-    def settle(self) -> None:
-        """Wait for the others."""
+    def wait(self) -> None:
+        """Wait for the others. What fails is told by `finish`."""
         for other in self.others if self.pending else ():
-            other.wait()
+            try:
+                other.wait()
+            except RuntimeError as e:
+                self.failure = str(e)
         self.pending = False
 
     def finish(self) -> LossOutput:
         """Leave the whole batch's gradient in the vector, and say what its parts do."""
         self.results[0] = self.call(list(self.given[0]))
-        self.settle()
+        self.wait()
+        if self.failure:
+            raise RuntimeError(self.failure)
         n, loss, grad = len(self.rows), self.runner.loss, self.runner.vector.grad
         _sum([given[VECTORS - 1] for given in self.given], grad)
         numbers = torch.stack([found[0] for found in self.results]).sum(0)
@@ -405,21 +415,29 @@ class CompiledParts:
     def _change_over(self, kind: Kind, call: PartsCall, batch: Batch, seconds: float) -> None:
         """Serve from now on, if the gradient is that of the eager update, which stays, and it takes less time."""
         self.calls[kind] = call
-        wanted, least = self.runner.vector.grad.clone(), math.inf
-        for _ in range(TRIALS):
-            before = time.perf_counter()
-            call.start(batch)
-            call.finish()
-            least = min(least, time.perf_counter() - before)
-        made, size = self.runner.vector.grad.clone(), torch.linalg.vector_norm
-        self.runner.vector.grad.copy_(wanted)
-        far = float(size(made - wanted) / size(wanted).clamp_min(1e-6))
+        grad = self.runner.vector.grad
+        kept, least = grad.clone(), math.inf
+        try:
+            if self.runner.policy.observes:  # what was begun before may have had other statistics
+                self.runner.score_eagerly(batch)
+            wanted = grad.clone()
+            for _ in range(TRIALS):
+                before = time.perf_counter()
+                call.start(batch)
+                call.finish()
+                least = min(least, time.perf_counter() - before)
+            far = float(torch.linalg.vector_norm(grad - wanted) / torch.linalg.vector_norm(wanted).clamp_min(1e-6))
+        finally:
+            grad.copy_(kept)
         times = f"{least * 1e3:.3g} ms instead of {seconds * 1e3:.3g}"
         if not far <= NEAR:
-            return self.give_up(f"the gradient of the compiled one differs by {far:.2g} of its size")
-        if least > GAIN * seconds and not self.waits:
-            return self.give_up(f"compiled ones take {times}")
-        self._say("note", f"updates are compiled, in {self.runner.n} parts: {times}")
+            self.give_up(f"the gradient of the compiled one differs by {far:.2g} of its size")
+        elif not all(torch.equal(mine, buffers) for mine, buffers in call.copies):
+            self.give_up("the network changes its buffers while it learns")
+        elif least > GAIN * seconds and not self.waits:
+            self.give_up(f"compiled ones take {times}")
+        else:
+            self._say("note", f"updates are compiled, in {self.runner.n} parts: {times}")
 
     def give_up(self, why: str) -> None:
         """Updates stay eager."""

@@ -1,4 +1,4 @@
-"""Images as --images, --stack, --grey and --size show them, in every kind of pool."""
+"""Images as --images, --stack, --grey, --size and --frame-skip show them, in every kind of pool."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from polyplay.envs import Envs, pool
 from polyplay.envs.atari_emulator import opencv_gray, resizer
 from polyplay.envs.image_view import ImageView, ImageWrapper, view_from_json, view_to_json
 from polyplay.envs.images import ImageOptions, read_image_options
+from polyplay.envs.pool import EPISODE_CUT
 from polyplay.envs.saved_state import load_env, save_env
 from polyplay.nets.factory import NetworkFactory
 
@@ -148,6 +149,61 @@ def test_a_saved_state_has_the_stack():
     env.step(0)
     load_env(other, save_env(env))
     assert np.array_equal(other.step(0)[0]["film"], env.step(0)[0]["film"])
+
+
+class Reel(Film):
+    """Of 10 steps; the fifth one is a cut for the learner, rewards are 1, 2, 3, …"""
+
+    def step(self, action: Any) -> tuple:
+        seen, _, _, _, _ = super().step(action)
+        return seen, np.int8(self.t), self.t == 10, False, {EPISODE_CUT: True} if self.t == 5 else {}
+
+
+def test_an_action_lasts_some_frames_but_not_beyond_an_end():
+    env = ImageWrapper(Reel(), ImageOptions(skip=4, stack=2), "reel")
+    env.reset(seed=0)
+    found = [env.step(0) for _ in range(4)]
+    assert [one[1] for one in found] == [1 + 2 + 3 + 4, 5, 6 + 7 + 8 + 9, 10]
+    assert [int(one[0]["film"][-1, 0, 0]) for one in found] == [4, 5, 9, 10], "the last of them is seen"
+    assert [int(one[0]["film"][0, 0, 0]) for one in found] == [0, 4, 5, 9], "the stack has what was seen before"
+    assert [one[2] for one in found] == [False, False, False, True]
+    assert EPISODE_CUT in found[1][4]
+    spec = Envs(Reel, 1, images=ImageOptions(skip=4), inline=True).spec
+    assert (spec.frames_per_step, spec.images) == (4, ("film",))
+    assert Envs(gymnasium_cart, 1, images=ImageOptions(skip=2), inline=True).spec.describe["time limit"] == "250 steps"
+
+
+def gymnasium_cart() -> gymnasium.Env:
+    return gymnasium.make("CartPole-v1")
+
+
+class Masked(Film):
+    def reset(self, **how: Any) -> tuple[Any, dict]:
+        return super().reset(**how)[0], {"action_mask": np.ones(2, np.int8)}
+
+
+class MaskedByMethod(Film):
+    def action_masks(self) -> np.ndarray:
+        return np.ones(2, bool)
+
+
+@pytest.mark.parametrize("make", [Masked, MaskedByMethod])
+def test_actions_with_masks_last_one_step(make):
+    with pytest.raises(UserError, match=r"--frame-skip: given, but .* has action masks") as e:
+        _ = Envs(make, 1, images=ImageOptions(skip=2), inline=True).spec
+    assert "\n" not in str(e.value)
+
+
+def test_vector_environments_take_no_frame_skip():
+    with pytest.raises(UserError, match=r"--frame-skip: given, but .* is a vector environment; leave it out"):
+        _ = Envs(make_next, 2, images=ImageOptions(skip=2), inline=True).spec
+
+
+@pytest.mark.parametrize(
+    ("id_", "skip", "frames"), [("ALE/Pong-v5", 2, 2), ("Pong-v4", 4, 4), ("PongDeterministic-v4", 1, 1)]
+)
+def test_of_atari_games_it_is_their_own(id_, skip, frames):
+    assert Envs(id_, 1, images=ImageOptions(skip=skip)).spec.frames_per_step == frames
 
 
 @pytest.mark.parametrize(

@@ -371,6 +371,27 @@ def test_an_update_that_is_made_beside_acting_is_the_same(monkeypatch):
 
 
 @pytest.mark.usefixtures("traced", "at_once")
+def test_of_batches_of_several_kinds_those_of_the_first_are_begun(monkeypatch):
+    """As TD3's, of which every second changes the actor too."""
+    monkeypatch.setattr(runners, "cores", lambda: 2)
+    monkeypatch.setattr(runners, "GAIN", math.inf)
+    (made, _), (plain, _) = learner("auto"), learner("off")
+    for who in (made, plain):
+        learn(who, 0, T=4)
+        learn(who, 0, T=3)
+        learn(who, 0, T=4)
+    for k in range(1, 7, 3):
+        made.begin([some_rows(k, 4), some_rows(k + 1, 3), some_rows(k + 2, 4)])
+        assert made.run.asked == 1
+        for who in (made, plain):
+            learn(who, k, T=4)
+            learn(who, k + 1, T=3)
+            learn(who, k + 2, T=4)
+        assert made.run.begun is None
+        assert torch.allclose(made.update.vector.flat, plain.update.vector.flat, rtol=1e-3, atol=1e-6)
+
+
+@pytest.mark.usefixtures("traced", "at_once")
 def test_an_update_that_fails_beside_acting_is_made_eagerly_and_no_more_are_begun(monkeypatch):
     monkeypatch.setattr(runners, "cores", lambda: 2)
     monkeypatch.setattr(runners, "GAIN", math.inf)

@@ -162,12 +162,14 @@ def test_threads_get_equal_parts_of_at_least_eight_rows(rows: int, threads: int,
 # Compiled: the package is the graph, and there at once.
 
 
-def compiling(monkeypatch: pytest.MonkeyPatch, loss: str = "mean", how: str = "on") -> tuple[Learner, list[str]]:
+def compiling(
+    monkeypatch: pytest.MonkeyPatch, loss: str = "mean", how: str = "on", **more: Any
+) -> tuple[Learner, list[str]]:
     """A learner of two threads that compiles from its first update on, and its log."""
     said = list[str]()
     monkeypatch.setattr(threads, "Package", Traced)
     monkeypatch.setattr(threads, "BackgroundCall", TracedCall)
-    who = learner(2, loss, how=how, said=said)
+    who = learner(2, loss, how=how, said=said, **more)
     assert divide(who, 32)
     compile_updates(who)
     return who, said
@@ -182,10 +184,10 @@ def test_compiled_parts_learn_what_eager_ones_do(loss: str, ahead: bool, monkeyp
         for who in (made, eager):
             if ahead:
                 begin(who, item(i))
-        assert (made.run.call is not None) == (ahead and i > 0)
+        assert bool(made.run.begun) == ahead
         found = [end_of(who.step_on_sample(item(i), 4.0)) for who in (made, eager)]
         torch.testing.assert_close(*found, rtol=1e-4, atol=1e-5)
-        assert made.run.call is None
+        assert not made.run.begun
     torch.testing.assert_close(made.update.vector.flat, eager.update.vector.flat, rtol=1e-3, atol=2e-5)
     assert len(said) == 1
     assert said[0].startswith("updates are compiled, in 2 parts: ")
@@ -215,6 +217,38 @@ def test_a_compiled_part_that_fails_is_computed_eagerly(ahead: bool, monkeypatch
             list(who.step_on_sample(item(i), 4.0))
     assert said[-1].startswith("updates stay eager: RuntimeError: a compiled update failed")
     torch.testing.assert_close(made.update.vector.flat, eager.update.vector.flat, rtol=1e-3, atol=2e-5)
+
+
+def test_what_fails_before_statistics_change_is_computed_eagerly(monkeypatch):
+    made, said = compiling(monkeypatch)
+    list(made.step_on_sample(item(0), 4.0))
+    begin(made, item(1))
+    monkeypatch.setattr(TracedCall, "wait", Mock(side_effect=RuntimeError("a compiled update failed")))
+    made.run.settle()  # type: ignore[misc]
+    assert len(said) == 1
+    list(made.step_on_sample(item(1), 4.0))
+    assert said[-1].startswith("updates stay eager: RuntimeError: a compiled update failed")
+    assert made.version == 2
+
+
+def test_a_network_that_changes_its_buffers_while_it_learns_stays_eager(monkeypatch):
+    load = Traced.load
+
+    def writing(self: Traced) -> Any:
+        call = load(self)
+
+        def written(given: list[torch.Tensor]) -> list[torch.Tensor]:
+            buffers = given[1]
+            found = call(given)
+            buffers.add_(1.0)
+            return found
+
+        return written
+
+    monkeypatch.setattr(Traced, "load", writing)
+    made, said = compiling(monkeypatch, inputs="normalize")
+    list(made.step_on_sample(item(0), 4.0))
+    assert said == ["updates stay eager: the network changes its buffers while it learns"]
 
 
 def test_parts_that_give_another_gradient_or_take_longer_stay_eager(monkeypatch):

@@ -214,7 +214,8 @@ def updates_saved(run: Path) -> int:
     return max((int(place.name.split("-")[0]) for place in run.glob("checkpoints/0*-steps-*")), default=0)
 
 
-@pytest.mark.parametrize("system", ["sac", pytest.param("td3", marks=pytest.mark.long)])
+@pytest.mark.long
+@pytest.mark.parametrize("system", ["sac", "td3"])
 def test_actor_and_critics_that_are_killed_go_on_to_the_bit(system, tmp_path):
     given: Any = {**OF[system], "serial": True, "trace": True, "seed": 2, "checkpoint_every": 0.1}
     whole = polyplay.train(system, run=str(tmp_path / "whole"), steps=1_500, **given)
