@@ -315,15 +315,16 @@ class PartsCall:
         self.others = [BackgroundCall(path, [given], [results], [copied]) for given, results, copied in each]
 
     def start(self, batch: Batch) -> None:
-        """Have the others begin."""
+        """Have the others begin, as soon as each has its arguments; the first part's come last."""
         values, (mine, buffers) = torch.tensor([*self.runner.hyper.values()], dtype=torch.float32), self.copies[0]
-        mine.copy_(buffers)
-        for given, part in zip(self.given, _split(batch, self.rows), strict=True):
-            given[VECTORS].copy_(values)
-            for place, (_, x) in zip(given[VECTORS + 1 :], tree.leaves(part), strict=True):
+        parts = _split(batch, self.rows)
+        for i in (*range(1, len(parts)), 0):
+            self.given[i][VECTORS].copy_(values)
+            for place, (_, x) in zip(self.given[i][VECTORS + 1 :], tree.leaves(parts[i]), strict=True):
                 place.copy_(x)
-        for other in self.others:
-            other.start()
+            if i:
+                self.others[i - 1].start()
+        mine.copy_(buffers)
         self.pending = True
 
     def wait(self) -> None:
