@@ -108,7 +108,7 @@ def move(net: Plain, target: Plain) -> None:
             a.data.lerp_(b.data, TAU)
 
 
-@pytest.mark.parametrize(("system", "plain"), [("sac", sac), ("td3", td3)])
+@pytest.mark.parametrize(("system", "plain"), [("sac", sac), pytest.param("td3", td3, marks=pytest.mark.long)])
 def test_after_a_thousand_updates_weights_are_those_of_a_plain_loop(system, plain, tmp_path, monkeypatch):
     batches, first, noise = list[Any](), list[dict[str, np.ndarray]](), Runner.with_noise
 

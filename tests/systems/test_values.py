@@ -181,7 +181,7 @@ def test_it_learns_to_aim(how, tmp_path):
     [
         ("sac", {"on": "thread"}),
         ("sac", {"on": "process", "critic_rate": 2.0, "alpha": 0.6, "n_step": 2}),
-        ("apex_sac", {"on": "process"}),
+        pytest.param("apex_sac", {"on": "process"}, marks=pytest.mark.long),
         ("td3", {"on": "thread", "noise": 0.3}),
         ("td3", {"on": "process", "preset": "ddpg", "noise": 0.3}),
     ],
