@@ -87,8 +87,8 @@ def _check_options(envs: Envs, known: Batch) -> None:
 
 
 def options_of(envs: Envs, known: Iterable[str]) -> dict[str, Any]:
-    """Return EnvPool's own options for --stack, --grey, --size and --frame-skip, and those given. Raises UserError: it
-    has none.
+    """Return the options given, and EnvPool's own for --stack, --grey, --size and --frame-skip. Raises UserError: an
+    environment has none for one of these.
     """
     found = dict(envs.options)
     shown = found.pop(IMAGES, ImageOptions())

@@ -65,6 +65,16 @@ def pays(learner: Learner, started: float, left: float, seconds: float) -> bool:
     return seconds < LONG and passed > WAIT and rest > LEFT
 
 
+def wait_for(package: Package, learner: Learner) -> None:
+    """Wait until a package is there, or will never be. The seconds count as waiting for others."""
+    before = time.perf_counter()
+    while not package.done:
+        learner.ctx.turn()
+        time.sleep(0.05)
+        package.begin()  # where another run was to do it
+    learner.update.waited += time.perf_counter() - before
+
+
 def compile_job(learner: Learner, function: UpdateFunction, given: Sequence[Tensor]) -> CompileJob:
     """What is compiled: an update of a learner, with arguments such as these."""
     loss, policy = learner.spec.loss, learner.policy
@@ -297,12 +307,8 @@ class CompiledRunner(Runner):
             package = kind.package = Package(self._job(kind, leaves))
         if not package.done and (self.waits or pays(self.learner, self.started, self.left, kind.seconds)):
             package.begin()
-        before = time.perf_counter()
-        while self.waits and not package.done:
-            self.learner.ctx.turn()
-            time.sleep(0.05)
-            package.begin()  # where another run was to do it
-        self.learner.update.waited += time.perf_counter() - before
+        if self.waits:
+            wait_for(package, self.learner)
         if package.done:
             call = package.load()
             if call is None:

@@ -21,7 +21,7 @@ from polyplay.learning.learner import Learner, Runner
 from polyplay.learning.losses import LossOutput
 from polyplay.learning.packages import BackgroundCall, Compiled, CompileJob, Package, why_failed
 from polyplay.learning.pure_update import VECTORS, UpdateFunction
-from polyplay.learning.runners import GAIN, KINDS, LOOK, NEAR, compile_job, pays
+from polyplay.learning.runners import GAIN, KINDS, LOOK, NEAR, compile_job, pays, wait_for
 from polyplay.nets.device import to_device
 from polyplay.nets.factory import build_network
 from polyplay.nets.layers import Linear, Tape
@@ -392,12 +392,8 @@ class CompiledParts:
             package = self.packages[kind] = Package(self._job(batch))
         if not package.done and (self.waits or pays(self.learner, self.started, self.left, seconds)):
             package.begin()
-        before = time.perf_counter()
-        while self.waits and not package.done:
-            self.learner.ctx.turn()
-            time.sleep(0.05)
-            package.begin()  # where another run was to do it
-        self.learner.update.waited += time.perf_counter() - before
+        if self.waits:
+            wait_for(package, self.learner)
         if package.done:
             if (call := package.load()) is None:
                 self.give_up(package.failure)

@@ -10,6 +10,8 @@ import numpy as np
 import pytest
 import torch
 
+import polyplay
+from polyplay.core import checkpoint
 from polyplay.core.tree import Field
 from polyplay.core.worker import Counters, Hyperparameters, RunControl, WorkerContext
 from polyplay.envs import Discrete, EnvSpec
@@ -266,3 +268,17 @@ def test_parts_that_give_another_gradient_or_take_longer_stay_eager(monkeypatch)
     eager = learner(2, "mean")
     divide(eager, 32)
     assert torch.equal(learnt(eager)[0], made.update.vector.flat), "to the bit"
+
+
+@pytest.mark.long
+def test_two_threads_compile_their_parts_and_a_resumed_run_repeats(tmp_path, capfd):
+    given: Any = {"env": "Pendulum-v1", "learning_starts": 100, "compile": "on", "tensorboard": False, "on": "process"}
+    given |= {"cores": 2, "seed": 5, "network": "mlp(256,256,relu)"}
+    polyplay.train("sac", run=str(tmp_path / "whole"), steps=180, **given)
+    assert "updates are compiled, in 2 parts" in "".join(capfd.readouterr())
+    polyplay.train("sac", run=str(tmp_path / "parts"), steps=140, **given)
+    polyplay.resume(str(tmp_path / "parts"), steps=180)
+    ends = [checkpoint.open_checkpoint(checkpoint.everything(tmp_path / name)[-1]) for name in ("whole", "parts")]
+    for name in ("policy", "optimizer", "target"):
+        mine, theirs = (end.arrays(f"agents/0/{name}") for end in ends)
+        assert all(np.array_equal(mine[k], theirs[k]) for k in mine), name
