@@ -30,7 +30,7 @@ BUDGET = {
     "weights": 1600,
     "acting": 1160,
     "search": 1306,
-    "learning": 3757,
+    "learning": 3759,
     "workers": 2358,
     "workers/hosts": 1300,
     "population": 1510,
