@@ -640,9 +640,12 @@ class Sac(RunOptions, total=False):
     n_step: int  # n of n-step returns: rewards summed before bootstrapping
     network: str | Callable[..., Any]  # auto (mlp, or convolutions for images), or module:callable; sizes: --hidden 256 256
     critics: int  # critics, whose least value is the target
+    critic_width: int  # units of each layer of the critics; 0: as the actor's
     subset: int  # critics drawn for each update, of which the least is the target; 0: all
     actor_value: Literal['min', 'mean']  # of the critics' values, for the actor
     delay: int  # updates of the critics for one of the actor and of the temperature
+    normalization: Literal['none', 'layer', 'batch']  # in the critics; batch: no target network
+    dropout: float  # part of the critics' units that a pass leaves out
     log_std: Literal['clip', 'tanh']  # how log σ is bounded: clipped to −20 … 2, or by tanh to −5 … 2
     temperature: float  # a fixed temperature; 0: it is learned
     entropy: float | None  # target of the entropy in nats; none: −dim of a Box, 0.89·ln |A| of discrete actions
@@ -657,6 +660,7 @@ class Sac(RunOptions, total=False):
     critic_rate: float  # learning rate of the critics, in --learning-rate
     temperature_rate: float  # learning rate of the temperature, in --learning-rate
     optimizer: str | Callable[..., Any]  # adam, another of docs/reference/optimizers.md, or module:callable
+    beta1: float  # β₁ of Adam
     frames: int  # agent steps to train for, unless --steps is given
 
 class Td3(RunOptions, total=False):

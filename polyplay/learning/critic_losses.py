@@ -97,7 +97,10 @@ class SACLoss(Loss):
     mean of |δ| over the critics. Metrics: "entropy" is −log π.
 
     As in REDQ (Chen et al. 2021): with `subset` the target's minimum is over so many critics, drawn for each update;
-    with `mean` the actor's value is the mean of all; the last two terms belong to every `delay`-th update.
+    with `mean` the actor's value is the mean of all; the last two terms belong to every `delay`-th update. As in CrossQ
+    (Bhatt et al. 2024), with `joint` one pass of the critics gives Q(s, a) and Q(s', a'), whose batch statistics are
+    those of both; there is no target network. As in DroQ (Hiraoka et al. 2022), critics with dropout leave out other
+    units in each of their three passes.
     """
 
     size: Count
@@ -106,13 +109,18 @@ class SACLoss(Loss):
     subset: Whole = 0
     mean: bool = False
     delay: Count = 1
+    joint: bool = False
 
     metrics = (*METRICS, "alpha", "entropy")
-    divisible = True
+
+    @property
+    def divisible(self) -> bool:  # type: ignore[override]
+        """See Loss: statistics of parts of a batch are not its own."""
+        return not self.joint
 
     def noise(self, policy: CriticsNetwork, batch: Batch, key: Key) -> Batch:
-        """Standard normal numbers of the actions at s and s'; a row each of the critics of the target, and of what says
-        that the actor is changed.
+        """Standard normal numbers of the actions at s and s'; a row each of the critics of the target, of what says
+        that the actor is changed, and of draws of the units that dropout leaves out, in three passes.
         """
         rng, rows, found = np.random.default_rng(key), len(batch["return"]), Batch()
         if not policy.discrete:
@@ -123,6 +131,9 @@ class SACLoss(Loss):
             found["subset"] = np.broadcast_to(drawn, (rows, self.subset)).copy()
         if self.delay > 1 and (key[2] + 1) % self.delay == 0:
             found["actor"] = np.ones(rows, np.float32)
+        if policy.critics.dropout:
+            units = policy.critics.n * sum(policy.critics.widths)
+            found["units"] = rng.integers(-32_768, 32_768, (rows, 3, units), np.int16)
         return found
 
     def __call__(
@@ -155,14 +166,23 @@ class SACLoss(Loss):
         self, policy: CriticsNetwork, target: CriticsNetwork, features: Tensor, then: Batch, batch: Batch, alpha: Tensor
     ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """q [n, B], V(s') [B], the actor's loss [], log π of ã [B]; of an actor that stays, 0 and that of a'."""
+        draws = batch["units"].unbind(1) if "units" in batch else (None, None, None)
+        taken = policy.head.inner(batch["action"])
         with torch.no_grad():
-            y, logp = policy.head.sample(policy.raw(policy.trunk(then)), batch["z_then"])
-            ahead = soft_value(_drawn(target.q(target.trunk(then), y), batch), logp, alpha)
-        q = policy.q(features, policy.head.inner(batch["action"]))
+            after = policy.trunk(then)
+            y, logp = policy.head.sample(policy.raw(after), batch["z_then"])
+        if self.joint:
+            both = policy.q(torch.cat([features, after]), torch.cat([taken, y]), learns=True)
+            q, ahead = both[:, : len(taken)], both[:, len(taken) :].detach()
+        else:
+            q = policy.q(features, taken, draws=draws[0])
+            with torch.no_grad():
+                ahead = target.q(target.trunk(then), y, draws=draws[1])
+        ahead = soft_value(_drawn(ahead, batch), logp, alpha)
         if not self._changes_actor(batch):
             return q, ahead, torch.zeros(()), logp
-        y, logp = policy.head.sample(policy.raw(features), batch["z"])
-        value = policy.q(features.detach(), y, frozen=True)
+        y, logp = policy.head.sample(policy.raw(features, learns=self.joint), batch["z"])
+        value = policy.q(features.detach(), y, frozen=True, draws=draws[2])
         actor = (alpha * logp - (value.mean(0) if self.mean else value.amin(0))).mean()
         return q, ahead, actor, logp
 

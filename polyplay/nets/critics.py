@@ -8,6 +8,8 @@ noise and critics take y. For discrete actions the actor gives logits, and criti
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Sequence
+from functools import partial
 from itertools import pairwise
 from typing import Any
 
@@ -23,25 +25,102 @@ from polyplay.nets.policy import Policy, Torso
 
 LOG_STD = (-20.0, 2.0)  # of an actor's log σ, as the SAC paper's code clips it
 HALF_LOG_TAU = 0.5 * math.log(2.0 * math.pi)
+WARM, MOMENTUM, EPS = 100_000, 0.01, 1e-3  # of batch renormalization, as CrossQ's code has them
+Held = Callable[[Tensor], Tensor]  # a weight as it is, or as a constant
+
+
+class BatchRenorm(nn.Module):
+    """Batch renormalization (Ioffe 2017) of x [n, N, size] over N, of each of n networks by itself:
+
+    y = scale·((x − m)/√(v + ε)·r + d) + shift
+
+    Where it `learns`, m and v are the batch's and the running ones m̄ and v̄ follow them; r = √(v + ε)/√(v̄ + ε) in
+    ⅓ … 3 and d = (m − m̄)/√(v̄ + ε) in ±5 are constants, which are 1 and 0 in the first WARM passes (Bhatt et al. 2024,
+    as their code has it). Elsewhere m and v are the running ones, r = 1, d = 0.
+    """
+
+    mean: Tensor
+    variance: Tensor
+    passes: Tensor
+
+    def __init__(self, n: int, size: int):
+        super().__init__()
+        self.scale, self.shift = nn.Parameter(torch.ones(n, 1, size)), nn.Parameter(torch.zeros(n, 1, size))
+        self.register_buffer("mean", torch.zeros(n, 1, size))
+        self.register_buffer("variance", torch.ones(n, 1, size))
+        self.register_buffer("passes", torch.zeros(1))
+
+    def forward(self, x: Tensor, learns: bool, hold: Held) -> Tensor:
+        scale, shift = hold(self.scale), hold(self.shift)
+        if not learns:
+            return (x - self.mean) * ((self.variance + EPS).rsqrt() * scale) + shift
+        mean, variance = x.mean(1, keepdim=True), x.var(1, keepdim=True, correction=0)
+        r, d = self._follow(mean.detach(), variance.detach())
+        return ((x - mean) * (variance + EPS).rsqrt() * r + d) * scale + shift
+
+    def _follow(self, mean: Tensor, variance: Tensor) -> tuple[Tensor, Tensor]:
+        """Move the running statistics, and give r and d by those before."""
+        deviation, warm = (self.variance + EPS).sqrt(), self.passes >= WARM
+        r = torch.where(warm, ((variance + EPS).sqrt() / deviation).clamp(1 / 3, 3.0), 1.0)
+        d = torch.where(warm, ((mean - self.mean) / deviation).clamp(-5.0, 5.0), 0.0)
+        self.mean.lerp_(mean, MOMENTUM)
+        self.variance.lerp_(variance, MOMENTUM)
+        self.passes.add_(1.0)
+        return r, d
+
+
+class LayerNorm(nn.Module):
+    """Layer normalization (Ba et al. 2016) of x [n, N, size], with a scale and a shift for each of n networks."""
+
+    def __init__(self, n: int, size: int):
+        super().__init__()
+        self.scale, self.shift = nn.Parameter(torch.ones(n, 1, size)), nn.Parameter(torch.zeros(n, 1, size))
+
+    def forward(self, x: Tensor, hold: Held) -> Tensor:
+        return F.layer_norm(x, x.shape[-1:]) * hold(self.scale) + hold(self.shift)
 
 
 class Ensemble(nn.Module):
     """`n` MLPs of the same sizes, with ReLU between their layers, computed as stacked products: [N, inputs], which all
     get, → [n, N, outputs]. Weights and biases begin uniform in ±1/√inputs, as torch's.
+
+    normalization: batch, of the inputs of each layer (BatchRenorm); layer, of each hidden layer before ReLU, behind
+    its dropout (Hiraoka et al. 2022); none. dropout: the part of the units that `forward` with `draws` leaves out.
     """
 
-    def __init__(self, n: int, sizes: tuple[int, ...]):
+    def __init__(self, n: int, sizes: tuple[int, ...], normalization: str = "none", dropout: float = 0.0):
         super().__init__()
         self.n, layers = n, list(pairwise(sizes))
+        self.widths, self.dropout = sizes[1:-1], dropout
         self.weights = nn.ParameterList(nn.Parameter(torch.empty(n, a, b)) for a, b in layers)
         self.biases = nn.ParameterList(nn.Parameter(torch.empty(n, 1, b)) for _, b in layers)
+        self.batch_norms = nn.ModuleList(BatchRenorm(n, a) for a, _ in layers if normalization == "batch")
+        self.layer_norms = nn.ModuleList(LayerNorm(n, b) for b in self.widths if normalization == "layer")
         for weight, bias in zip(self.weights, self.biases, strict=True):
             bound = weight.shape[1] ** -0.5
             nn.init.uniform_(weight, -bound, bound)
             nn.init.uniform_(bias, -bound, bound)
 
-    def forward(self, x: Tensor) -> Tensor:
-        return ensemble_values(x, [*self.weights], [*self.biases])
+    def forward(self, x: Tensor, learns: bool = False, frozen: bool = False, draws: Tensor | None = None) -> Tensor:
+        """learns: BatchRenorm takes the batch's statistics. frozen: all weights are constants, and gradients go to the
+        inputs alone. draws [N, n·Σ widths]: integers of 16 bits, each of a unit; the lowest leave it out.
+        """
+        hold: Held = Tensor.detach if frozen else _same
+        kept: Sequence[Tensor] = ()
+        if draws is not None:
+            kept = (draws >= round(self.dropout * 65_536) - 32_768).split([self.n * w for w in self.widths], 1)
+        before = partial(self._before, learns, hold, kept)
+        return ensemble_values(x, [hold(w) for w in self.weights], [hold(b) for b in self.biases], before)
+
+    def _before(self, learns: bool, hold: Held, kept: Sequence[Tensor], i: int, x: Tensor) -> Tensor:
+        """What layer i gets, of what the one before it gave."""
+        if i and kept:
+            units = kept[i - 1].unflatten(1, (self.n, -1)).transpose(0, 1)
+            x = x * units / (1.0 - self.dropout)
+        if i and self.layer_norms:
+            x = self.layer_norms[i - 1](x, hold)
+        x = F.relu(x) if i else x
+        return self.batch_norms[i](x, learns, hold) if self.batch_norms else x
 
     def pairs(self) -> list[tuple[Tensor, Tensor]]:
         """Weights and biases of each layer."""
@@ -51,16 +130,24 @@ class Ensemble(nn.Module):
         """What follows layer i."""
         return None if i + 1 == len(self.weights) else nn.ReLU()
 
-    def frozen(self, x: Tensor) -> Tensor:
-        """The same with constant weights: gradients go to the inputs alone."""
-        return ensemble_values(x, [w.detach() for w in self.weights], [b.detach() for b in self.biases])
+
+def _same(x: Tensor) -> Tensor:
+    return x
 
 
-def ensemble_values(x: Tensor, weights: list[Tensor], biases: list[Tensor]) -> Tensor:
-    """Outputs [n, N, outputs] of n MLPs: inputs x [N, inputs], weights [n, a, b] and biases [n, 1, b] of each layer."""
+def _relu(i: int, x: Tensor) -> Tensor:
+    return F.relu(x) if i else x
+
+
+def ensemble_values(
+    x: Tensor, weights: list[Tensor], biases: list[Tensor], before: Callable[[int, Tensor], Tensor] = _relu
+) -> Tensor:
+    """Outputs [n, N, outputs] of n MLPs: inputs x [N, inputs], weights [n, a, b] and biases [n, 1, b] of each layer.
+    before: what layer i gets of the outputs of the one before it.
+    """
     x = x.unsqueeze(0).expand(weights[0].shape[0], -1, -1)
     for i, (weight, bias) in enumerate(zip(weights, biases, strict=True)):
-        x = _layer(x if i == 0 else F.relu(x), weight, bias)
+        x = _layer(before(i, x), weight, bias)
     return x
 
 
@@ -175,7 +262,8 @@ class CriticsNetwork(Policy):
     trunk: observations → features; where it has weights, the critics' gradient alone changes them, and the actor gets
     the features as constants. hidden: sizes of the layers of the actor and of each of `critics` critics. alpha: the
     temperature that SAC begins with; 0: there is none. values: rows hold "value" and "chosen", as priorities of actors
-    elsewhere are made of them.
+    elsewhere are made of them. width: of the critics' layers, 0: as in `hidden`. normalization, dropout: the critics'
+    (Ensemble); batch normalization is the actor's too.
     """
 
     head: Any  # one of the actors above
@@ -189,14 +277,18 @@ class CriticsNetwork(Policy):
         critics: int = 2,
         alpha: float = 1.0,
         values: bool = False,
+        width: int = 0,
+        normalization: str = "none",
+        dropout: float = 0.0,
     ):
         super().__init__()
         self.head, self.values, self.noise = head, values, head.noise
         self.discrete = isinstance(head, CategoricalActor)
         self.trunk, inputs = trunk, trunk.features
-        self.actor = Ensemble(1, (inputs, *hidden, head.outputs))
-        sizes = (inputs, *hidden, head.size) if self.discrete else (inputs + head.size, *hidden, 1)
-        self.critics = Ensemble(critics, sizes)
+        self.actor = Ensemble(1, (inputs, *hidden, head.outputs), "batch" if normalization == "batch" else "none")
+        layers = (width,) * len(hidden) if width else hidden
+        sizes = (inputs, *layers, head.size) if self.discrete else (inputs + head.size, *layers, 1)
+        self.critics = Ensemble(critics, sizes, normalization, dropout)
         self.log_alpha = nn.Parameter(torch.full((1,), math.log(alpha))) if alpha else None
 
     def spec(self) -> Spec:
@@ -215,21 +307,20 @@ class CriticsNetwork(Policy):
             out |= {"value": self.q(features, best).amin(0), "chosen": self.q(features, chosen).amin(0)}
         return out, {}
 
-    def raw(self, features: Tensor) -> Tensor:
-        """The actor's outputs [N, outputs]; no gradient goes to the features."""
-        return self.actor(features.detach())[0]
+    def raw(self, features: Tensor, learns: bool = False) -> Tensor:
+        """The actor's outputs [N, outputs]; no gradient goes to the features. learns: see Ensemble."""
+        return self.actor(features.detach(), learns)[0]
 
-    def q(self, features: Tensor, chosen: Tensor, frozen: bool = False) -> Tensor:
-        """Values [n, N] of the critics: of y [N, size], or of discrete actions [N]. frozen: see Ensemble."""
-        critics = self.critics.frozen if frozen else self.critics
+    def q(self, features: Tensor, chosen: Tensor, **given: Any) -> Tensor:
+        """Values [n, N] of the critics: of y [N, size], or of discrete actions [N]. given: to Ensemble."""
         if self.discrete:
-            return critics(features).gather(-1, chosen.long().expand(self.critics.n, -1).unsqueeze(-1)).squeeze(-1)
-        return critics(torch.cat([features, chosen], 1)).squeeze(-1)
+            return self.critics(features).gather(-1, chosen.long().expand(self.critics.n, -1).unsqueeze(-1)).squeeze(-1)
+        return self.critics(torch.cat([features, chosen], 1), **given).squeeze(-1)
 
     def first_q(self, features: Tensor, y: Tensor) -> Tensor:
         """The first critic's value [N] of y, with constant weights."""
-        parts = ([x[:1].detach() for x in own] for own in (self.critics.weights, self.critics.biases))
-        return ensemble_values(torch.cat([features, y], 1), *parts)[0, :, 0]
+        weights, biases = ([x[:1].detach() for x in own] for own in (self.critics.weights, self.critics.biases))
+        return ensemble_values(torch.cat([features, y], 1), weights, biases)[0, :, 0]
 
     def unroll(self, batch: Batch, state: Batch) -> Batch:
         """Values of rows [T+1, B] → {"value", "chosen"} [T+1, B]: of the best action, and of the one that was done."""

@@ -488,8 +488,8 @@ class _CriticsPlayer(ArrayPlayer):
     """Of SAC's and TD3's networks: the actor alone."""
 
     def __init__(self, policy: CriticsNetwork):
-        trunk, head = cast("Flat", policy.trunk), policy.head
-        if type(trunk) is not Flat or type(head) not in (GaussianActor, DeterministicActor) or policy.values:
+        trunk, head, known = cast("Flat", policy.trunk), policy.head, (GaussianActor, DeterministicActor)
+        if type(trunk) is not Flat or type(head) not in known or policy.values or policy.actor.batch_norms:
             raise _Unknown
         self.policy, self.noise, self.size = policy, policy.noise, head.size
         self.read = _read_leaves([(path, n) for path, n, _ in trunk.leaves], trunk.flat, {})

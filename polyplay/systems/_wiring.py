@@ -232,6 +232,16 @@ def critics_network(c: Any, envs: Envs, **options: Any) -> NetworkFactory:
     return NetworkFactory(c.network, envs.spec, {"exact": envs.lanes > 1, **options}, "critics")
 
 
+def check_critics(c: Any, envs: Envs) -> None:
+    """Raises UserError: options of SAC's critics that do not go together."""
+    need(c.subset <= c.critics, f"--subset: {c.subset} given, allowed: at most the {c.critics} of --critics")
+    for option, x in (("--dropout", c.dropout), ("--beta1", c.beta1)):
+        need(x < 1.0, f"{option}: {x:g} given, allowed: from 0, below 1")
+    plain = c.normalization == "none" and not c.dropout
+    real = not isinstance(envs.spec.action, spaces.Discrete)
+    need(plain or real, "--normalization and --dropout: given, but only critics of bounded real actions have them")
+
+
 def entropy_target(c: Any, envs: Envs) -> float:
     """The entropy that SAC's actor keeps near to, in nats: c.entropy, or −dim of a Box (Haarnoja et al. 2018b), 0.89 of
     the largest of discrete actions (CleanRL; Christodoulou 2019 has 0.98). Raises UserError: no policy has so much, and

@@ -11,11 +11,10 @@ from typing import Literal, cast
 from polyplay.acting import LinearEpsilon
 from polyplay.buffers import REPLAY_METRICS, Proportional, Replay
 from polyplay.core.errors import Count, Fraction, NonNegative, Positive, Real, Whole
-from polyplay.envs.pool import need
 from polyplay.learning import Hyperparameters, Inline, LearnerSpec, Replayed, SACLoss, TargetNetwork, learn
 from polyplay.nets.critics import CriticsNetwork
 from polyplay.systems import System
-from polyplay.systems._wiring import critics_envs, critics_network, entropy_target
+from polyplay.systems._wiring import check_critics, critics_envs, critics_network, entropy_target
 from polyplay.weights import Local, OptimizerSpec, parts_of
 from polyplay.workers.crew import Crew
 
@@ -31,9 +30,12 @@ class Config:
     n_step: Count = 1  # n of n-step returns: rewards summed before bootstrapping
     network: str = "auto"  # auto (mlp, or convolutions for images), or module:callable; sizes: --hidden 256 256
     critics: Count = 2  # critics, whose least value is the target
+    critic_width: Whole = 0  # units of each layer of the critics; 0: as the actor's
     subset: Whole = 0  # critics drawn for each update, of which the least is the target; 0: all
     actor_value: Literal["min", "mean"] = "min"  # of the critics' values, for the actor
     delay: Count = 1  # updates of the critics for one of the actor and of the temperature
+    normalization: Literal["none", "layer", "batch"] = "none"  # in the critics; batch: no target network
+    dropout: Fraction = 0.0  # part of the critics' units that a pass leaves out
     log_std: Literal["clip", "tanh"] = "clip"  # how log σ is bounded: clipped to −20 … 2, or by tanh to −5 … 2
     temperature: NonNegative = 0.0  # a fixed temperature; 0: it is learned
     entropy: Real | None = None  # target of the entropy in nats; none: −dim of a Box, 0.89·ln |A| of discrete actions
@@ -48,13 +50,15 @@ class Config:
     critic_rate: Positive = 1.0  # learning rate of the critics, in --learning-rate
     temperature_rate: Positive = 1.0  # learning rate of the temperature, in --learning-rate
     optimizer: str = "adam"  # adam, another of docs/reference/optimizers.md, or module:callable
+    beta1: Fraction = 0.9  # β₁ of Adam
     frames: Count = 1_000_000  # agent steps to train for, unless --steps is given
 
 
 def build(c: Config, crew: Crew) -> System:
     envs = critics_envs(c, crew, discrete=True)  # refuses actions that are neither bounded real numbers nor discrete
-    start = c.temperature or 1.0
-    policy = critics_network(c, envs, actor="gaussian", critics=c.critics, log_std=c.log_std, alpha=start)
+    check_critics(c, envs)
+    critics = {"critics": c.critics, "width": c.critic_width, "normalization": c.normalization, "dropout": c.dropout}
+    policy = critics_network(c, envs, actor="gaussian", log_std=c.log_std, alpha=c.temperature or 1.0, **critics)
     # actions are uniform in the first agent steps
     explore = LinearEpsilon(1.0, 0.0, after=c.learning_starts, over=1, lanes=c.lanes)
     network = cast("CriticsNetwork", policy())  # only its shapes are used: each worker makes its own network
@@ -63,13 +67,14 @@ def build(c: Config, crew: Crew) -> System:
         capacity=c.capacity, start=max(c.learning_starts, 1), ratio=c.ratio, gamma=c.gamma, n_step=c.n_step,
     )  # fmt: skip
     source = Replayed(Inline(envs, c.unroll, explore), replay)  # it acts itself, with the weights that it learns
-    need(c.subset <= c.critics, f"--subset: {c.subset} given, allowed: at most the {c.critics} of --critics")
-    target_entropy, mean = entropy_target(c, envs), c.actor_value == "mean"
-    loss = SACLoss(network.head.size, target_entropy, c.temperature, c.subset, mean, c.delay)
+    joint = c.normalization == "batch"  # one pass of the critics for s and s', which needs no target network
+    redq = c.subset, c.actor_value == "mean", c.delay
+    loss = SACLoss(network.head.size, entropy_target(c, envs), c.temperature, *redq, joint)
     rates = {"actor": (1.0, c.delay), "log_alpha": (c.temperature_rate, c.delay)}  # an Adam for each
     parts = parts_of(network, critics=(c.critic_rate, 1), trunk=(c.critic_rate, 1), **rates)
-    update, target = Local(OptimizerSpec(c.optimizer, parts=parts)), TargetNetwork(every=c.target_update, tau=c.tau)
+    optim = OptimizerSpec(c.optimizer, beta1=c.beta1, parts=parts)
     hyper = Hyperparameters(learning_rate=c.learning_rate)
-    spec = LearnerSpec(policy, loss, update, hyper, crew.agent_steps(envs, c.frames), parts=(target,))
+    targets = () if joint else (TargetNetwork(every=c.target_update, tau=c.tau),)
+    spec = LearnerSpec(policy, loss, Local(optim), hyper, crew.agent_steps(envs, c.frames), parts=targets)
     crew.add(learn, name="replica", source=source, spec=spec)
     return System(envs, spec, REPLAY_METRICS)

@@ -18,6 +18,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -77,13 +78,13 @@ def in_one_pass(*tensors: Tensor) -> bool:
 
 
 REACH = 5.0  # √v̂ that a gradient may be away from 0
-BETAS = (0.9, 0.999)
+BETA2 = 0.999
 
 
 class Adam(OwnOptimizer):
     """Torch's fused Adam: of its step the call that computes. State "step", "exp_avg", "exp_avg_sq", as there."""
 
-    def __init__(self, params: Iterable[Tensor], lr: float, eps: float, betas: tuple[float, float] = BETAS):
+    def __init__(self, params: Iterable[Tensor], lr: float, eps: float, betas: tuple[float, float]):
         super().__init__(params, {"lr": lr, "eps": eps, "betas": betas})
 
     def begin(self, p: Tensor, group: Group) -> State:
@@ -129,9 +130,9 @@ def parts_of(network: torch.nn.Module, **parts: tuple[float, int]) -> tuple[Opti
 class PartsAdam(Adam):
     """Adam of parts with learning rates and periods of their own. A part's step counts its own updates."""
 
-    def __init__(self, params: Iterable[Tensor], lr: float, eps: float, parts: tuple[OptimizerPart, ...]):
+    def __init__(self, params: Iterable[Tensor], parts: tuple[OptimizerPart, ...], **given: Any):
         self.parts = parts
-        super().__init__(params, lr, eps)
+        super().__init__(params, **given)
 
     def update(self, p: Tensor, grad: Tensor, state: State, group: Group) -> None:
         updates, at = int(state["step"].add_(1)), 0
@@ -370,6 +371,7 @@ class OptimizerSpec:
     decay: float = 0.99  # RMSProp's, of its statistics; others ignore it
     clip: float = 0.0
     momentum: float = 0.9  # SGD's
+    beta1: float = 0.9  # Adam's
     l2: float = 0.0  # SGD's c of c·‖θ‖² in the loss: 2c·θ is added to the gradient
     parts: tuple[OptimizerPart, ...] = ()  # of all weights, Adam's, where their rates or periods differ
     own: Make | None = field(default=None, init=False, repr=False)  # a user's
@@ -405,10 +407,9 @@ class OptimizerSpec:
             return begin_own(self.own, parameter, lr)
         if self.name == "sgd":
             return SGD([parameter], lr, self.momentum, 2 * self.l2)
-        if self.parts:
-            return PartsAdam([parameter], lr, self.eps, self.parts)
         if self.name in ("adam", "adam_clipped"):
-            return (Adam if self.name == "adam" else ClippedAdam)([parameter], lr, self.eps)
+            adam = partial(PartsAdam, parts=self.parts) if self.parts else Adam if self.name == "adam" else ClippedAdam
+            return adam([parameter], lr=lr, eps=self.eps, betas=(self.beta1, BETA2))
         return RMSProp([parameter], FLAVOURS[str(self.name)], lr, self.decay, self.eps)
 
 
@@ -442,9 +443,9 @@ def _pure_adam(
     spec: OptimizerSpec, weights: Tensor, grad: Tensor, state: Sequence[Tensor], rate: Tensor
 ) -> list[Tensor]:
     """As Adam, or ClippedAdam."""
-    (steps, mean, square), (beta1, beta2) = state, BETAS
+    (steps, mean, square), beta1, beta2 = state, spec.beta1, BETA2
     steps = steps + 1
-    first, second = (1.0 - beta ** steps.double() for beta in BETAS)
+    first, second = (1.0 - beta ** steps.double() for beta in (beta1, beta2))
     square = beta2 * square + (1.0 - beta2) * grad * grad
     deviation = square.sqrt() * second.rsqrt().float()
     if spec.name == "adam_clipped":

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import math
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -271,3 +272,53 @@ def test_of_discrete_actions_critics_are_drawn_too():
         values, log_probs = target.critics(then)[pair].amin(0), policy.raw(then).log_softmax(-1)
         goal = batch["return"] + batch["discount"] * (log_probs.exp() * (values - 0.2 * log_probs)).sum(-1)
     torch.testing.assert_close(found.metrics["target_mean"], goal.mean())
+
+
+def test_crossq_scores_both_states_in_one_pass_without_a_target_network():
+    rng = np.random.default_rng(9)
+    torch.manual_seed(9)
+    action = space(rng, 2)
+    policy = network(action, normalization="batch", width=6)
+    loss = SACLoss(2, -2.0, alpha=0.3, delay=3, joint=True)
+    assert not loss.divisible
+    for version in range(6):
+        batch = batch_of(rng, action)
+        batch |= {k: torch.from_numpy(x) for k, x in loss.noise(policy, batch, (0, 0, version)).items()}
+        twin = copy.deepcopy(policy)
+        found = loss(policy, cast("Any", None), batch, {}, {})
+        (now, then), taken = batch["obs"], policy.head.inner(batch["action"])
+        with torch.no_grad():  # the actor by its running statistics, the critics by those of both states
+            y, logp = twin.head.sample(twin.raw(then), batch["z_then"])
+            q, ahead = twin.critics(torch.cat([torch.cat([now, taken], 1), torch.cat([then, y], 1)]), True)[
+                ..., 0
+            ].split(BATCH, 1)
+            goal = batch["return"] + batch["discount"] * (ahead.amin(0) - 0.3 * logp)
+            critic = 0.5 * (q - goal).square().mean(1).sum()
+            y, logp = twin.head.sample(twin.actor(now, True)[0], batch["z"])
+            actor = (0.3 * logp - twin.critics(torch.cat([now, y], 1))[..., 0].amin(0)).mean()
+        torch.testing.assert_close(found.metrics["critic_loss"].detach(), critic)
+        if "actor" in batch:
+            torch.testing.assert_close(found.metrics["actor_loss"].detach(), actor)
+        policy.zero_grad()
+        found.loss.backward()
+        grad = policy.actor.weights[0].grad
+        assert (grad is not None and bool(grad.abs().sum() > 0)) == ("actor" in batch) == (version % 3 == 2)
+    passes = [float(norms[0].passes) for norms in (policy.critics.batch_norms, policy.actor.batch_norms)]
+    assert passes == [6.0, 2.0]  # acting moves no statistics, nor does a pass that the actor's loss takes
+    assert policy.critics.weights[1].shape == (2, 6, 6) and policy.actor.weights[1].shape == (1, 8, 8)
+
+
+def test_dropout_leaves_out_other_units_in_each_pass():
+    rng, action = np.random.default_rng(10), space(np.random.default_rng(10), 2)
+    policy, target = (network(action, normalization="layer", dropout=0.5) for _ in range(2))
+    loss, batch = SACLoss(2, -2.0, mean=True), batch_of(rng, action)
+    drawn = {k: torch.from_numpy(x) for k, x in loss.noise(policy, batch, (0, 0, 0)).items()}
+    first = loss(policy, target, batch | drawn, {}, {})
+    again = loss(policy, target, batch | drawn, {}, {})
+    assert first.loss.item() == again.loss.item()
+    for k, name in enumerate(("q_mean", "target_mean", "actor_loss")):  # which pass shows in which number
+        units = drawn["units"].clone()
+        units[:, k] = units[:, k].flip(0)
+        other = loss(policy, target, {**batch, **drawn, "units": units}, {}, {})
+        moved = {m for m in ("q_mean", "target_mean", "actor_loss") if other.metrics[m] != first.metrics[m]}
+        assert moved == {name}

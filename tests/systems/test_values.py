@@ -181,6 +181,8 @@ def test_it_learns_to_aim(how, tmp_path):
     [
         ("sac", {"on": "thread"}),
         ("sac", {"on": "process", "critic_rate": 2.0, "alpha": 0.6, "n_step": 2}),
+        ("sac", {"on": "thread", "normalization": "batch", "critic_width": 64, "delay": 2, "learning_rate": 2e-3}),
+        pytest.param("sac", {"on": "thread", "normalization": "layer", "dropout": 0.01}, marks=pytest.mark.long),
         pytest.param("apex_sac", {"on": "process"}, marks=pytest.mark.long),
         ("td3", {"on": "thread", "noise": 0.3}),
         ("td3", {"on": "process", "preset": "ddpg", "noise": 0.3}),
@@ -199,10 +201,10 @@ def test_sac_learns_discrete_actions(tmp_path):
     assert run.evaluate(episodes=64, greedy=True)["episodic_return_mean"] >= 0.8
 
 
-@pytest.mark.parametrize("system", ["sac", "td3"])
-def test_actor_and_critics_go_on_to_the_bit(system, tmp_path):
-    """The parts' own steps of Adam, and which update changes the actor, too."""
-    given: Any = {"serial": True, "trace": True, "seed": 2, "critic_rate": 2.0}
+@pytest.mark.parametrize(("system", "more"), [("sac", {}), ("sac", {"normalization": "batch"}), ("td3", {})])
+def test_actor_and_critics_go_on_to_the_bit(system, more, tmp_path):
+    """The parts' own steps of Adam, which update changes the actor, and running statistics, too."""
+    given: Any = {"serial": True, "trace": True, "seed": 2, "critic_rate": 2.0, **more}
     whole = trained(system, tmp_path / "whole", steps=800, **given)
     trained(system, tmp_path / "parts", steps=501, **given)
     polyplay.resume(str(tmp_path / "parts"), steps=800)
