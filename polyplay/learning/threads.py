@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import operator
 import time
 from collections.abc import Sequence
 from concurrent.futures import Future, wait
@@ -30,7 +31,7 @@ from polyplay.weights.optimizers import RMSProp
 from polyplay.weights.params import FlatParams
 
 Factors = list[tuple[Tensor, Tensor]]
-BESIDE_ACTING = 0.75  # of an equal part, for the thread that acts too, in bfloat16
+BESIDE_ACTING, BESIDE_COMPILED = 0.75, 0.875  # of an equal part, for the thread that acts too: in bfloat16; compiled
 TWO = ("obs", "mask", "first")  # rows [2, B] of a transition; all else is [B]
 # rows of a thread, with fewer of which most of its work is what their number does not change; weights of a network,
 # with fewer of which waking threads costs more than they save
@@ -85,6 +86,7 @@ class ThreadedRunner(Runner):
         self.halves = self._keep_halves()
         self.refresh()
         self.compiled: CompiledParts | None = None  # what looks for packages
+        self.acts = False  # whether the first thread acts while the others score
         self.begun: list[Any] = []  # of the batch that is scored next the others' parts, or the PartsCall
         self.targets: list[Future[Batch]] = []  # its pass through the target network, divided among the others
 
@@ -130,7 +132,7 @@ class ThreadedRunner(Runner):
 
     def begin(self, items: list[Batch], version: int) -> None:
         """See Runner: the others do their parts, and before that the target network's pass of all."""
-        batch = to_device(items[0], self.learner.device)
+        batch, self.acts = to_device(items[0], self.learner.device), True
         batch, rows = self.with_noise(batch, version), len(batch["action"])
         if (call := self._call_for(batch)) is not None:
             self.begun = [call]
@@ -196,10 +198,7 @@ class ThreadedRunner(Runner):
         """How a batch is divided that is begun while the first thread acts: where a row takes half the time, in
         bfloat16, and acting nearly as long as in float32, that thread has fewer.
         """
-        if not self.policy.bf16:
-            return even(rows, self.n)
-        first = max(1, round(BESIDE_ACTING * rows / self.n))
-        return [first, *even(rows - first, self.n - 1)]
+        return uneven(rows, self.n, BESIDE_ACTING) if self.policy.bf16 else even(rows, self.n)
 
     def _one(self, i: int, batch: Batch, whole: int, targets: Sequence[Future[Batch]] = ()) -> LossOutput:
         """The loss of part i, whose gradient its network has then; of a mean over `whole` rows its share. targets: of
@@ -245,6 +244,12 @@ def _large(net: Policy) -> dict[int, Linear]:
 def even(rows: int, n: int) -> list[int]:
     """So many rows in n parts."""
     return [rows * (i + 1) // n - rows * i // n for i in range(n)]
+
+
+def uneven(rows: int, n: int, share: float) -> list[int]:
+    """So many rows in n parts, of which the first has that share of an equal one."""
+    first = max(1, round(share * rows / n))
+    return [first, *even(rows - first, n - 1)]
 
 
 def _split(batch: Batch, rows: Sequence[int]) -> list[Batch]:
@@ -298,21 +303,27 @@ def _arguments(runner: ThreadedRunner) -> list[Tensor]:
 
 
 class PartsCall:
-    """A batch's gradient by a package that each thread calls on arguments of its own: `start` has the others begin with
-    their parts, `finish` does the first one. Raises RuntimeError: a call failed; nothing but gradients was written.
+    """A batch's gradient by packages that threads call on arguments of their own: `start` has the others begin with
+    their parts, `finish` does the first one. rows: of each part; packages: by the number of rows. Raises RuntimeError:
+    a call failed; nothing but gradients was written.
     """
 
-    def __init__(self, runner: ThreadedRunner, path: Path, call: Compiled, batch: Batch):
-        self.runner, self.call, self.pending, self.failure = runner, call, False, ""
-        self.rows = even(len(batch["action"]), runner.n)
+    def __init__(
+        self, runner: ThreadedRunner, rows: list[int], packages: dict[int, tuple[Path, Compiled]], batch: Batch
+    ):
+        self.runner, self.rows, self.pending, self.failure = runner, rows, False, ""
+        self.call = packages[rows[0]][1]
+        mean, whole = runner.loss.reduction == "mean", sum(rows)
+        self.weights = [n / whole if mean else 1.0 for n in rows]  # of the parts' gradients
         leaves = [[x.clone() for _, x in tree.leaves(part)] for part in _split(batch, self.rows)]
         own = [_arguments(runner) for _ in leaves]
         self.given = [[*mine, *part] for mine, part in zip(own, leaves, strict=True)]
-        self.results = [call(list(given)) for given in self.given]
+        self.results = [packages[n][1](list(given)) for n, given in zip(rows, self.given, strict=True)]
         buffers = runner.vector.flat.detach()[runner.vector.weights :]
         self.copies = [(given[1], buffers) for given in self.given]
         each = list(zip(self.given, self.results, self.copies, strict=True))[1:]
-        self.others = [BackgroundCall(path, [given], [results], [copied]) for given, results, copied in each]
+        paths = [packages[n][0] for n in rows[1:]]
+        self.others = [BackgroundCall(path, [x], [y], [z]) for path, (x, y, z) in zip(paths, each, strict=True)]
 
     def start(self, batch: Batch) -> None:
         """Have the others begin, as soon as each has its arguments; the first part's come last."""
@@ -342,14 +353,16 @@ class PartsCall:
         self.wait()
         if self.failure:
             raise RuntimeError(self.failure)
-        n, loss, grad = len(self.rows), self.runner.loss, self.runner.vector.grad
-        _sum([given[VECTORS - 1] for given in self.given], grad)
-        numbers = torch.stack([found[0] for found in self.results]).sum(0)
-        total, *means = [float(numbers[0]), *(numbers / n).tolist()]
-        if loss.reduction == "mean":
-            grad.mul_(1.0 / n)
-            total = means[0]
-        metrics = {**dict(zip(loss.metrics, means[1:], strict=False)), "loss": total}
+        loss, grad = self.runner.loss, self.runner.vector.grad
+        torch.mul(self.given[0][VECTORS - 1], self.weights[0], out=grad)
+        for given, weight in zip(self.given[1:], self.weights[1:], strict=True):
+            grad.add_(given[VECTORS - 1], alpha=weight)
+        numbers = [found[0].tolist() for found in self.results]
+        shares = [n / sum(self.rows) for n in self.rows]
+        total, *means = [sum(map(operator.mul, shares, column)) for column in zip(*numbers, strict=True)]
+        if loss.reduction != "mean":
+            total = sum(row[0] for row in numbers)
+        metrics = {**dict(zip(loss.metrics, means, strict=False)), "loss": total}
         priority = [found[1] for found in self.results] if len(self.results[0]) > 1 else []
         joined = torch.cat(priority) if priority else None
         return LossOutput(cast("Any", total), cast("Any", metrics), joined)
@@ -369,7 +382,8 @@ class CompiledParts:
         self.runner, self.learner = runner, runner.learner
         self.waits = self.learner.ctx.control.compile == "on"
         self.started, self.left, self.looked = time.perf_counter(), self.learner.remaining, 0.0
-        self.packages, self.calls = dict[Kind, Package](), dict[Kind, PartsCall]()
+        self.packages, self.calls = dict[Kind, dict[int, Package]](), dict[Kind, PartsCall]()
+        self.rows = dict[Kind, list[int]]()  # of its parts
 
     def look(self, batch: Batch, seconds: float) -> None:
         """After an eager update of so many seconds: begin to compile what it does, or take over what is compiled."""
@@ -385,24 +399,30 @@ class CompiledParts:
 
     def _look(self, batch: Batch, seconds: float) -> None:
         kind = _kind_of(batch)
-        package = self.packages.get(kind)
-        if package is None:
+        if kind not in self.packages:
             if len(self.packages) == KINDS:
                 return
-            package = self.packages[kind] = Package(self._job(batch))
-        if not package.done and (self.waits or pays(self.learner, self.started, self.left, seconds)):
-            package.begin()
-        if self.waits:
-            wait_for(package, self.learner)
-        if package.done:
-            if (call := package.load()) is None:
-                self.give_up(package.failure)
-            else:
-                self._change_over(kind, PartsCall(self.runner, package.path, call, batch), batch, seconds)
+            whole, n = len(batch["action"]), self.runner.n
+            rows = self.rows[kind] = uneven(whole, n, BESIDE_COMPILED) if self.runner.acts else even(whole, n)
+            self.packages[kind] = {size: Package(self._job(batch, size)) for size in rows}
+        packages = self.packages[kind]
+        for package in packages.values():  # one after the other
+            if not package.done and (self.waits or pays(self.learner, self.started, self.left, seconds)):
+                package.begin()
+            if self.waits:
+                wait_for(package, self.learner)
+            if not package.done:
+                return
+        calls = {size: (package.path, cast("Compiled", package.load())) for size, package in packages.items()}
+        if failure := next((package.failure for package in packages.values() if package.failure), ""):
+            self.give_up(failure)
+        else:
+            self._change_over(kind, PartsCall(self.runner, self.rows[kind], calls, batch), batch, seconds)
 
-    def _job(self, batch: Batch) -> CompileJob:
+    def _job(self, batch: Batch, size: int) -> CompileJob:
+        """Of a part of so many rows."""
         runner = self.runner
-        part = _split(batch, even(len(batch["action"]), runner.n))[0]
+        part = _split(batch, [size, len(batch["action"]) - size])[0]
         paths, leaves = zip(*tree.leaves(part), strict=True)
         own = tuple(f"batch/{path}" for path in paths)
         names, target = tuple(runner.hyper), runner.target is not None
@@ -448,7 +468,7 @@ class CompiledParts:
 
     def close(self) -> None:
         """End compilers that run, and threads."""
-        for package in self.packages.values():
+        for package in (x for packages in self.packages.values() for x in packages.values()):
             package.close()
         for call in self.calls.values():
             call.close()
