@@ -23,9 +23,10 @@ from polyplay.core import tree
 from polyplay.core.errors import UserError
 from polyplay.core.tree import Field, Spec, Tree
 from polyplay.envs.images import SMALLEST, is_image
-from polyplay.envs.spaces import ActionSpec, Box, Discrete, SpaceViolation
+from polyplay.envs.spaces import ActionSpec, Box, Conditional, Discrete, SpaceViolation
 
 SHOWN = ("keys", "shape", "dtype")  # of an observation, and therefore of a missing one
+MOST_COMBINATIONS = 512  # of discrete parts of an action, each of which has a value of its own
 ROUNDING = 4  # steps of a float that an observation may lie beyond its bounds
 IMAGE = 64  # pixels each way from which three numbers of a shape are taken for an image's
 OLD_LIMIT = "TimeLimit.truncated"  # a key of info, before gym 0.26
@@ -114,6 +115,16 @@ def deterministic_flaw(action: ActionSpec) -> str:
     """Why no deterministic policy learns these actions; "": one does."""
     bounded = isinstance(action, Box) and bool(np.isfinite(action.high / 2 - action.low / 2).all())
     return "" if bounded else "it learns bounded real vectors (a Box)"
+
+
+def critics_flaw(action: ActionSpec) -> str:
+    """Why SAC's critics can't learn these actions; "": they can."""
+    leaves = [leaf for _, leaf in tree.leaves(action)]
+    known = all(isinstance(x, Discrete) or not deterministic_flaw(x) for x in leaves)
+    values = math.prod(x.n for x in leaves if isinstance(x, Discrete))
+    if isinstance(action, Conditional) or not known:
+        return "it learns bounded real vectors (a Box), Discrete, and nests of both"
+    return "" if values <= MOST_COMBINATIONS else f"its discrete parts have {values:,} combinations"
 
 
 def rng_of(env: object) -> int:

@@ -11,8 +11,9 @@ backward pass and one step of the optimizer are what the papers do in three.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import cast
 
 import numpy as np
 import torch
@@ -23,7 +24,7 @@ from polyplay.core.errors import Count, NonNegative, Whole
 from polyplay.core.tree import Batch
 from polyplay.learning.losses import Hyper, Key, Loss, LossOutput, check_shapes, importance_weight, metrics_of
 from polyplay.learning.value_losses import td_target
-from polyplay.nets.critics import CriticsNetwork
+from polyplay.nets.critics import CriticsNetwork, picked
 
 METRICS = ("loss", "critic_loss", "actor_loss", "q_mean", "target_mean", "td_abs", "weight_mean")
 
@@ -92,9 +93,10 @@ class SACLoss(Loss):
     actor        α·log π(ã|s) − min_j Q_j(s, ã), ã ~ π(s), whose gradient goes through ã
     temperature  −log α·(log π(ã|s) + H̄)
 
-    size: numbers of an action, or the number of discrete actions. entropy: H̄ in nats. alpha: a fixed temperature; 0: it
-    is learned. Of discrete actions all expectations are sums over the actions (Christodoulou 2019). The priority is the
-    mean of |δ| over the critics. Metrics: "entropy" is −log π.
+    entropy: H̄ in nats. alpha: a fixed temperature; 0: it is learned. Of discrete actions all expectations are sums over
+    the actions (Christodoulou 2019); of an action with real and discrete parts, over these and along one draw of the
+    real ones, and log π is that of both (Delalleau et al. 2019). The priority is the mean of |δ| over the critics.
+    Metrics: "entropy" is −log π.
 
     As in REDQ (Chen et al. 2021): with `subset` the target's minimum is over so many critics, drawn for each update;
     with `mean` the actor's value is the mean of all; the last two terms belong to every `delay`-th update. As in CrossQ
@@ -103,7 +105,6 @@ class SACLoss(Loss):
     units in each of their three passes.
     """
 
-    size: Count
     entropy: float
     alpha: NonNegative = 0.0
     subset: Whole = 0
@@ -123,8 +124,8 @@ class SACLoss(Loss):
         that the actor is changed, and of draws of the units that dropout leaves out, in three passes.
         """
         rng, rows, found = np.random.default_rng(key), len(batch["return"]), Batch()
-        if not policy.discrete:
-            z = rng.standard_normal((2, rows, self.size), np.float32)
+        if policy.size:
+            z = rng.standard_normal((2, rows, policy.size), np.float32)
             found |= {"z": z[0], "z_then": z[1]}
         if self.subset:
             drawn = rng.choice(policy.critics.n, self.subset, replace=False)
@@ -142,8 +143,7 @@ class SACLoss(Loss):
         now, then = (tree.map(lambda x, i=i: x[i], batch["obs"]) for i in (0, 1))
         alpha = self._temperature(policy)
         features = policy.trunk(now)
-        score = self._discrete if policy.discrete else self._continuous
-        q, ahead, actor, logp = score(policy, target, features, then, batch, alpha)
+        q, ahead, actor, logp = self._score(policy, target, features, then, batch, alpha)
         goal = td_target(batch["return"], batch["discount"], ahead)
         weight = importance_weight(batch, goal)
         critic = critic_loss(q, goal, weight)
@@ -162,45 +162,50 @@ class SACLoss(Loss):
             return torch.tensor(self.alpha)
         return policy.log_alpha.detach().exp()
 
-    def _continuous(
+    def _score(
         self, policy: CriticsNetwork, target: CriticsNetwork, features: Tensor, then: Batch, batch: Batch, alpha: Tensor
     ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """q [n, B], V(s') [B], the actor's loss [], log π of ã [B]; of an actor that stays, 0 and that of a'."""
         draws = batch["units"].unbind(1) if "units" in batch else (None, None, None)
-        taken = policy.head.inner(batch["action"])
+        masks = [policy.actions.mask(tree.map(lambda x, i=i: x[i], batch.get("mask", {}))) for i in (0, 1)]
+        y, number = policy.taken(batch["action"])
         with torch.no_grad():
             after = policy.trunk(then)
-            y, logp = policy.head.sample(policy.raw(after), batch["z_then"])
+            drawn, *logp = policy.sample(policy.raw(after), batch.get("z_then"), masks[1])
         if self.joint:
-            both = policy.q(torch.cat([features, after]), torch.cat([taken, y]), learns=True)
-            q, ahead = both[:, : len(taken)], both[:, len(taken) :].detach()
+            both = None if y is None else torch.cat([y, cast("Tensor", drawn)])
+            scores, ahead = policy.scores(torch.cat([features, after]), both, learns=True).split(len(features), 1)
         else:
-            q = policy.q(features, taken, draws=draws[0])
+            scores = policy.scores(features, y, draws=draws[0])
             with torch.no_grad():
-                ahead = target.q(target.trunk(then), y, draws=draws[1])
-        ahead = soft_value(_drawn(ahead, batch), logp, alpha)
+                ahead = target.scores(target.trunk(then), drawn, draws=draws[1])
+        q, ahead = picked(scores, number), _soft(_drawn(ahead.detach(), batch), logp, alpha)
         if not self._changes_actor(batch):
-            return q, ahead, torch.zeros(()), logp
-        y, logp = policy.head.sample(policy.raw(features, learns=self.joint), batch["z"])
-        value = policy.q(features.detach(), y, frozen=True, draws=draws[2])
-        actor = (alpha * logp - (value.mean(0) if self.mean else value.amin(0))).mean()
-        return q, ahead, actor, logp
+            return q, ahead, torch.zeros(()), _mean_logp(logp)
+        drawn, *logp = policy.sample(policy.raw(features, learns=self.joint), batch.get("z"), masks[0])
+        value = scores.detach()
+        if drawn is not None:
+            value = policy.scores(features.detach(), drawn, frozen=True, draws=draws[2])
+        actor = -_soft(value.mean(0, keepdim=True) if self.mean else value, logp, alpha).mean()
+        return q, ahead, actor, _mean_logp(logp)
 
-    def _discrete(
-        self, policy: CriticsNetwork, target: CriticsNetwork, features: Tensor, then: Batch, batch: Batch, alpha: Tensor
-    ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """The same for discrete actions; log π is its mean under π."""
-        masks = batch.get("mask")
-        with torch.no_grad():
-            after = _log_probs(policy.raw(policy.trunk(then)), None if masks is None else masks[1])
-            ahead = soft_value_discrete(_drawn(target.critics(target.trunk(then)), batch), after, alpha)
-        values = policy.critics(features)
-        q = values.gather(-1, batch["action"].long().expand(len(values), -1).unsqueeze(-1)).squeeze(-1)
-        log_probs = _log_probs(policy.raw(features), None if masks is None else masks[0])
-        value = values.detach().mean(0, keepdim=True) if self.mean else values.detach()
-        actor = -soft_value_discrete(value, log_probs, alpha).mean()
-        legal = log_probs > -torch.inf
-        return q, ahead, actor, torch.where(legal, log_probs.exp() * log_probs, 0.0).sum(-1)
+
+def _soft(scores: Tensor, logp: Sequence[Tensor | None], alpha: Tensor) -> Tensor:
+    """V(s) [B] of critics' scores [n, B, combinations or 1]; logp: of y [B], of combinations [B, combinations]."""
+    of_y, of_choices = logp
+    if of_choices is None:
+        return soft_value(scores.squeeze(-1), cast("Tensor", of_y), alpha)
+    value = soft_value_discrete(scores, of_choices, alpha)
+    return value if of_y is None else value - alpha * of_y
+
+
+def _mean_logp(logp: Sequence[Tensor | None]) -> Tensor:
+    """log π [B], of discrete parts its mean under π."""
+    of_y, of_choices = logp
+    if of_choices is None:
+        return cast("Tensor", of_y)
+    mean = torch.where(of_choices > -torch.inf, of_choices.exp() * of_choices, 0.0).sum(-1)
+    return mean if of_y is None else mean + of_y
 
 
 def _drawn(q: Tensor, batch: Batch) -> Tensor:
@@ -209,11 +214,6 @@ def _drawn(q: Tensor, batch: Batch) -> Tensor:
         return q
     rows = batch["subset"].T
     return q.gather(0, rows.reshape(*rows.shape, *[1] * (q.ndim - 2)).expand(-1, -1, *q.shape[2:]))
-
-
-def _log_probs(raw: Tensor, mask: Tensor | None) -> Tensor:
-    """log π [B, A] of logits; −∞ where an action is not legal."""
-    return (raw if mask is None else raw.masked_fill(~mask, -torch.inf)).log_softmax(-1)
 
 
 @dataclass(frozen=True)
@@ -225,10 +225,9 @@ class TD3Loss(Loss):
 
     In the others the actor has no gradient; its optimizer makes no step there (OptimizerSpec.parts), and target
     networks move when it does (TargetNetwork). One critic, delay 1 and no smoothing is DDPG (Lillicrap et al. 2016).
-    size: numbers of an action. The priority is the mean of |δ| over the critics.
+    The priority is the mean of |δ| over the critics.
     """
 
-    size: Count
     smoothing: NonNegative = 0.2
     bound: NonNegative = 0.5
     delay: Count = 2
@@ -240,7 +239,7 @@ class TD3Loss(Loss):
         """Standard normal numbers of the smoothing, and in updates that change the actor a number that says so."""
         found: Batch = {}
         if self.smoothing:
-            found["z"] = np.random.default_rng(key).standard_normal((len(batch["return"]), self.size), np.float32)
+            found["z"] = np.random.default_rng(key).standard_normal((len(batch["return"]), policy.size), np.float32)
         if (key[2] + 1) % self.delay == 0:
             found["actor"] = np.ones(len(batch["return"]), np.float32)
         return found
@@ -253,9 +252,9 @@ class TD3Loss(Loss):
             ahead = target.trunk(then)
             y = target.raw(ahead).tanh()
             y = smoothed(y, batch["z"], self.smoothing, self.bound) if self.smoothing else y
-            goal = td_target(batch["return"], batch["discount"], target.q(ahead, y).amin(0))
+            goal = td_target(batch["return"], batch["discount"], target.q(ahead, (y, None)).amin(0))
         features, weight = policy.trunk(now), importance_weight(batch, goal)
-        q = policy.q(features, policy.head.inner(batch["action"]))
+        q = policy.q(features, policy.taken(batch["action"]))
         critic, actor = critic_loss(q, goal, weight), torch.zeros(())
         if "actor" in batch:
             actor = -policy.first_q(features.detach(), policy.raw(features).tanh()).mean()

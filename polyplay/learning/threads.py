@@ -133,7 +133,7 @@ class ThreadedRunner(Runner):
     def begin(self, items: list[Batch], version: int) -> None:
         """See Runner: the others do their parts, and before that the target network's pass of all."""
         batch, self.acts = to_device(items[0], self.learner.device), True
-        batch, rows = self.with_noise(batch, version), len(batch["action"])
+        batch, rows = self.with_noise(batch, version), len(batch["return"])
         if (call := self._call_for(batch)) is not None:
             self.begun = [call]
             return call.start(batch)
@@ -179,7 +179,7 @@ class ThreadedRunner(Runner):
 
     def score_eagerly(self, batch: Batch) -> LossOutput:
         """Score a batch without packages; its gradient is in the vector then."""
-        whole = len(batch["action"])
+        whole = len(batch["return"])
         rows = self._rows_beside_acting(whole) if self.begun else even(whole, self.n)
         parts = _split(batch, rows)
         if self.begun:
@@ -210,7 +210,7 @@ class ThreadedRunner(Runner):
             batch = batch | tree.map(lambda x: x.split(self._rows_beside_acting(len(x)))[i], found)
         scored = self.loss(net, self.target, batch, {}, self.hyper)
         if self.loss.reduction == "mean":
-            scored = scored._replace(loss=scored.loss * (len(batch["action"]) / whole))
+            scored = scored._replace(loss=scored.loss * (len(batch["return"]) / whole))
         for p in net.parameters():
             p.grad = None  # what backward makes is kept as it is, nothing is added up
         for layer in self.layers[i].values():
@@ -402,7 +402,7 @@ class CompiledParts:
         if kind not in self.packages:
             if len(self.packages) == KINDS:
                 return
-            whole, n = len(batch["action"]), self.runner.n
+            whole, n = len(batch["return"]), self.runner.n
             rows = self.rows[kind] = uneven(whole, n, BESIDE_COMPILED) if self.runner.acts else even(whole, n)
             self.packages[kind] = {size: Package(self._job(batch, size)) for size in rows}
         packages = self.packages[kind]
@@ -422,7 +422,7 @@ class CompiledParts:
     def _job(self, batch: Batch, size: int) -> CompileJob:
         """Of a part of so many rows."""
         runner = self.runner
-        part = _split(batch, [size, len(batch["action"]) - size])[0]
+        part = _split(batch, [size, len(batch["return"]) - size])[0]
         paths, leaves = zip(*tree.leaves(part), strict=True)
         own = tuple(f"batch/{path}" for path in paths)
         names, target = tuple(runner.hyper), runner.target is not None

@@ -11,15 +11,16 @@ import math
 from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import pairwise
-from typing import Any
+from typing import Any, cast
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from polyplay.core import tree
-from polyplay.core.tree import Batch, Field, Spec
-from polyplay.envs.spaces import Box, Discrete
+from polyplay.core.tree import Batch, Field, Spec, Tree
+from polyplay.envs.spaces import ActionSpec, Box, Discrete, fields
 from polyplay.nets.action_heads import from_half_ranges, normal, to_half_ranges
 from polyplay.nets.policy import Policy, Torso
 
@@ -158,37 +159,72 @@ def _layer(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
     return torch.baddbmm(bias, x, weight)
 
 
-class ActorHead(nn.Module):
-    """What an actor's output means. size: numbers of an action; outputs: of the actor's network; noise: uniforms in
-    (0, 1) that an action takes.
+class CriticActions:
+    """Actions of a Box, a Discrete, or a nest of several, as one Box of all real numbers and one Discrete of all
+    combinations of the rest, which count with the last part fastest. None: there are no such parts.
     """
 
-    size: int
-    outputs: int
-    noise: int
-    action: Field
+    def __init__(self, space: ActionSpec):
+        self.space, self.fields = space, fields(space)
+        leaves = dict(tree.leaves(space))
+        self.boxes = {path: x for path, x in leaves.items() if isinstance(x, Box)}
+        boxes = [*self.boxes.values()]
+        self.choices = {path: int(x.n) for path, x in leaves.items() if isinstance(x, Discrete)}
+        low, high = ([x.reshape(-1) for x in own] for own in ([x.low for x in boxes], [x.high for x in boxes]))
+        self.box = Box((sum(map(len, low)),), np.concatenate(low), np.concatenate(high)) if boxes else None
+        self.choice = Discrete(math.prod(self.choices.values())) if self.choices else None
+
+    def split(self, action: Tree) -> tuple[Tensor | None, Tensor | None]:
+        """Actions [N, …] as real numbers [N, size] in the environment's units and a number [N] of the combination."""
+        leaves = dict(tree.leaves(action))
+        real = [leaves[path].flatten(1) if leaves[path].ndim > 1 else leaves[path][:, None] for path in self.boxes]
+        number: Tensor | None = None
+        for path, n in self.choices.items():
+            value = leaves[path].long()
+            number = value if number is None else number * n + value
+        return torch.cat(real, 1) if len(real) > 1 else real[0] if real else None, number
+
+    def join(self, real: Tensor | None, number: Tensor | None) -> Tree:
+        """The other way."""
+        found: dict[str, Tensor] = {}
+        if real is not None:
+            parts = real.split([math.prod(x.shape) for x in self.boxes.values()], 1)
+            found |= {k: y.reshape(-1, *x.shape) for (k, x), y in zip(self.boxes.items(), parts, strict=True)}
+        for path, n in reversed(self.choices.items()):
+            found[path], number = cast("Tensor", number) % n, cast("Tensor", number) // n
+        return tree.nest({path: found[path] for path, _ in tree.leaves(self.space)})
+
+    def mask(self, masks: Tree | None) -> Tensor | None:
+        """Legal combinations, bool [N, combinations], of masks [N, values] of the parts that have one."""
+        leaves, joint = {} if masks is None else dict(tree.leaves(masks)), None
+        for path, n in self.choices.items() if leaves else ():
+            own = leaves[path] if path in leaves else next(iter(leaves.values())).new_ones(1, n)
+            joint = own if joint is None else (joint.unsqueeze(2) & own.unsqueeze(1)).flatten(1)
+        return joint
 
 
-class BoxActor(ActorHead):
-    """Of a bounded Box: conversion between y in −1 … 1 and the environment's units."""
+class BoxActor(nn.Module):
+    """Of a bounded Box: conversion between y in −1 … 1 and the environment's units. size: numbers of an action;
+    outputs: of the actor's network; noise: uniforms in (0, 1) that an action takes.
+    """
 
     low: Tensor
     high: Tensor
+    outputs: int
 
     def __init__(self, space: Box):
         super().__init__()
-        self.shape, self.size = tuple(space.shape), math.prod(space.shape)
-        self.action, self.noise = Field(self.shape, "float32"), self.size
+        self.size = self.noise = math.prod(space.shape)
         for name, bound in (("low", space.low), ("high", space.high)):
             self.register_buffer(name, torch.tensor(bound, dtype=torch.float32).reshape(-1), persistent=False)
 
     def inner(self, action: Tensor) -> Tensor:
-        """Actions [N, …] in the environment's units as y [N, size]."""
-        return to_half_ranges(action.reshape(action.shape[0], self.size), self.low, self.high)
+        """Actions [N, size] in the environment's units as y [N, size]."""
+        return to_half_ranges(action, self.low, self.high)
 
     def outer(self, y: Tensor) -> Tensor:
         """The other way, never outside of the bounds."""
-        return from_half_ranges(y, self.low, self.high).reshape(y.shape[0], *self.shape)
+        return from_half_ranges(y, self.low, self.high)
 
 
 class GaussianActor(BoxActor):
@@ -236,13 +272,16 @@ class DeterministicActor(BoxActor):
         return y if epsilon is None else torch.where(epsilon.unsqueeze(1) >= 1.0, 2.0 * noise - 1.0, y)
 
 
-class CategoricalActor(ActorHead):
+class CategoricalActor(nn.Module):
     """SAC's of discrete actions: logits."""
 
     def __init__(self, space: Discrete):
         super().__init__()
-        self.outputs = self.size = int(space.n)
-        self.action, self.noise = Field((), "int64"), self.size
+        self.outputs = self.size = self.noise = int(space.n)
+
+    def log_probs(self, raw: Tensor, mask: Tensor | None) -> Tensor:
+        """log π [N, size] of logits; −∞ where an action is not legal."""
+        return (raw if mask is None else raw.masked_fill(~mask, -torch.inf)).log_softmax(-1)
 
     def act(self, raw: Tensor, noise: Tensor | None, epsilon: Tensor | None, mask: Tensor | None = None) -> Tensor:
         """Actions [N]: the likeliest, or with noise [N, size] drawn by Gumbel's trick; epsilon as in GaussianActor."""
@@ -256,23 +295,31 @@ class CategoricalActor(ActorHead):
         return (raw - (-noise.log()).log()).argmax(-1)
 
 
+Chosen = tuple[Tensor | None, Tensor | None]  # y [N, size] of the real parts, the number [N] of the others' combination
+
+
 class CriticsNetwork(Policy):
     """Actor and critics on the features of one trunk, and log α of SAC, all in one vector of weights.
 
     trunk: observations → features; where it has weights, the critics' gradient alone changes them, and the actor gets
-    the features as constants. hidden: sizes of the layers of the actor and of each of `critics` critics. alpha: the
-    temperature that SAC begins with; 0: there is none. values: rows hold "value" and "chosen", as priorities of actors
-    elsewhere are made of them. width: of the critics' layers, 0: as in `hidden`. normalization, dropout: the critics'
-    (Ensemble); batch normalization is the actor's too.
+    the features as constants. box, choice: what the actor's outputs mean, of real and of discrete parts of an action;
+    None: it has no such parts. Critics take y, and give the value of every combination of discrete parts.
+
+    hidden: sizes of the layers of the actor and of each of `critics` critics. alpha: the temperature that SAC begins
+    with; 0: there is none. values: rows hold "value" and "chosen", as priorities of actors elsewhere are made of them.
+    width: of the critics' layers, 0: as in `hidden`. normalization, dropout: the critics' (Ensemble); batch
+    normalization is the actor's too.
     """
 
-    head: Any  # one of the actors above
+    box: Any
     log_alpha: nn.Parameter | None
 
     def __init__(
         self,
         trunk: Torso,
-        head: GaussianActor | DeterministicActor | CategoricalActor,
+        actions: CriticActions,
+        box: GaussianActor | DeterministicActor | None,
+        choice: CategoricalActor | None,
         hidden: tuple[int, ...] = (256, 256),
         critics: int = 2,
         alpha: float = 1.0,
@@ -282,40 +329,73 @@ class CriticsNetwork(Policy):
         dropout: float = 0.0,
     ):
         super().__init__()
-        self.head, self.values, self.noise = head, values, head.noise
-        self.discrete = isinstance(head, CategoricalActor)
+        self.actions, self.box, self.choice, self.values = actions, box, choice, values
+        heads = [head for head in (box, choice) if head is not None]
+        self.noise, self.size = sum(head.noise for head in heads), 0 if box is None else box.size
         self.trunk, inputs = trunk, trunk.features
-        self.actor = Ensemble(1, (inputs, *hidden, head.outputs), "batch" if normalization == "batch" else "none")
+        sizes = (inputs, *hidden, sum(head.outputs for head in heads))
+        self.actor = Ensemble(1, sizes, "batch" if normalization == "batch" else "none")
         layers = (width,) * len(hidden) if width else hidden
-        sizes = (inputs, *layers, head.size) if self.discrete else (inputs + head.size, *layers, 1)
+        sizes = (inputs + self.size, *layers, 1 if choice is None else choice.size)
         self.critics = Ensemble(critics, sizes, normalization, dropout)
         self.log_alpha = nn.Parameter(torch.full((1,), math.log(alpha))) if alpha else None
 
     def spec(self) -> Spec:
         """See Policy."""
         numbers = ("value", "chosen") if self.values else ()
-        return {"action": self.head.action} | dict.fromkeys(numbers, Field((), "float32"))
+        return {"action": self.actions.fields} | dict.fromkeys(numbers, Field((), "float32"))
 
     def act(self, step: Batch, state: Batch) -> tuple[Batch, Batch]:
         """See Policy.act. epsilon [B]: where it is 1, the action is uniform."""
         features = self.trunk(step["obs"])
-        given = {"mask": step["mask"]} if self.discrete and "mask" in step else {}
-        chosen = self.head.act(self.raw(features), step.get("noise"), step.get("epsilon"), **given)
-        out: Batch = {"action": chosen if self.discrete else self.head.outer(chosen)}
+        raw, mask = self.raw(features), self.actions.mask(step.get("mask"))
+        y, number = chosen = self._choose(raw, mask, step.get("noise"), step.get("epsilon"))
+        out: Batch = {"action": self.actions.join(None if y is None else self.box.outer(y), number)}
         if self.values:
-            best = self.head.act(self.raw(features), None, None, **given)
+            best = self._choose(raw, mask)
             out |= {"value": self.q(features, best).amin(0), "chosen": self.q(features, chosen).amin(0)}
         return out, {}
+
+    def _choose(
+        self, raw: Tensor, mask: Tensor | None, noise: Tensor | None = None, epsilon: Tensor | None = None
+    ) -> Chosen:
+        y, number, (ours, theirs) = None, None, self._parts(raw)
+        given = (None, None) if noise is None else (noise[:, : self.size], noise[:, self.size :])
+        if self.box is not None:
+            y = self.box.act(ours, given[0], epsilon)
+        if self.choice is not None:
+            number = self.choice.act(theirs, given[1], epsilon, mask)
+        return y, number
+
+    def _parts(self, raw: Tensor) -> tuple[Tensor, Tensor]:
+        """The actor's outputs of real parts, and the logits of the others."""
+        at = 0 if self.box is None else self.box.outputs
+        return raw[..., :at], raw[..., at:]
+
+    def taken(self, action: Tree) -> Chosen:
+        """Actions [N, …] in the environment's units as critics take them."""
+        real, number = self.actions.split(action)
+        return real if self.box is None or real is None else self.box.inner(real), number
+
+    def sample(self, raw: Tensor, z: Tensor | None, mask: Tensor | None) -> tuple[Tensor | None, ...]:
+        """Of the actor's outputs: y [N, size] by standard normal z [N, size], its log-probability [N], and of the
+        discrete parts log π [N, combinations]. None: there are no such parts.
+        """
+        ours, theirs = self._parts(raw)
+        drawn = (None, None) if self.box is None else self.box.sample(ours, z)
+        return *drawn, None if self.choice is None else self.choice.log_probs(theirs, mask)
 
     def raw(self, features: Tensor, learns: bool = False) -> Tensor:
         """The actor's outputs [N, outputs]; no gradient goes to the features. learns: see Ensemble."""
         return self.actor(features.detach(), learns)[0]
 
-    def q(self, features: Tensor, chosen: Tensor, **given: Any) -> Tensor:
-        """Values [n, N] of the critics: of y [N, size], or of discrete actions [N]. given: to Ensemble."""
-        if self.discrete:
-            return self.critics(features).gather(-1, chosen.long().expand(self.critics.n, -1).unsqueeze(-1)).squeeze(-1)
-        return self.critics(torch.cat([features, chosen], 1), **given).squeeze(-1)
+    def scores(self, features: Tensor, y: Tensor | None, **given: Any) -> Tensor:
+        """What the critics give [n, N, combinations or 1] for y. given: to Ensemble."""
+        return self.critics(features if y is None else torch.cat([features, y], 1), **given)
+
+    def q(self, features: Tensor, chosen: Chosen) -> Tensor:
+        """Values [n, N] of the critics."""
+        return picked(self.scores(features, chosen[0]), chosen[1])
 
     def first_q(self, features: Tensor, y: Tensor) -> Tensor:
         """The first critic's value [N] of y, with constant weights."""
@@ -324,10 +404,16 @@ class CriticsNetwork(Policy):
 
     def unroll(self, batch: Batch, state: Batch) -> Batch:
         """Values of rows [T+1, B] → {"value", "chosen"} [T+1, B]: of the best action, and of the one that was done."""
-        size = batch["action"].shape[:2]
+        size = next(x for _, x in tree.leaves(batch["action"])).shape[:2]
         obs, action = (tree.map(lambda x: x.flatten(0, 1), batch[k]) for k in ("obs", "action"))
         features = self.trunk(obs)
-        best = self.head.act(self.raw(features), None, None)
-        taken = action if self.discrete else self.head.inner(action)
+        best, taken = self._choose(self.raw(features), None), self.taken(action)
         found = {"value": self.q(features, best).amin(0), "chosen": self.q(features, taken).amin(0)}
         return {name: x.unflatten(0, size) for name, x in found.items()}
+
+
+def picked(scores: Tensor, number: Tensor | None) -> Tensor:
+    """Of critics' scores [n, N, combinations or 1] those [n, N] of combinations by their number [N]."""
+    if number is None:
+        return scores.squeeze(-1)
+    return scores.gather(-1, number.expand(len(scores), -1).unsqueeze(-1)).squeeze(-1)

@@ -16,7 +16,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, Literal, cast
+from typing import Any, Literal
 
 import torch
 
@@ -29,7 +29,7 @@ from polyplay.envs.process_state import outside
 from polyplay.envs.spaces import Box, Discrete, describe_fields, fields
 from polyplay.nets import action_heads, recurrent, torsos
 from polyplay.nets.actor_critic import ActorCritic, AuxiliaryHeads, EventRewards, Inputs
-from polyplay.nets.critics import CategoricalActor, CriticsNetwork, DeterministicActor, GaussianActor
+from polyplay.nets.critics import CategoricalActor, CriticActions, CriticsNetwork, DeterministicActor, GaussianActor
 from polyplay.nets.device import set_precision
 from polyplay.nets.layers import CentredImages, Linear, SignedImages, outline, outlines
 from polyplay.nets.policy import BOUND, Normalize, Policy, PolicyFactory, ReturnScale, Torso
@@ -202,8 +202,8 @@ def make_critics(
 ) -> CriticsNetwork:
     """An actor and critics for `spec`'s observations. Weights come from torch's global generator alone.
 
-    actor: gaussian or deterministic, of a bounded Box; of Discrete actions it is categorical. hidden: sizes of the
-    layers of the actor and of each critic, behind the trunk: with mlp the observations themselves, else the named
+    actor: gaussian or deterministic, of real parts of an action; of discrete parts it is categorical. hidden: sizes of
+    the layers of the actor and of each critic, behind the trunk: with mlp the observations themselves, else the named
     network.
     deviation: of the deterministic actor's noise. options: of CriticsNetwork. Raises UserError.
     """
@@ -212,11 +212,11 @@ def make_critics(
     title, build, init = _resolve(name, spec, init)
     known, hidden = _auto(spec) if name == "auto" else name, (hidden,) if isinstance(hidden, int) else hidden
     trunk = Flat(spec) if known == "mlp" else _torso(build, title, spec, {}, "here a torso is needed")
-    if isinstance(spec.action, Discrete):
-        return CriticsNetwork(trunk, CategoricalActor(spec.action), hidden, **options)
-    space = cast("Box", spec.action)
-    head = GaussianActor(space, log_std) if actor == "gaussian" else DeterministicActor(space, deviation)
-    return CriticsNetwork(trunk, head, hidden, **options)
+    actions, box = CriticActions(spec.action), None
+    if actions.box is not None:
+        box = GaussianActor(actions.box, log_std) if actor == "gaussian" else DeterministicActor(actions.box, deviation)
+    choice = None if actions.choice is None else CategoricalActor(actions.choice)
+    return CriticsNetwork(trunk, actions, box, choice, hidden, **options)
 
 
 MAKERS: dict[str, Callable[..., Policy]] = {

@@ -19,9 +19,10 @@ from torch import Tensor, nn
 from polyplay.core import tree
 from polyplay.core.compiled import compiled
 from polyplay.core.tree import Batch, Spec, Tree
+from polyplay.envs.spaces import Box
 from polyplay.nets.action_heads import EPS, NEVER, Categorical, Gaussian, MultiCategorical
 from polyplay.nets.actor_critic import ActorCritic, TorsoPolicy
-from polyplay.nets.critics import LOG_STD, CriticsNetwork, DeterministicActor, GaussianActor
+from polyplay.nets.critics import LOG_STD, CriticsNetwork, GaussianActor
 from polyplay.nets.layers import FlatLeaves, Linear
 from polyplay.nets.policy import LEAST, TINY, Normalize, Player, Policy, RunningMoments
 from polyplay.nets.q_network import DPGNetwork, QHead, QNetwork, epsilon_greedy_loop, support
@@ -488,15 +489,15 @@ class _CriticsPlayer(ArrayPlayer):
     """Of SAC's and TD3's networks: the actor alone."""
 
     def __init__(self, policy: CriticsNetwork):
-        trunk, head, known = cast("Flat", policy.trunk), policy.head, (GaussianActor, DeterministicActor)
-        if type(trunk) is not Flat or type(head) not in known or policy.values or policy.actor.batch_norms:
+        trunk, head, space = cast("Flat", policy.trunk), cast("Any", policy.box), policy.actions.space
+        if type(trunk) is not Flat or not isinstance(space, Box) or policy.values or policy.actor.batch_norms:
             raise _Unknown
         self.policy, self.noise, self.size = policy, policy.noise, head.size
         self.read = _read_leaves([(path, n) for path, n, _ in trunk.leaves], trunk.flat, {})
         self.layers = [
             _matrix(w[0], _array(b[0, 0]), policy.actor.last(i)) for i, (w, b) in enumerate(policy.actor.pairs())
         ]
-        self.shape, self.gaussian = head.shape, isinstance(head, GaussianActor)
+        self.shape, self.gaussian = space.shape, isinstance(head, GaussianActor)
         self.tanh_std = self.gaussian and head.log_std == "tanh"
         self.deviation = np.float32(0.0 if self.gaussian else head.deviation)
         self.low, self.high = _array(head.low), _array(head.high)

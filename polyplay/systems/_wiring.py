@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 from polyplay.buffers.replay import Replay
 from polyplay.buffers.rollout_queue import RolloutQueue, slots_per_batch
+from polyplay.core import tree
 from polyplay.core.errors import UserError
 from polyplay.core.machine import cores
 from polyplay.envs import Envs, rules, spaces
@@ -216,11 +217,12 @@ def dpg_envs(c: Any, crew: Crew) -> Envs:
 
 
 def critics_envs(c: Any, crew: Crew, discrete: bool = False) -> Envs:
-    """The environments of SAC and TD3. discrete: allowed too. Raises UserError: other actions than they need."""
+    """The environments of SAC and TD3. discrete: such actions and parts too. Raises UserError: other actions than they
+    need.
+    """
     envs = Envs(c.env, c.lanes, workers=1, **crew.env_defaults)
-    flaw = rules.deterministic_flaw(envs.spec.action)
-    allowed = discrete and not rules.values_flaw(envs.spec.action)
-    check_actions(c, envs, "bounded real" + " or discrete" * discrete, "" if allowed else flaw)
+    flaw = rules.critics_flaw(envs.spec.action) if discrete else rules.deterministic_flaw(envs.spec.action)
+    check_actions(c, envs, "bounded real" + " or discrete" * discrete, flaw)
     return envs
 
 
@@ -232,25 +234,23 @@ def critics_network(c: Any, envs: Envs, **options: Any) -> NetworkFactory:
     return NetworkFactory(c.network, envs.spec, {"exact": envs.lanes > 1, **options}, "critics")
 
 
-def check_critics(c: Any, envs: Envs) -> None:
+def check_critics(c: Any) -> None:
     """Raises UserError: options of SAC's critics that do not go together."""
     need(c.subset <= c.critics, f"--subset: {c.subset} given, allowed: at most the {c.critics} of --critics")
     for option, x in (("--dropout", c.dropout), ("--beta1", c.beta1)):
         need(x < 1.0, f"{option}: {x:g} given, allowed: from 0, below 1")
-    plain = c.normalization == "none" and not c.dropout
-    real = not isinstance(envs.spec.action, spaces.Discrete)
-    need(plain or real, "--normalization and --dropout: given, but only critics of bounded real actions have them")
 
 
 def entropy_target(c: Any, envs: Envs) -> float:
-    """The entropy that SAC's actor keeps near to, in nats: c.entropy, or −dim of a Box (Haarnoja et al. 2018b), 0.89 of
-    the largest of discrete actions (CleanRL; Christodoulou 2019 has 0.98). Raises UserError: no policy has so much, and
-    the temperature would grow for ever.
+    """The entropy that SAC's actor keeps near to, in nats: c.entropy, or −dim of a Box (Haarnoja et al. 2018b) and 0.89
+    of the largest of discrete actions (CleanRL; Christodoulou 2019 has 0.98). Raises UserError: no policy has so much,
+    and the temperature would grow for ever.
     """
-    action: Any = envs.spec.action
-    discrete = isinstance(action, spaces.Discrete)
-    most = math.log(action.n) if discrete else math.prod(action.shape) * math.log(2.0)  # of uniform actions
-    found = c.entropy if c.entropy is not None else 0.89 * most if discrete else -float(math.prod(action.shape))
+    parts = [leaf for _, leaf in tree.leaves(envs.spec.action)]
+    real = sum(math.prod(x.shape) for x in parts if isinstance(x, spaces.Box))
+    discrete = sum(math.log(x.n) for x in parts if isinstance(x, spaces.Discrete))
+    most = real * math.log(2.0) + discrete  # of uniform actions
+    found = 0.89 * discrete - real if c.entropy is None else c.entropy
     what = f"below {most:.3g}, the entropy of uniform actions of {envs.title}"
     need(c.temperature > 0.0 or found < most or not most, f"--entropy: {found:g} given, allowed: {what}")
     return found
@@ -263,6 +263,7 @@ def check_actions(c: Any, envs: Envs, needs: str, flaw: str) -> None:
         others = ["ppo", "impala", "a2c"]
         others += [] if rules.values_flaw(action) else ["dqn", "sac"]
         others += [] if rules.deterministic_flaw(action) else ["sac", "td3", "apex_dpg"]
+        others += ["sac"] if "sac" not in others and not rules.critics_flaw(action) else []
         text = f"--env: {envs.title} given, but {name} needs {needs} actions"
         raise UserError(f"{text}, this has {spaces.describe_actions(action)}; {', '.join(others)} take these")
 

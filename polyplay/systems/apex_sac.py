@@ -10,11 +10,9 @@ Actors, replays and learners come from apex.py (Horgan et al. 2018), network and
 """
 
 from dataclasses import dataclass
-from typing import cast
 
 from polyplay.core.errors import Count, Fraction, NonNegative, Positive, Real, SomeWorkers
 from polyplay.learning import Hyperparameters, LearnerSpec, SACLoss, TargetNetwork
-from polyplay.nets.critics import CriticsNetwork
 from polyplay.systems import System
 from polyplay.systems._wiring import critics_envs, critics_network, entropy_target
 from polyplay.systems.apex import wire_apex
@@ -56,7 +54,7 @@ def build(c: Config, crew: Crew) -> System:
     # rows hold the critics' values, of which first priorities are made
     start = c.temperature or 1.0
     policy = critics_network(c, envs, actor="gaussian", critics=c.critics, alpha=start, values=True)
-    loss = SACLoss(cast("CriticsNetwork", policy()).head.size, entropy_target(c, envs), c.temperature)
+    loss = SACLoss(entropy_target(c, envs), c.temperature)
     update, target = averaged(OptimizerSpec(c.optimizer), c.learners), TargetNetwork(tau=c.tau)
     hyper = Hyperparameters(learning_rate=c.learning_rate)
     spec = LearnerSpec(policy, loss, update, hyper, crew.agent_steps(envs, c.frames), parts=(target,))

@@ -21,7 +21,7 @@ from polyplay.workers.crew import Crew
 
 @dataclass(frozen=True)
 class Config:
-    """Defaults: the paper's, version 2. Actions are a bounded Box, or discrete (Christodoulou 2019)."""
+    """Defaults: the paper's, version 2. Actions are a bounded Box, discrete (Christodoulou 2019), or both."""
 
     env: str = "Pendulum-v1"  # environment: a Gymnasium id, module:callable, or toy:NAME
     lanes: Count = 1  # parallel environments (num-envs)
@@ -55,8 +55,8 @@ class Config:
 
 
 def build(c: Config, crew: Crew) -> System:
-    envs = critics_envs(c, crew, discrete=True)  # refuses actions that are neither bounded real numbers nor discrete
-    check_critics(c, envs)
+    envs = critics_envs(c, crew, discrete=True)  # refuses actions of other parts: a bounded Box, or discrete
+    check_critics(c)
     critics = {"critics": c.critics, "width": c.critic_width, "normalization": c.normalization, "dropout": c.dropout}
     policy = critics_network(c, envs, actor="gaussian", log_std=c.log_std, alpha=c.temperature or 1.0, **critics)
     # actions are uniform in the first agent steps
@@ -69,7 +69,7 @@ def build(c: Config, crew: Crew) -> System:
     source = Replayed(Inline(envs, c.unroll, explore), replay)  # it acts itself, with the weights that it learns
     joint = c.normalization == "batch"  # one pass of the critics for s and s', which needs no target network
     redq = c.subset, c.actor_value == "mean", c.delay
-    loss = SACLoss(network.head.size, entropy_target(c, envs), c.temperature, *redq, joint)
+    loss = SACLoss(entropy_target(c, envs), c.temperature, *redq, joint)
     rates = {"actor": (1.0, c.delay), "log_alpha": (c.temperature_rate, c.delay)}  # an Adam for each
     parts = parts_of(network, critics=(c.critic_rate, 1), trunk=(c.critic_rate, 1), **rates)
     optim = OptimizerSpec(c.optimizer, beta1=c.beta1, parts=parts)

@@ -57,7 +57,7 @@ def build(c: Config, crew: Crew) -> System:
         capacity=c.capacity, start=max(c.learning_starts, 1), ratio=c.ratio, gamma=c.gamma, n_step=c.n_step,
     )  # fmt: skip
     source = Replayed(Inline(envs, c.unroll, explore), replay)  # it acts itself, with the weights that it learns
-    loss = TD3Loss(network.head.size, c.smoothing, c.noise_clip, c.delay)
+    loss = TD3Loss(c.smoothing, c.noise_clip, c.delay)
     # the actor's Adam makes a step in every `delay`-th update
     parts = parts_of(network, actor=(1.0, c.delay), critics=(c.critic_rate, 1), trunk=(c.critic_rate, 1))
     update, target = Local(OptimizerSpec(c.optimizer, parts=parts)), TargetNetwork(every=c.delay, tau=c.tau)

@@ -167,7 +167,7 @@ def test_the_loss_of_sac_is_that_of_a_slow_twin():
         torch.manual_seed(seed)
         action = space(rng, 2)
         policy, target = network(action), network(action)
-        loss, batch = SACLoss(2, -2.0), batch_of(rng, action)
+        loss, batch = SACLoss(-2.0), batch_of(rng, action)
         batch |= {k: torch.from_numpy(x) for k, x in loss.noise(policy, batch, (0, 0, seed)).items()}
         found = loss(policy, target, batch, {}, {})
         now, then = batch["obs"].double().numpy()
@@ -175,7 +175,7 @@ def test_the_loss_of_sac_is_that_of_a_slow_twin():
         y, logp = logp_twin(raw[:, :2], np.clip(raw[:, 2:], -20, 2), batch["z_then"].double().numpy())
         ahead = mlp_twin(target.critics, np.concatenate([then, y], 1))[..., 0].min(0) - 1.0 * logp
         goal = batch["return"].double().numpy() + batch["discount"].double().numpy() * ahead
-        taken = policy.head.inner(batch["action"]).double().numpy()
+        taken = policy.taken(batch["action"])[0].double().numpy()
         q = mlp_twin(policy.critics, np.concatenate([now, taken], 1))[..., 0]
         critic = sum(0.5 * np.mean((row - goal) ** 2) for row in q)
         raw = mlp_twin(policy.actor, now)[0]
@@ -200,7 +200,7 @@ def test_the_terms_share_no_weights(system):
     rng = np.random.default_rng(5)
     action, given = space(rng, 2), {"actor": "deterministic", "alpha": 0.0} if system == "td3" else {}
     policy, target = network(action, **given), network(action, **given)
-    loss = SACLoss(2, -2.0) if system == "sac" else TD3Loss(2, delay=1)
+    loss = SACLoss(-2.0) if system == "sac" else TD3Loss(delay=1)
     batch = batch_of(rng, action)
     batch |= {k: torch.from_numpy(x) for k, x in loss.noise(policy, batch, (0, 0, 0)).items()}
     first = gradients(loss, policy, target, batch)
@@ -223,7 +223,7 @@ def test_td3_changes_its_actor_in_every_second_update_alone():
     rng = np.random.default_rng(6)
     action = space(rng, 2)
     policy, target = (network(action, actor="deterministic", alpha=0.0) for _ in range(2))
-    loss, batch = TD3Loss(2), batch_of(rng, action)
+    loss, batch = TD3Loss(), batch_of(rng, action)
     for version, learns in ((0, False), (1, True), (2, False), (3, True)):
         policy.zero_grad()
         drawn = loss.noise(policy, batch, (0, 0, version))
@@ -236,7 +236,7 @@ def test_redq_draws_critics_of_the_target_and_its_actor_climbs_their_mean():
     rng, seen = np.random.default_rng(7), set[tuple[int, ...]]()
     action = space(rng, 2)
     policy, target = network(action, critics=5), network(action, critics=5)
-    loss = SACLoss(2, -2.0, alpha=0.5, subset=2, mean=True, delay=3)
+    loss = SACLoss(-2.0, alpha=0.5, subset=2, mean=True, delay=3)
     for version in range(12):
         batch = batch_of(rng, action)
         batch |= {k: torch.from_numpy(x) for k, x in loss.noise(policy, batch, (0, 0, version)).items()}
@@ -264,13 +264,16 @@ def test_redq_draws_critics_of_the_target_and_its_actor_climbs_their_mean():
 def test_of_discrete_actions_critics_are_drawn_too():
     rng = np.random.default_rng(8)
     policy, target = (network(Discrete(3), actor="categorical", critics=4) for _ in range(2))
-    loss, batch = SACLoss(3, 0.5, alpha=0.2, subset=2), batch_of(rng, Discrete(3))
+    loss, batch = SACLoss(0.5, alpha=0.2, subset=2), batch_of(rng, Discrete(3))
+    legal = batch["mask"] = torch.tensor(rng.random((2, BATCH, 3)) < 0.7)
+    legal[0, torch.arange(BATCH), batch["action"]] = legal[1, :, 0] = True
     drawn = {k: torch.from_numpy(x) for k, x in loss.noise(policy, batch, (0, 0, 0)).items()}
     found = loss(policy, target, {**batch, **drawn}, {}, {})
     pair, then = drawn["subset"][0].tolist(), batch["obs"][1]
     with torch.no_grad():
-        values, log_probs = target.critics(then)[pair].amin(0), policy.raw(then).log_softmax(-1)
-        goal = batch["return"] + batch["discount"] * (log_probs.exp() * (values - 0.2 * log_probs)).sum(-1)
+        values, raw = target.critics(then)[pair].amin(0), policy.raw(then).masked_fill(~legal[1], -torch.inf)
+        pi, log_pi = raw.softmax(-1), torch.where(legal[1], raw.log_softmax(-1), 0.0)
+        goal = batch["return"] + batch["discount"] * (pi * (values - 0.2 * log_pi)).sum(-1)
     torch.testing.assert_close(found.metrics["target_mean"], goal.mean())
 
 
@@ -279,22 +282,22 @@ def test_crossq_scores_both_states_in_one_pass_without_a_target_network():
     torch.manual_seed(9)
     action = space(rng, 2)
     policy = network(action, normalization="batch", width=6)
-    loss = SACLoss(2, -2.0, alpha=0.3, delay=3, joint=True)
+    loss = SACLoss(-2.0, alpha=0.3, delay=3, joint=True)
     assert not loss.divisible
     for version in range(6):
         batch = batch_of(rng, action)
         batch |= {k: torch.from_numpy(x) for k, x in loss.noise(policy, batch, (0, 0, version)).items()}
         twin = copy.deepcopy(policy)
         found = loss(policy, cast("Any", None), batch, {}, {})
-        (now, then), taken = batch["obs"], policy.head.inner(batch["action"])
+        (now, then), taken = batch["obs"], policy.taken(batch["action"])[0]
         with torch.no_grad():  # the actor by its running statistics, the critics by those of both states
-            y, logp = twin.head.sample(twin.raw(then), batch["z_then"])
+            y, logp = twin.box.sample(twin.raw(then), batch["z_then"])
             q, ahead = twin.critics(torch.cat([torch.cat([now, taken], 1), torch.cat([then, y], 1)]), True)[
                 ..., 0
             ].split(BATCH, 1)
             goal = batch["return"] + batch["discount"] * (ahead.amin(0) - 0.3 * logp)
             critic = 0.5 * (q - goal).square().mean(1).sum()
-            y, logp = twin.head.sample(twin.actor(now, True)[0], batch["z"])
+            y, logp = twin.box.sample(twin.actor(now, True)[0], batch["z"])
             actor = (0.3 * logp - twin.critics(torch.cat([now, y], 1))[..., 0].amin(0)).mean()
         torch.testing.assert_close(found.metrics["critic_loss"].detach(), critic)
         if "actor" in batch:
@@ -305,13 +308,13 @@ def test_crossq_scores_both_states_in_one_pass_without_a_target_network():
         assert (grad is not None and bool(grad.abs().sum() > 0)) == ("actor" in batch) == (version % 3 == 2)
     passes = [float(norms[0].passes) for norms in (policy.critics.batch_norms, policy.actor.batch_norms)]
     assert passes == [6.0, 2.0]  # acting moves no statistics, nor does a pass that the actor's loss takes
-    assert policy.critics.weights[1].shape == (2, 6, 6) and policy.actor.weights[1].shape == (1, 8, 8)
+    assert [x.weights[1].shape for x in (policy.critics, policy.actor)] == [(2, 6, 6), (1, 8, 8)]
 
 
 def test_dropout_leaves_out_other_units_in_each_pass():
     rng, action = np.random.default_rng(10), space(np.random.default_rng(10), 2)
     policy, target = (network(action, normalization="layer", dropout=0.5) for _ in range(2))
-    loss, batch = SACLoss(2, -2.0, mean=True), batch_of(rng, action)
+    loss, batch = SACLoss(-2.0, mean=True), batch_of(rng, action)
     drawn = {k: torch.from_numpy(x) for k, x in loss.noise(policy, batch, (0, 0, 0)).items()}
     first = loss(policy, target, batch | drawn, {}, {})
     again = loss(policy, target, batch | drawn, {}, {})
@@ -322,3 +325,42 @@ def test_dropout_leaves_out_other_units_in_each_pass():
         other = loss(policy, target, {**batch, **drawn, "units": units}, {}, {})
         moved = {m for m in ("q_mean", "target_mean", "actor_loss") if other.metrics[m] != first.metrics[m]}
         assert moved == {name}
+
+
+@pytest.mark.parametrize("masked", [False, True])
+def test_of_mixed_actions_expectations_are_over_the_discrete_parts_along_one_draw_of_the_others(masked):
+    rng = np.random.default_rng(11)
+    action = {"pick": Discrete(3), "aim": space(rng, 2), "turn": Discrete(2)}
+    policy, target = network(action), network(action)
+    loss, batch = SACLoss(-1.0, alpha=0.3), batch_of(rng, action["aim"])
+    picks = {"pick": torch.tensor(rng.integers(0, 3, BATCH)), "turn": torch.tensor(rng.integers(0, 2, BATCH))}
+    batch["action"] = {"pick": picks["pick"], "aim": batch["action"], "turn": picks["turn"]}
+    legal = torch.ones(2, BATCH, 3, dtype=torch.bool)
+    if masked:
+        legal[:, :, 1] = False
+        batch["mask"] = {"pick": legal}
+    batch |= {k: torch.from_numpy(x) for k, x in loss.noise(policy, batch, (0, 0, 0)).items()}
+    found, (now, then) = loss(policy, target, batch, {}, {}), batch["obs"]
+
+    def value(of: CriticsNetwork, obs: torch.Tensor, z: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """V(s) and log π, state by state, sum by sum."""
+        raw = policy.raw(obs)
+        y, of_y = policy.box.sample(raw[:, :4], z)  # type: ignore[union-attr]
+        values, logps = [], []
+        for b in range(BATCH):
+            weights = [raw[b, 4 + 2 * i + j].exp() * legal[0, b, i] for i in range(3) for j in range(2)]
+            pi = torch.stack(weights) / sum(weights)
+            q = of.critics(torch.cat([obs[b], y[b]])[None])[:, 0].amin(0)
+            log_pi = torch.where(pi > 0, pi.log(), 0.0)
+            values.append((pi * (q - 0.3 * log_pi)).sum() - 0.3 * of_y[b])
+            logps.append((pi * log_pi).sum() + of_y[b])
+        return torch.stack(values), torch.stack(logps)
+
+    with torch.no_grad():
+        goal = batch["return"] + batch["discount"] * value(target, then, batch["z_then"])[0]
+        ahead, logp = value(policy, now, batch["z"])
+        scores = policy.critics(torch.cat([now, policy.taken(batch["action"])[0]], 1))
+        q = torch.stack([scores[:, b, 2 * picks["pick"][b] + picks["turn"][b]] for b in range(BATCH)], 1)
+        critic = 0.5 * (q - goal).square().mean(1).sum()
+    for name, wanted in {"critic_loss": critic, "actor_loss": -ahead.mean(), "entropy": -logp.mean()}.items():
+        torch.testing.assert_close(found.metrics[name].detach(), wanted, rtol=1e-4, atol=1e-5)

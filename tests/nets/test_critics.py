@@ -6,8 +6,10 @@ import numpy as np
 import pytest
 import torch
 
+from polyplay.core import tree
+from polyplay.envs.spaces import Box, Discrete
 from polyplay.nets import critics
-from polyplay.nets.critics import BatchRenorm, Ensemble
+from polyplay.nets.critics import BatchRenorm, CriticActions, Ensemble
 
 
 def renorm_twin(x: np.ndarray, mean: np.ndarray, variance: np.ndarray, warm: bool) -> np.ndarray:
@@ -36,9 +38,7 @@ def test_batch_renormalization_is_that_of_a_slow_twin(monkeypatch):
     np.testing.assert_allclose(layer.mean[:, 0].numpy(), mean, rtol=1e-4, atol=1e-5)
     np.testing.assert_allclose(layer.variance[:, 0].numpy(), variance, rtol=1e-4)
     still = layer(torch.tensor(x, dtype=torch.float32), False, lambda w: w).detach().numpy()
-    np.testing.assert_allclose(
-        still, (x - mean[:, None]) / np.sqrt(variance[:, None] + 1e-3), rtol=1e-3, atol=1e-4
-    )
+    np.testing.assert_allclose(still, (x - mean[:, None]) / np.sqrt(variance[:, None] + 1e-3), rtol=1e-3, atol=1e-4)
     assert float(layer.passes) == 8.0
 
 
@@ -46,7 +46,8 @@ def test_a_unit_that_never_changes_has_a_finite_gradient():
     layer = BatchRenorm(1, 2)
     x = torch.zeros(1, 5, 2, requires_grad=True)
     layer(x, True, lambda w: w).square().sum().backward()
-    assert x.grad is not None and bool(x.grad.isfinite().all())
+    assert x.grad is not None
+    assert bool(x.grad.isfinite().all())
 
 
 def test_layers_are_dropped_and_normalized_before_relu():
@@ -77,5 +78,38 @@ def test_of_a_frozen_ensemble_the_inputs_alone_have_a_gradient(normalization):
     torch.manual_seed(0)
     ensemble, x = Ensemble(2, (3, 5, 1), normalization), torch.randn(4, 3, requires_grad=True)
     ensemble(x, frozen=True).sum().backward()
-    assert x.grad is not None and bool(x.grad.abs().sum() > 0)
+    assert x.grad is not None
+    assert bool(x.grad.abs().sum() > 0)
     assert all(p.grad is None for p in ensemble.parameters())
+
+
+def box(shape: tuple[int, ...], low: float) -> Box:
+    return Box(shape, np.full(shape, low, np.float32), np.full(shape, low + 2.0, np.float32))
+
+
+PARTS = {"a": Discrete(3), "b": {"c": box((2, 2), -1.0), "d": Discrete(2)}, "e": box((), 0.0)}
+
+
+@pytest.mark.parametrize("space", [Discrete(4), box((2, 3), -1.0), PARTS])
+def test_actions_are_taken_apart_and_come_back(space):
+    actions, rng = CriticActions(space), np.random.default_rng(0)
+
+    def drawn(leaf: Box | Discrete) -> torch.Tensor:
+        if isinstance(leaf, Discrete):
+            return torch.tensor(rng.integers(0, leaf.n, 50))
+        return torch.tensor(rng.uniform(leaf.low, leaf.high, (50, *leaf.shape)), dtype=torch.float32)
+
+    given = tree.map(drawn, space)
+    real, number = actions.split(given)
+    back = actions.join(real, number)
+    assert [path for path, _ in tree.leaves(back)] == [path for path, _ in tree.leaves(space)]
+    for (_, x), (_, y) in zip(tree.leaves(given), tree.leaves(back), strict=True):
+        assert torch.equal(x, y)
+    if space is PARTS:
+        assert actions.box is not None
+        assert actions.choice is not None
+        assert (actions.box.shape, actions.choice.n) == ((5,), 6)
+        assert torch.equal(number, 2 * given["a"] + given["b"]["d"])
+        legal = actions.mask({"a": torch.tensor([[True, False, True]])})
+        assert legal is not None
+        assert legal.tolist() == [[True, True, False, False, True, True]]

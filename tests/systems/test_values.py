@@ -195,6 +195,13 @@ def test_an_actor_and_critics_learn_to_aim(system, given, tmp_path):
     assert run.evaluate(episodes=64, greedy=True)["episodic_return_mean"] >= 0.7  # always 0 has 0.5
 
 
+@pytest.mark.parametrize("system", ["sac", pytest.param("apex_sac", marks=pytest.mark.long)])
+def test_sac_learns_actions_with_real_and_discrete_parts(system, tmp_path):
+    given = {**OF[system], "env": f"{TRAITS}+hybrid+continuous+mask+questions=2"}
+    run = polyplay.train(system, run=str(tmp_path / "run"), steps=4_000, **given)
+    assert run.evaluate(episodes=64, greedy=True)["episodic_return_mean"] >= 0.8
+
+
 def test_sac_learns_discrete_actions(tmp_path):
     given = {**of.SAC, "env": "toy:catch", "gamma": 0.97, "ratio": 32.0, "learning_rate": 2e-3}
     run = polyplay.train("sac", run=str(tmp_path / "run"), steps=4_000, **given)
