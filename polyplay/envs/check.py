@@ -301,7 +301,8 @@ def _time(seconds: float) -> str:
 def learners_of(spec: EnvSpec) -> str:
     """Which kinds of systems take its actions, and which do not."""
     values, deterministic = rules.values_flaw(spec.action), rules.deterministic_flaw(spec.action)
-    kinds = {"policies (a2c, ppo, impala, …)": "", "values (dqn, apex, …)": values, "apex_dpg": deterministic}
+    kinds = {"policies (a2c, ppo, impala, …)": "", "values (dqn, apex, …)": values}
+    kinds |= {"sac": rules.critics_flaw(spec.action), "td3, apex_dpg": deterministic}
     right = [kind for kind, flaw in kinds.items() if not flaw]
     return "; not ".join([", ".join(right), *(f"{kind}: {flaw}" for kind, flaw in kinds.items() if flaw)])
 

@@ -124,7 +124,8 @@ def critics_flaw(action: ActionSpec) -> str:
     values = math.prod(x.n for x in leaves if isinstance(x, Discrete))
     if isinstance(action, Conditional) or not known:
         return "it learns bounded real vectors (a Box), Discrete, and nests of both"
-    return "" if values <= MOST_COMBINATIONS else f"its discrete parts have {values:,} combinations"
+    few = isinstance(action, Discrete) or values <= MOST_COMBINATIONS
+    return "" if few else f"its discrete parts have {values:,} combinations, at most {MOST_COMBINATIONS} allowed"
 
 
 def rng_of(env: object) -> int:

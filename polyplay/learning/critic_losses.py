@@ -173,8 +173,10 @@ class SACLoss(Loss):
             after = policy.trunk(then)
             drawn, *logp = policy.sample(policy.raw(after), batch.get("z_then"), masks[1])
         if self.joint:
-            both = None if y is None else torch.cat([y, cast("Tensor", drawn)])
-            scores, ahead = policy.scores(torch.cat([features, after]), both, learns=True).split(len(features), 1)
+            chosen = None if y is None else torch.cat([y, cast("Tensor", drawn)])
+            units = torch.cat(draws[:2]) if "units" in batch else None
+            both = policy.scores(torch.cat([features, after]), chosen, learns=True, draws=units)
+            scores, ahead = both.split(len(features), 1)
         else:
             scores = policy.scores(features, y, draws=draws[0])
             with torch.no_grad():

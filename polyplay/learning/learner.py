@@ -198,6 +198,7 @@ class Runner:
     hyper: Hyper  # hyperparameters as they are now
     begins = 0  # batches, at most, that other threads may begin with (`begin`) while this one acts
     begun: Any = None  # what they began
+    acts = False  # whether this thread acts while others begin with every update
     # of several threads: wait for what was begun, as what the networks compute with is about to change; and take over
     # new weights, after an update
     settle: Callable[[], None] | None = None

@@ -600,6 +600,8 @@ class ReplayFeed(Feed):
         self.alone, self.blocking = self.feed.alone, self.feed.blocking
         # where others change the weights meanwhile, each update begins with the newest
         self.draws_ahead = not apart and not self.blocking
+        due = (self.replay.ratio or math.inf) * self.steps / self.replay.batch  # updates after a rollout
+        learner.run.acts = self.draws_ahead and due <= 1.0
 
     def items(self) -> Iterator[Rollout | Nothing | None]:
         """Rollouts, and () while updates are due. Where the next rollout makes some due, and other threads may begin

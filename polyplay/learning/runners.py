@@ -272,8 +272,7 @@ class CompiledRunner(Runner):
         has it from this very update on, so that it can be repeated.
         """
         self.at_once = (self.waits or not kind.updates) and not self.captures
-        buffers = self.own[1].clone() if self.at_once else None
-        before = time.perf_counter()
+        buffers, before = self.own[1].clone(), time.perf_counter()
         scored = eager()
         synchronize(self.learner.device)
         now = time.perf_counter()
@@ -281,24 +280,26 @@ class CompiledRunner(Runner):
         if self.waits or now - self.looked > LOOK:
             self.looked = now
             try:
-                self._look(kind, leaves)
+                self._look(kind, leaves, buffers)
             except (Closed, Leaving):
                 raise
             except Exception as e:
                 self._stay_eager(why_failed(e))
-        if kind.call is None or buffers is None:
+        if kind.call is None or not self.at_once:
             return scored
         self.own[1].copy_(buffers)
         return self._compiled(kind.call, leaves)
 
-    def _look(self, kind: BatchKind, leaves: list[Tensor]) -> None:
-        """Have the package compiled when the time has come, and change over once it is there; or capture a graph."""
+    def _look(self, kind: BatchKind, leaves: list[Tensor], buffers: Tensor) -> None:
+        """Have the package compiled when the time has come, and change over once it is there; or capture a graph.
+        buffers: of the network, before the eager update.
+        """
         package, rare = kind.package, kind.updates < SHARE * self.updates
         if self.captures:
             if kind.updates >= OFTEN and not rare:
                 function = self._function(kind)()
                 given = [*self.own, *leaves]
-                self._change_over(kind, lambda: StaticCall(function, given, len(self.own) - 1), leaves)
+                self._change_over(kind, lambda: StaticCall(function, given, len(self.own) - 1), leaves, buffers)
             return
         if package is None:
             enough = sum(k.package is not None for k in self.kinds.values()) == KINDS
@@ -313,7 +314,7 @@ class CompiledRunner(Runner):
             call = package.load()
             if call is None:
                 return self._stay_eager(package.failure)
-            self._change_over(kind, lambda: call, leaves)
+            self._change_over(kind, lambda: call, leaves, buffers)
             self.begins = BEGUN if self.beside and kind.call is not None else 0
 
     def _job(self, kind: BatchKind, leaves: list[Tensor]) -> CompileJob:
@@ -328,7 +329,7 @@ class CompiledRunner(Runner):
         optim = self.learner.spec.update.optim if self.steps else None
         return UpdateFunction(*made, *where, optim, len(self.own) - VECTORS - 1)
 
-    def _change_over(self, kind: BatchKind, load: Callable[[], Any], leaves: list[Tensor]) -> None:
+    def _change_over(self, kind: BatchKind, load: Callable[[], Any], leaves: list[Tensor], buffers: Tensor) -> None:
         """Serve from now on, if the gradient is that of the eager update, which was made of the same batch, and it
         takes less time. Buffers and gradient stay those of that update.
         """
@@ -336,10 +337,11 @@ class CompiledRunner(Runner):
         wanted, own = kept[3].clone(), [*(self.own[:-1] if self.captures else map(torch.clone, kept)), self.own[-1]]
         if self.learner.spec.update.asynchronous and not self.captures:  # others have changed the weights since
             with torch.random.fork_rng(devices=[]):  # networks are made
-                self._function(kind)()(kept[0], kept[1].clone(), kept[2], wanted, *kept[4:], self.own[-1], *leaves)
+                self._function(kind)()(kept[0], buffers.clone(), kept[2], wanted, *kept[4:], self.own[-1], *leaves)
         try:
             call = load()
             self._put_back(kept)
+            own[1].copy_(buffers)
             self._compiled(call, leaves, own)
             made, alike = own[3].clone(), not self.steps or self._steps_alike(kept, own)
             for _ in range(3):

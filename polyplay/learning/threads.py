@@ -36,6 +36,7 @@ TWO = ("obs", "mask", "first")  # rows [2, B] of a transition; all else is [B]
 # rows of a thread, with fewer of which most of its work is what their number does not change; weights of a network,
 # with fewer of which waking threads costs more than they save
 LEAST, LARGE = 8, 100_000
+FEW = 3  # threads at most, for one of which acting takes long enough to give the others more rows
 TRIALS = 3  # of a compiled update before it serves, of which the shortest counts
 
 
@@ -86,7 +87,6 @@ class ThreadedRunner(Runner):
         self.halves = self._keep_halves()
         self.refresh()
         self.compiled: CompiledParts | None = None  # what looks for packages
-        self.acts = False  # whether the first thread acts while the others score
         self.begun: list[Any] = []  # of the batch that is scored next the others' parts, or the PartsCall
         self.targets: list[Future[Batch]] = []  # its pass through the target network, divided among the others
 
@@ -132,7 +132,7 @@ class ThreadedRunner(Runner):
 
     def begin(self, items: list[Batch], version: int) -> None:
         """See Runner: the others do their parts, and before that the target network's pass of all."""
-        batch, self.acts = to_device(items[0], self.learner.device), True
+        batch = to_device(items[0], self.learner.device)
         batch, rows = self.with_noise(batch, version), len(batch["return"])
         if (call := self._call_for(batch)) is not None:
             self.begun = [call]
@@ -403,7 +403,8 @@ class CompiledParts:
             if len(self.packages) == KINDS:
                 return
             whole, n = len(batch["return"]), self.runner.n
-            rows = self.rows[kind] = uneven(whole, n, BESIDE_COMPILED) if self.runner.acts else even(whole, n)
+            beside = self.runner.acts and n <= FEW
+            rows = self.rows[kind] = uneven(whole, n, BESIDE_COMPILED) if beside else even(whole, n)
             self.packages[kind] = {size: Package(self._job(batch, size)) for size in rows}
         packages = self.packages[kind]
         for package in packages.values():  # one after the other
@@ -413,11 +414,12 @@ class CompiledParts:
                 wait_for(package, self.learner)
             if not package.done:
                 return
-        calls = {size: (package.path, cast("Compiled", package.load())) for size, package in packages.items()}
+            if package.failure:
+                return self.give_up(package.failure)
+        calls = {size: (package.path, package.load()) for size, package in packages.items()}
         if failure := next((package.failure for package in packages.values() if package.failure), ""):
-            self.give_up(failure)
-        else:
-            self._change_over(kind, PartsCall(self.runner, self.rows[kind], calls, batch), batch, seconds)
+            return self.give_up(failure)
+        self._change_over(kind, PartsCall(self.runner, self.rows[kind], cast("Any", calls), batch), batch, seconds)
 
     def _job(self, batch: Batch, size: int) -> CompileJob:
         """Of a part of so many rows."""

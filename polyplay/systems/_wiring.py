@@ -222,7 +222,8 @@ def critics_envs(c: Any, crew: Crew, discrete: bool = False) -> Envs:
     """
     envs = Envs(c.env, c.lanes, workers=1, **crew.env_defaults)
     flaw = rules.critics_flaw(envs.spec.action) if discrete else rules.deterministic_flaw(envs.spec.action)
-    check_actions(c, envs, "bounded real" + " or discrete" * discrete, flaw)
+    most = f" (at most {rules.MOST_COMBINATIONS} combinations of parts)"
+    check_actions(c, envs, "bounded real" + " or discrete" * discrete + most * ("combinations" in flaw), flaw)
     return envs
 
 

@@ -122,19 +122,21 @@ TAKEN = {
 @pytest.mark.parametrize("taken", TAKEN)
 @pytest.mark.parametrize("shown", SHOWN, ids=str)
 def test_what_train_refuses_is_what_check_says(shown: Any, taken: str):
-    """For policies, values and apex_dpg with `--network auto`: a network is made if nothing speaks against it."""
+    """With `--network auto`, of all kinds: a network is made if nothing speaks against it."""
     spec = spec_of_spaces(shown, TAKEN[taken], "x")
     always = rules.image_flaw(spec.obs)
     for make, flaw in (
         (factory.make, ""),
         (factory.make_values, rules.values_flaw(spec.action)),
         (factory.make_deterministic, rules.deterministic_flaw(spec.action)),
+        (factory.make_critics, rules.critics_flaw(spec.action)),
     ):
         if not flaw:  # a page refuses what its networks don't take
             with pytest.raises(UserError, match=re.escape(always)) if always else contextlib.nullcontext():
                 make("auto", spec)
     line = checking.learners_of(spec)
-    assert ("not values" in line, "not apex_dpg" in line) == (taken != "one of", taken != "bounded")
+    said = tuple(f"not {system}" in line for system in ("values", "td3, apex_dpg", "sac"))
+    assert said == (taken != "one of", taken != "bounded", taken not in ("one of", "bounded"))
 
 
 def test_every_rule_that_a_message_names_is_checked():

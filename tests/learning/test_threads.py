@@ -15,7 +15,8 @@ from polyplay.core import checkpoint
 from polyplay.core.tree import Field
 from polyplay.core.worker import Counters, Hyperparameters, RunControl, WorkerContext
 from polyplay.envs import Discrete, EnvSpec
-from polyplay.learning import threads
+from polyplay.envs.spaces import Box
+from polyplay.learning import SACLoss, runners, threads
 from polyplay.learning.learner import Learner, LearnerSpec
 from polyplay.learning.parts import TargetNetwork
 from polyplay.learning.runners import compile_updates
@@ -282,3 +283,24 @@ def test_two_threads_compile_their_parts_and_a_resumed_run_repeats(tmp_path, cap
     for name in ("policy", "optimizer", "target"):
         mine, theirs = (end.arrays(f"agents/0/{name}") for end in ends)
         assert all(np.array_equal(mine[k], theirs[k]) for k in mine), name
+
+
+def test_updates_that_move_running_statistics_are_compiled_whole(monkeypatch):
+    """CrossQ's: by the same weights and statistics they learn what eager ones do."""
+    monkeypatch.setattr(runners, "Package", Traced)
+    action = Box((2,), np.full(2, -1.0, np.float32), np.full(2, 1.0, np.float32))
+    policy = factory.NetworkFactory("mlp", EnvSpec(SPEC.obs, action), {"normalization": "batch"}, "critics")
+    paths, said = [], list[str]()
+    for how in ("on", "off"):
+        ctx = WorkerContext("learn", 0, 1, 0, 4, Counters(4, ("loss",)), RunControl(compile=how))
+        ctx.log = lambda kind, text: said.append(text)
+        update, rate = Local(OptimizerSpec("adam")), Hyperparameters(learning_rate=1e-3)
+        who = Learner(ctx, LearnerSpec(policy, SACLoss(-2.0, delay=2, joint=True), update, rate, 1e9))
+        assert not divide(who, 32)  # statistics are of a whole batch
+        compile_updates(who)
+        for i in range(6):
+            acted = np.random.default_rng(i).uniform(-1.0, 1.0, (32, 2)).astype(np.float32)
+            list(who.step_on_sample({**item(i), "action": acted}, 4.0))
+        paths.append(who.update.vector.flat)
+    assert [text.partition(":")[0] for text in said] == [f"updates are compiled from update {k} on" for k in (1, 2)]
+    torch.testing.assert_close(*paths, rtol=1e-3, atol=1e-5)
