@@ -212,6 +212,7 @@ class Runner:
         self.policy, self.target, self.loss, self.vector = policy, target, loss, vector
         self.seed = seed  # the run's, and the learner's index
         self.checked, self.draws = False, type(loss).noise is not Loss.noise
+        self.drawn: tuple[int, Batch] = (-1, {})  # noise of the update of these weights
 
     def __call__(self, batch: Batch, state: Batch, version: int, tape: Tape | None = None) -> LossOutput:
         """Score a batch, and leave its gradient in the vector. version: of the weights, which keys random numbers
@@ -237,9 +238,21 @@ class Runner:
         """Score a minibatch of a rollout; see Minibatches.take."""
         return self(*parts.take(order, at), version)
 
+    def noise_of(self, batch: Batch, version: int) -> Batch:
+        """The random numbers that the loss takes in the update of these weights, arrays."""
+        (at, drawn), self.drawn = self.drawn, (-1, {})
+        return drawn if at == version else self.loss.noise(self.policy, batch, (*self.seed, version))
+
+    def draw_noise(self, batch: Batch, version: int) -> None:
+        """Draw them before their time, for a batch that nobody else comes before. Not a user's, which may be made of
+        weights.
+        """
+        if self.draws and type(self.loss).__module__.startswith("polyplay."):
+            self.drawn = version, self.loss.noise(self.policy, batch, (*self.seed, version))
+
     def with_noise(self, batch: Batch, version: int) -> Batch:
         """The batch with the random numbers that the loss takes in this update."""
-        drawn = self.loss.noise(self.policy, batch, (*self.seed, version))
+        drawn = self.noise_of(batch, version)
         return {**batch, **to_device(drawn, self.vector.flat.device)} if drawn else batch
 
     def compile(self) -> bool:

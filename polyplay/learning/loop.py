@@ -585,6 +585,7 @@ class ReplayFeed(Feed):
         self.updates, self.steps = 0, math.prod(source.source.shape)  # agent steps of a rollout, at most
         self.least = self.steps - source.source.shape[1]  # where one game ends in every lane
         self.ahead = list[Batch]()  # the next updates' samples, drawn before the steps that make them due
+        self.begun = 0  # of them, how many other threads have begun with
         divide(learner, self.replay.batch)
         if not apart:
             learner.checkpoints.more = self.write
@@ -596,6 +597,7 @@ class ReplayFeed(Feed):
             self.ahead = [tree.nest(found.arrays(f"{name}/ahead{k or ''}")) for k in range(int(saved["ahead"]))]
             if self.ahead:
                 learner.begin(self.ahead)
+                self.begun = len(self.ahead)
         self.feed = source.source.open(ctx, learner, params, replayed=True)
         self.alone, self.blocking = self.feed.alone, self.feed.blocking
         # where others change the weights meanwhile, each update begins with the newest
@@ -612,11 +614,16 @@ class ReplayFeed(Feed):
             if self.buffer.due(int(not self.ahead)):
                 yield ()
                 continue
-            if self.draws_ahead and learner.run.begins and not self.ahead and self.buffer.due(coming=self.steps):
+            if self.draws_ahead and learner.run.begins and not self.begun and (self.ahead or self._due_soon()):
                 with self.ctx.counters.timed("replay"):
                     self._draw_ahead(learner.begins if self.replay.sampler is None else 1)
                 learner.begin(self.ahead)
+                self.begun = len(self.ahead)
             yield next(rollouts)
+
+    def _due_soon(self) -> bool:
+        """Whether the next rollout may make an update due."""
+        return self.buffer.due(coming=self.steps)
 
     def _draw_ahead(self, most: int) -> None:
         """Draw samples for one update, and for at most `most`. All but the first are due even if a game ends in every
@@ -624,7 +631,7 @@ class ReplayFeed(Feed):
         """
         while not self.ahead or (len(self.ahead) < most and self.buffer.due(coming=self.least)):
             sample = self.buffer.sample(self.learner.remaining)
-            self.ahead.append(tree.map(np.copy, sample) if most > 1 else sample)
+            self.ahead.append(tree.map(np.copy, sample) if self.learner.run.begins > 1 else sample)
 
     def learn(self, item: Rollout | Nothing) -> Iterator[None]:
         """Insert a rollout and count its agent steps: of learners that wait for each other the mean, so that the same
@@ -641,6 +648,10 @@ class ReplayFeed(Feed):
         else:
             with counters.timed("replay"):
                 sample = self.ahead.pop(0) if self.ahead else buffer.sample(learner.remaining)
+                self.begun = max(self.begun - 1, 0)
+                if learner.run.begun and not self.ahead and self.replay.sampler is None and self._due_soon():
+                    self._draw_ahead(1)  # while others compute this update
+                    learner.run.draw_noise(self.ahead[0], learner.version + 1)
             priority = yield from learner.step_on_sample(sample)
             if priority is not None and self.replay.sampler is not None:
                 with counters.timed("replay"):

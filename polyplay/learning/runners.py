@@ -136,6 +136,7 @@ class CompiledRunner(Runner):
         self.begun: BackgroundCall | None = None
         self.taken = self.asked = 0  # of what was begun, how many updates are taken over
         self.calls = dict[Any, BackgroundCall]()  # by shapes
+        self.places = dict[Any, list[list[np.ndarray]]]()  # of each call's leaves
 
     def __call__(self, batch: Batch, state: Batch, version: int, tape: Tape | None = None) -> LossOutput:
         if self.begun is not None:
@@ -171,18 +172,17 @@ class CompiledRunner(Runner):
         first: BackgroundCall | None = None
         begun = 0
         for k, item in enumerate(items if not self.over else ()):
-            batch = item
-            if self.draws:
-                batch = self.with_noise(to_device(item, self.learner.device), version + k)
+            batch = {**item, **self.noise_of(item, version + k)} if self.draws else item
             given = {"batch": batch, "state": batch.get("state", {})}
             leaves = [x for _, x in tree.leaves(given)]
             kind = tuple((x.shape, x.dtype) for x in leaves)
-            call = self.calls.get(kind) or self._background(given)
+            if (call := self.calls.get(kind)) is None and (call := self._background(given)) is not None:
+                self.places[kind] = [[x.numpy() for x in each[len(self.own) :]] for each in call.given]
             if call is None or (first is not None and call is not first):
                 break
             first = self.calls[kind] = call
-            for place, x in zip(call.given[k][len(self.own) :], leaves, strict=True):
-                np.copyto(place.numpy(), x)
+            for place, x in zip(self.places[kind][k], leaves, strict=True):
+                np.copyto(place, x)
             begun += 1
         if first is not None:
             self._fill()
