@@ -174,7 +174,7 @@ class SACLoss(Loss):
             drawn, *logp = policy.sample(policy.raw(after), batch.get("z_then"), masks[1])
         if self.joint:
             chosen = None if y is None else torch.cat([y, cast("Tensor", drawn)])
-            units = torch.cat(draws[:2]) if "units" in batch else None
+            units = torch.cat(batch["units"].unbind(1)[:2]) if "units" in batch else None
             both = policy.scores(torch.cat([features, after]), chosen, learns=True, draws=units)
             scores, ahead = both.split(len(features), 1)
         else:

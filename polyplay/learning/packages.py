@@ -232,8 +232,10 @@ def _flushed(call: Compiled, given: list[Tensor]) -> list[Tensor]:
 # loop calls the library in the package itself, by AOTInductor's C interface.
 
 
-# what both threads have: two semaphores, three numbers, functions' addresses, the model
-STARTED, DONE, STOP, FAILED, CALLS, TRY, WAIT, POST, COPY, ALIAS, DATA, FREE, RUN, MODEL = range(14)
+# what both threads have: two semaphores, numbers, functions' addresses
+STARTED, DONE, STOP, FAILED, CALLS, KIND, TRY, WAIT, POST, COPY = range(10)
+# of each package: functions of its library, its model, and how many arguments, copies and results it has
+ALIAS, DATA, FREE, RUN, MODEL, INPUTS, COPIES, OUTPUTS = range(8)
 SPINS = 200_000  # looks at a semaphore, in about 0.3 ms, before a thread sleeps: to wake it takes 50 µs
 
 
@@ -247,40 +249,94 @@ def _spin(words: np.ndarray, semaphore: int) -> bool:
 
 
 @compiled
-def _serve(words: np.ndarray, given: np.ndarray, copies: np.ndarray, results: np.ndarray) -> None:
-    """Call the function words[CALLS] times in a row whenever asked to, until words[STOP]. given [calls, n]: handles of
-    its arguments; copies [n, 3]: where to, from and how many bytes, before the first call; results [calls, n, 2]: where
-    to, how many bytes.
+def _serve(words: np.ndarray, kinds: np.ndarray, given: np.ndarray, copies: np.ndarray, results: np.ndarray) -> None:
+    """Call the function of package words[KIND] words[CALLS] times in a row whenever asked to, until words[STOP].
+
+    Of each package, what it doesn't fill is 0: kinds [8]; given [calls, n]: handles of its arguments; copies [m, 3]:
+    where to, from and how many bytes, before the first call; results [calls, k, 2]: where to, how many bytes.
     """
-    handles, made, at = np.empty_like(given[0]), np.zeros(results.shape[1], np.int64), np.zeros(1, np.int64)
+    handles, made, at = np.empty(given.shape[2], np.int64), np.zeros(results.shape[2], np.int64), np.zeros(1, np.int64)
     while True:
         if not _spin(words, STARTED):
             while call_address(words[WAIT], (words[STARTED],)) != 0:  # a signal came
                 pass
         if words[STOP]:
             return
-        for i in range(len(copies)):
-            call_address(words[COPY], (copies[i, 0], copies[i, 1], copies[i, 2]))
-        failed, inputs = 0, (handles.ctypes.data, len(handles))
+        kind = words[KIND]
+        own = kinds[kind]
+        for i in range(own[COPIES]):
+            call_address(words[COPY], (copies[kind, i, 0], copies[kind, i, 1], copies[kind, i, 2]))
+        failed, inputs = 0, (handles.ctypes.data, own[INPUTS])
         for k in range(words[CALLS]):
-            for i in range(len(handles)):  # a call uses up its handles
-                failed |= call_address(words[ALIAS], (given[k, i], handles.ctypes.data + 8 * i))
+            for i in range(own[INPUTS]):  # a call uses up its handles
+                failed |= call_address(own[ALIAS], (given[kind, k, i], handles.ctypes.data + 8 * i))
             if not failed:
-                failed = call_address(words[RUN], (words[MODEL], *inputs, made.ctypes.data, len(made), 0, 0))
-            for i in range(0 if failed else len(made)):
-                call_address(words[DATA], (made[i], at.ctypes.data))
-                call_address(words[COPY], (results[k, i, 0], at[0], results[k, i, 1]))
-                call_address(words[FREE], (made[i],))
+                failed = call_address(own[RUN], (own[MODEL], *inputs, made.ctypes.data, own[OUTPUTS], 0, 0))
+            for i in range(0 if failed else own[OUTPUTS]):
+                call_address(own[DATA], (made[i], at.ctypes.data))
+                call_address(words[COPY], (results[kind, k, i, 0], at[0], results[kind, k, i, 1]))
+                call_address(own[FREE], (made[i],))
             words[FAILED] = failed
             call_address(words[POST], (words[DONE],))
+
+
+class UpdateThread:
+    """A thread that calls the functions of packages, one at a time. A thread for each would wake up for every call."""
+
+    def __init__(self) -> None:
+        self.calls = list[BackgroundCall]()
+        self._cells = np.zeros((2, LINE), np.uint8)
+        self.started, self.done = (Semaphore(cell, create=True) for cell in self._cells)
+        libc = ctypes.CDLL(None)
+        functions = (libc.sem_trywait, libc.sem_wait, libc.sem_post, libc.memcpy)
+        semaphores = (int(cell.ctypes.data) for cell in self._cells)
+        self.words = np.array([*semaphores, 0, 0, 0, 0, *map(_address_of, functions)], np.int64)
+        self.thread: threading.Thread | None = None
+
+    def add(self, call: BackgroundCall) -> int:
+        """Its number, from now on."""
+        self.stop()
+        self.calls.append(call)
+        self._tables = [_padded(each) for each in zip(*(call.tables for call in self.calls), strict=True)]
+        self.words[STOP] = 1
+        self.started.post()
+        _serve(self.words, *self._tables)  # ends at once: the loop is compiled before
+        self.words[STOP], threads = 0, torch.get_num_threads()
+        self.thread = threading.Thread(target=self._run, name="update", daemon=True)
+        self.thread.start()
+        self.wait()
+        torch.set_num_threads(threads)  # the thread's own number was that of threads to come, too
+        return len(self.calls) - 1
+
+    def _run(self) -> None:
+        torch.set_num_threads(1)
+        torch.set_flush_denormal(True)  # see _flushed
+        self.done.post()
+        _serve(self.words, *self._tables)
+
+    def wait(self) -> None:
+        """Until the next call has ended. Raises RuntimeError: it failed."""
+        while not (_spin(self.words, DONE) or self.done.wait(1.0)):
+            if self.thread is None or not self.thread.is_alive():
+                raise RuntimeError("the thread of a compiled update ended")
+        if self.words[FAILED]:
+            raise RuntimeError("a compiled update failed")
+
+    def stop(self) -> None:
+        """End the thread, after a call that runs."""
+        if self.thread is not None:
+            self.words[STOP] = 1
+            self.started.post()
+            self.thread.join()
+            self.thread = None
 
 
 class BackgroundCall:
     """The function of a package, on tensors that stay where they are: `start` has a thread call it, `wait` ends that.
 
     given, results: of each of several calls in a row its arguments, and contiguous tensors for what it gives; copies:
-    pairs of tensors, the first of which gets what is in the second before the first call. Raises what is in the way:
-    ValueError, OSError, AttributeError.
+    pairs of tensors, the first of which gets what is in the second before the first call; thread: else one of its own.
+    Raises what is in the way: ValueError, OSError, AttributeError.
     """
 
     def __init__(
@@ -289,6 +345,7 @@ class BackgroundCall:
         given: list[list[Tensor]],
         results: list[list[Tensor]],
         copies: Iterable[tuple[Tensor, Tensor]] = (),
+        thread: UpdateThread | None = None,
     ):
         if not all(x.is_contiguous() for each in results for x in each):
             raise ValueError("results that are views")
@@ -296,63 +353,47 @@ class BackgroundCall:
         self._library, self._model = library, model = _library_of(package), ctypes.c_void_p()
         if library.AOTInductorModelContainerCreateWithDevice(ctypes.byref(model), ctypes.c_size_t(1), b"cpu", None):
             raise ValueError("the package's library gives no model")
-        self._cells = np.zeros((2, LINE), np.uint8)
-        self._started, self._done = (Semaphore(cell, create=True) for cell in self._cells)
-        libc = ctypes.CDLL(None)
         functions = [
-            *(libc.sem_trywait, libc.sem_wait, libc.sem_post, libc.memcpy),
             *(library.aoti_torch_new_tensor_handle, library.aoti_torch_get_data_ptr),
             *(library.aoti_torch_delete_tensor_object, library.AOTInductorModelContainerRunSingleThreaded),
         ]
-        addresses = [ctypes.cast(function, ctypes.c_void_p).value for function in functions]
-        started, done = (int(cell.ctypes.data) for cell in self._cells)
-        self._words = np.array([started, done, 0, 0, 0, *addresses, model.value], np.int64)
-        copied = [(x.data_ptr(), y.data_ptr(), x.nbytes) for x, y in self.copies]
-        self._tables = (
+        counts = len(given[0]), len(self.copies), len(results[0])
+        self.tables = (
+            np.array([*map(_address_of, functions), model.value, *counts], np.int64),
             np.array([[_handle_of(x) for x in each] for each in given], np.int64),
-            np.array(copied, np.int64).reshape(-1, 3),
+            np.array([(x.data_ptr(), y.data_ptr(), x.nbytes) for x, y in self.copies], np.int64).reshape(-1, 3),
             np.array([[(x.data_ptr(), x.nbytes) for x in each] for each in results], np.int64),
         )
-        self._thread = threading.Thread(target=self._run, name="update", daemon=True)
-        self._begin()
-
-    def _begin(self) -> None:
-        """Start the thread; the loop is compiled before, and other threads keep their number of compute threads."""
-        self._words[STOP] = 1
-        self._started.post()
-        _serve(self._words, *self._tables)  # ends at once
-        self._words[STOP], threads = 0, torch.get_num_threads()
-        self._thread.start()
-        self.wait()
-        torch.set_num_threads(threads)  # the thread's own number was that of threads to come, too
-
-    def _run(self) -> None:
-        torch.set_num_threads(1)
-        torch.set_flush_denormal(True)  # see _flushed
-        self._done.post()
-        _serve(self._words, *self._tables)
+        self.thread = thread or UpdateThread()
+        self.kind = self.thread.add(self)
 
     def start(self, calls: int = 1) -> None:
         """Make so many calls, while the caller goes on."""
-        self._words[CALLS] = calls
-        self._started.post()
+        self.thread.words[CALLS], self.thread.words[KIND] = calls, self.kind
+        self.thread.started.post()
 
     def wait(self) -> None:
         """Until the results of the next call are there. Raises RuntimeError: it failed."""
-        while not (_spin(self._words, DONE) or self._done.wait(1.0)):
-            if not self._thread.is_alive():
-                raise RuntimeError("the thread of a compiled update ended")
-        if self._words[FAILED]:
-            raise RuntimeError("a compiled update failed")
+        self.thread.wait()
 
     def close(self) -> None:
-        """End the thread, after a call that runs."""
-        self._words[STOP] = 1
-        self._started.post()
-        self._thread.join()
-        for handle in self._tables[0].ravel().tolist():
+        """End the thread, after a call that runs; it makes no call from now on."""
+        self.thread.stop()
+        for handle in self.tables[1].ravel().tolist():
             self._library.aoti_torch_delete_tensor_object(ctypes.c_void_p(handle))
         self._library.AOTInductorModelContainerDelete(self._model)
+
+
+def _padded(arrays: Sequence[np.ndarray]) -> np.ndarray:
+    """Arrays of as many axes as one, with 0 where one is smaller than the largest."""
+    found = np.zeros((len(arrays), *map(max, *(x.shape for x in arrays), arrays[0].shape)), np.int64)
+    for own, x in zip(found, arrays, strict=True):
+        own[tuple(map(slice, x.shape))] = x
+    return found
+
+
+def _address_of(function: Any) -> int:
+    return int(ctypes.cast(function, ctypes.c_void_p).value or 0)
 
 
 def _library_of(package: Path) -> ctypes.CDLL:

@@ -20,7 +20,7 @@ from polyplay.core.machine import cores
 from polyplay.core.tree import Batch
 from polyplay.learning.learner import Epochs, Learner, Minibatches, Runner
 from polyplay.learning.losses import ActorCriticLoss, Hyper, LossOutput
-from polyplay.learning.packages import BackgroundCall, Compiled, CompileJob, Package, why_failed
+from polyplay.learning.packages import BackgroundCall, Compiled, CompileJob, Package, UpdateThread, why_failed
 from polyplay.learning.pure_update import VECTORS, UpdateFunction
 from polyplay.learning.unreal import WithAuxiliary
 from polyplay.nets.device import StaticCall, signature_of, synchronize, to_device
@@ -134,6 +134,7 @@ class CompiledRunner(Runner):
         fits = self.steps and not run.policy.observes and not self.captures
         self.beside = fits and cores() > 1 and learner.ctx.control.compile == "auto"
         self.begun: BackgroundCall | None = None
+        self.thread: UpdateThread | None = None  # of all calls
         self.taken = self.asked = 0  # of what was begun, how many updates are taken over
         self.calls = dict[Any, BackgroundCall]()  # by shapes
         self.places = dict[Any, list[list[np.ndarray]]]()  # of each call's leaves
@@ -202,7 +203,8 @@ class CompiledRunner(Runner):
             calls = [[*own, *map(torch.clone, leaves)] for _ in range(BEGUN)]
             results = [[x.clone() for x in made] for _ in range(BEGUN)]
             copies = list(zip(mine, written, strict=True))
-            return BackgroundCall(cast("Package", kind.package).path, calls, results, copies)
+            self.thread = self.thread or UpdateThread()
+            return BackgroundCall(cast("Package", kind.package).path, calls, results, copies, self.thread)
         except Exception as e:
             self.begins = 0
             self._say("note", f"updates are not made beside acting: {why_failed(e)}")

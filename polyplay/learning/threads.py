@@ -20,7 +20,7 @@ from polyplay.core.machine import ThreadPool
 from polyplay.core.tree import Batch
 from polyplay.learning.learner import Learner, Runner
 from polyplay.learning.losses import LossOutput
-from polyplay.learning.packages import BackgroundCall, Compiled, CompileJob, Package, why_failed
+from polyplay.learning.packages import BackgroundCall, Compiled, CompileJob, Package, UpdateThread, why_failed
 from polyplay.learning.pure_update import VECTORS, UpdateFunction
 from polyplay.learning.runners import GAIN, KINDS, LOOK, NEAR, compile_job, pays, wait_for
 from polyplay.nets.device import to_device
@@ -87,6 +87,7 @@ class ThreadedRunner(Runner):
         self.halves = self._keep_halves()
         self.refresh()
         self.compiled: CompiledParts | None = None  # what looks for packages
+        self.others = [UpdateThread() for _ in range(n - 1)]  # that call these
         self.begun: list[Any] = []  # of the batch that is scored next the others' parts, or the PartsCall
         self.targets: list[Future[Batch]] = []  # its pass through the target network, divided among the others
 
@@ -323,7 +324,8 @@ class PartsCall:
         self.copies = [(given[1], buffers) for given in self.given]
         each = list(zip(self.given, self.results, self.copies, strict=True))[1:]
         paths = [packages[n][0] for n in rows[1:]]
-        self.others = [BackgroundCall(path, [x], [y], [z]) for path, (x, y, z) in zip(paths, each, strict=True)]
+        others = zip(paths, each, runner.others, strict=True)
+        self.others = [BackgroundCall(path, [x], [y], [z], thread) for path, (x, y, z), thread in others]
 
     def start(self, batch: Batch) -> None:
         """Have the others begin, as soon as each has its arguments; the first part's come last."""

@@ -249,7 +249,8 @@ def test_a_package_is_called_by_another_thread_on_its_own_tensors(folder):
     with pytest.raises(ValueError, match="views"):
         packages.BackgroundCall(path, given[:1], [[results[0][1][:, 0], results[0][1]]])
     before = torch.get_num_threads()
-    thread = call._thread
+    thread = call.thread.thread
+    assert thread is not None
     call.start(3)
     call.close()
     assert not thread.is_alive()
@@ -284,7 +285,7 @@ class Traced:
 class TracedCall:
     """In place of a BackgroundCall; calls are made at once."""
 
-    def __init__(self, path: Any, given: list[list[Tensor]], results: list[list[Tensor]], copies: Any):
+    def __init__(self, path: Any, given: list[list[Tensor]], results: list[list[Tensor]], copies: Any, thread: Any):
         self.call, self.given, self.results, self.copies = path.load(), given, results, copies
 
     def start(self, calls: int = 1) -> None:
