@@ -23,14 +23,14 @@ TOP = ["__init__", "__main__", "api", "extend"]
 # At most so many lines of code (bench/code_size.py). Whoever adds some takes some away, or says in the commit why not.
 BUDGET = {
     "core": 1924,
-    "envs": 4976,
+    "envs": 4986,
     "buffers": 2102,
     "games": 3835,
-    "nets": 3572,
+    "nets": 3630,
     "weights": 1600,
     "acting": 1160,
     "search": 1306,
-    "learning": 3774,
+    "learning": 3839,
     "workers": 2358,
     "workers/hosts": 1300,
     "population": 1510,

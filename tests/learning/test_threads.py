@@ -304,3 +304,16 @@ def test_updates_that_move_running_statistics_are_compiled_whole(monkeypatch):
         paths.append(who.update.vector.flat)
     assert [text.partition(":")[0] for text in said] == [f"updates are compiled from update {k} on" for k in (1, 2)]
     torch.testing.assert_close(*paths, rtol=1e-3, atol=1e-5)
+
+
+def test_noise_that_was_drawn_before_its_time_is_that_of_its_update():
+    who = learner(2, "atoms")
+    wanted = [who.run.noise_of(item(0), version) for version in (3, 4)]
+    who.run.draw_noise(item(0), 3)
+    drawn = who.run.drawn[1]
+    found = who.run.noise_of(item(0), 3)
+    assert found is drawn
+    who.run.draw_noise(item(0), 3)
+    for mine, theirs in zip((found, who.run.noise_of(item(0), 4)), wanted, strict=True):  # of weights that came else
+        assert mine.keys() == theirs.keys() != set()
+        assert all(np.array_equal(mine[k], theirs[k]) for k in mine)
