@@ -31,7 +31,7 @@ from polyplay.weights.optimizers import RMSProp
 from polyplay.weights.params import FlatParams
 
 Factors = list[tuple[Tensor, Tensor]]
-BESIDE_ACTING, BESIDE_COMPILED = 0.75, 0.875  # of an equal part, for the thread that acts too: in bfloat16; compiled
+BESIDE_ACTING, BESIDE_COMPILED = 0.75, 0.82  # of an equal part, for the thread that acts too: in bfloat16; compiled
 TWO = ("obs", "mask", "first")  # rows [2, B] of a transition; all else is [B]
 # rows of a thread, with fewer of which most of its work is what their number does not change; weights of a network,
 # with fewer of which waking threads costs more than they save
