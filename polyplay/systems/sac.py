@@ -55,7 +55,7 @@ class Config:
 
 
 def build(c: Config, crew: Crew) -> System:
-    envs = critics_envs(c, crew, discrete=True)  # refuses actions of other parts: a bounded Box, or discrete
+    envs = critics_envs(c, crew, discrete=True)  # refuses actions that have parts of other kinds
     check_critics(c)
     critics = {"critics": c.critics, "width": c.critic_width, "normalization": c.normalization, "dropout": c.dropout}
     policy = critics_network(c, envs, actor="gaussian", log_std=c.log_std, alpha=c.temperature or 1.0, **critics)
