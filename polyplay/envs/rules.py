@@ -26,7 +26,7 @@ from polyplay.envs.images import SMALLEST, is_image
 from polyplay.envs.spaces import ActionSpec, Box, Conditional, Discrete, SpaceViolation
 
 SHOWN = ("keys", "shape", "dtype")  # of an observation, and therefore of a missing one
-MOST_COMBINATIONS = 512  # of discrete parts of an action, each of which has a value of its own
+MOST_COMBINATIONS = 512  # of an action's discrete parts, at most: critics have an output for each
 ROUNDING = 4  # steps of a float that an observation may lie beyond its bounds
 IMAGE = 64  # pixels each way from which three numbers of a shape are taken for an image's
 OLD_LIMIT = "TimeLimit.truncated"  # a key of info, before gym 0.26

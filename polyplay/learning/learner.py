@@ -239,13 +239,13 @@ class Runner:
         return self(*parts.take(order, at), version)
 
     def noise_of(self, batch: Batch, version: int) -> Batch:
-        """The random numbers that the loss takes in the update of these weights, arrays."""
+        """Return the random numbers of the update of these weights, as arrays."""
         (at, drawn), self.drawn = self.drawn, (-1, {})
         return drawn if at == version else self.loss.noise(self.policy, batch, (*self.seed, version))
 
     def draw_noise(self, batch: Batch, version: int) -> None:
-        """Draw them before their time, for a batch that nobody else comes before. Not a user's, which may be made of
-        weights.
+        """Draw the random numbers of the next batch's update early. A user's loss is left out, because its numbers may
+        depend on the weights.
         """
         if self.draws and type(self.loss).__module__.startswith("polyplay."):
             self.drawn = version, self.loss.noise(self.policy, batch, (*self.seed, version))

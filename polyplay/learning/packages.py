@@ -294,7 +294,7 @@ class UpdateThread:
         self.thread: threading.Thread | None = None
 
     def add(self, call: BackgroundCall) -> int:
-        """Its number, from now on."""
+        """Take over a call, and return its number."""
         self.stop()
         self.calls.append(call)
         self._tables = [_padded(each) for each in zip(*(call.tables for call in self.calls), strict=True)]

@@ -249,8 +249,7 @@ def test_a_package_is_called_by_another_thread_on_its_own_tensors(folder):
     with pytest.raises(ValueError, match="views"):
         packages.BackgroundCall(path, given[:1], [[results[0][1][:, 0], results[0][1]]])
     before = torch.get_num_threads()
-    thread = call.thread.thread
-    assert thread is not None
+    thread: Any = call.thread.thread
     call.start(3)
     call.close()
     assert not thread.is_alive()
