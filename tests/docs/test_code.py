@@ -19,6 +19,7 @@ import ast
 import json
 import re
 import shlex
+import shutil
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -281,6 +282,8 @@ TRAINING = list(dict.fromkeys((where.partition(":")[0], line) for where, line in
 
 @pytest.mark.parametrize(("page", "line"), TRAINING, ids=[f"{page} {line}" for page, line in TRAINING])
 def test_training_that_is_shown_can_begin(page: str, line: str, planned_only: Path, capsys):
+    if "Cheetah" in line:
+        pytest.importorskip("mujoco")
     write_files(ROOT / page, planned_only)
     assert main.main([*(polyplay_words(line) or []), "--dry-run"]) == 0, f"{page}: {capsys.readouterr().err}"
     assert not (planned_only / "runs").exists()
@@ -327,6 +330,8 @@ NEW = {line: where for where, line in SAID if line not in {planned for _, planne
 
 @pytest.mark.parametrize(("line", "where"), NEW.items(), ids=[f"{where} {line}" for line, where in NEW.items()])
 def test_training_that_the_program_shows_can_begin(line: str, where: str, planned_only: Path, capsys):
+    if where.startswith("examples/"):
+        shutil.copy(ROOT / where, planned_only)  # the command is for the example's folder
     assert main.main([*(polyplay_words(line) or []), "--dry-run"]) == 0, f"{where}: {capsys.readouterr().err}"
     assert not (planned_only / "runs").exists()
 
