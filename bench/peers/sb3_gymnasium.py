@@ -18,6 +18,7 @@ from collections.abc import Callable
 from statistics import fmean
 from typing import Any
 
+import gymnasium
 import numpy as np
 import stable_baselines3
 import torch
@@ -85,13 +86,13 @@ ZOO = {"ppo": PPO, "sac": SAC, "td3": TD3, "dqn": DQN}
 
 
 class Watch(BaseCallback):
-    """The time at which the mean return of the last 100 games, or of 20 at least, first reached the target."""
+    """The time at which the mean return of the last games, or of 20 at least, first reached the target."""
 
-    def __init__(self, target: float, every: float, cap: float):
+    def __init__(self, target: float, every: float, cap: float, window: int):
         super().__init__()
         self.cap = cap  # seconds; 0: none, and it goes on after the target
         self.target, self.every, self.begun = target, every, time.monotonic()
-        self.returns = deque[float](maxlen=100)
+        self.returns = deque[float](maxlen=window)
         self.reached: float | None = None
         self.curve: list[tuple[int, float]] = []  # (steps, mean return), now and then
 
@@ -107,6 +108,21 @@ class Watch(BaseCallback):
         return not self.cap or (self.reached is None and time.monotonic() - self.begun < self.cap)
 
 
+def play_games(model: Any, world: gymnasium.Env, normalized: VecNormalize | None, starts: int) -> list[float]:
+    """The returns of 100 games by the likeliest actions."""
+    returns = []
+    for i in range(100):
+        (seen, _), total, over = world.reset(seed=starts + i), 0.0, False
+        while not over:
+            action, _ = model.predict(
+                seen if normalized is None else normalized.normalize_obs(seen), deterministic=True
+            )
+            seen, reward, ended, out_of_time, _ = world.step(action)
+            total, over = total + float(reward), ended or out_of_time
+        returns.append(total)
+    return returns
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--algo", choices=("a2c", "ppo", "dqn", "ddpg", "td3", "sac"), required=True)
@@ -115,6 +131,8 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--target", type=float, required=True)
     parser.add_argument("--cap", type=float, default=0.0, help="end after so many seconds, or at the target; no score")
+    parser.add_argument("--window", type=int, default=100, help="games of a mean")
+    parser.add_argument("--starts", type=int, help="the score is by likeliest actions, game i from seed STARTS + i")
     parser.add_argument("--threads", type=int, default=1, help="two are slower for all but the widest networks")
     parser.add_argument("--settings", choices=("defaults", "zoo"), default="defaults")
     asked = parser.parse_args()
@@ -131,7 +149,7 @@ def main() -> None:
         size = envs.action_space.shape[0]
         settings["action_noise"] = NormalActionNoise(np.zeros(size), np.full(size, deviation))
     model = getattr(stable_baselines3, asked.algo.upper())("MlpPolicy", envs, seed=asked.seed, device="cpu", **settings)
-    watch = Watch(asked.target, asked.steps / 100, asked.cap)
+    watch = Watch(asked.target, asked.steps / 100, asked.cap, asked.window)
     model.learn(asked.steps, callback=watch)
     seconds = time.monotonic() - watch.begun
     if asked.cap:
@@ -141,7 +159,10 @@ def main() -> None:
         games = VecNormalize(games, training=False, norm_reward=False)
         games.obs_rms = envs.obs_rms
     sampled = asked.algo in ("a2c", "ppo")
-    returns, _ = evaluate_policy(model, games, 100, deterministic=not sampled, return_episode_rewards=True)
+    if asked.starts is not None:
+        returns = play_games(model, gymnasium.make(asked.env), games if normalize else None, asked.starts)
+    else:
+        returns, _ = evaluate_policy(model, games, 100, deterministic=not sampled, return_episode_rewards=True)
     found = {"steps": asked.steps, "seconds": seconds, "reached": watch.reached, "curve": watch.curve}
     print(json.dumps({**found, "returns": returns}))
 

@@ -1,7 +1,8 @@
 """A policy as an ONNX file: one acting step in mode, for any number of lanes, normalisers and recurrent core inside.
 
 Inputs: `obs` (or `obs/KEY`), and what this network takes besides: `first`, `reward`, `events`, `mask`, `state/NAME`.
-Outputs: `action`, `value`, and `next/NAME`, to be given back as `state/NAME`; zeros are the state before step 0.
+Outputs: `action`, `value` if the policy has values, and `next/NAME`, to be given back as `state/NAME`; zeros are the
+state before step 0.
 The file is checked against torch before it is written; its metadata under `polyplay` says in JSON what it is.
 """
 
@@ -54,11 +55,8 @@ class ExportedStep(nn.Module):
 
 def _outputs(policy: Policy, units: ValueUnits, step: Batch, state: Batch) -> Batch:
     out, after = policy.act(step, state)
-    return {
-        "action": out["action"],
-        "value": units.in_environment(out["value"], policy.reward_scale()),
-        "next": dict(after),
-    }
+    values = {"value": units.in_environment(out["value"], policy.reward_scale())} if "value" in out else {}
+    return {"action": out["action"], **values, "next": dict(after)}
 
 
 def check_export(file: Path) -> None:
@@ -120,22 +118,22 @@ def _graph(policy: Policy, fields: dict[str, Field], units: ValueUnits) -> tuple
     """The model for any number of lanes, and its outputs. Raises UserError."""
     step = ExportedStep(copy.deepcopy(policy), list(fields), units).eval()
     values = tuple(torch.from_numpy(x) for x in tree.zeros(fields, (3,)).values())
-    names = [
-        name for name, _ in tree.leaves({"action": policy.spec()["action"], "value": 0, "next": policy.state_spec()})
-    ]
+    nested = tree.nest(dict(zip(fields, values, strict=True)))
     with _plain(step), torch.no_grad():
-        made, shapes = step(*values), (({0: torch.export.Dim("lanes")},) * len(values),)
+        outputs = tree.leaves(_outputs(step.policy, units, nested, nested.pop("state", {})))
+        names, made = zip(*outputs, strict=True)
+        shapes = (({0: torch.export.Dim("lanes")},) * len(values),)
         try:
             program = torch.export.export(step, values, dynamic_shapes=shapes, strict=False)
             done: Any = torch.onnx.export(
-                program, dynamo=True, input_names=list(fields), output_names=names, verbose=False
+                program, dynamo=True, input_names=list(fields), output_names=list(names), verbose=False
             )
         except Exception as e:
             line = " ".join(str(e).split())[:200]
             hint = "it must take any number of rows (x.shape[0], not len(x))"
             raise UserError(f"--onnx: torch cannot export this network: {type(e).__name__}: {line}; {hint}") from e
-    outputs = {name: Field(tuple(x.shape[1:]), str(x.dtype)[6:]) for name, x in zip(names, made, strict=True)}
-    return done.model_proto, outputs
+    shown = {name: Field(tuple(x.shape[1:]), str(x.dtype)[6:]) for name, x in zip(names, made, strict=True)}
+    return done.model_proto, shown
 
 
 @contextlib.contextmanager

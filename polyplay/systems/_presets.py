@@ -157,14 +157,14 @@ def _beyond_atari(c: Any) -> Any:
 
 
 def shown_images(page: Page, name: str, env: Any, **made: Any) -> dict[str, Any]:
-    """How a preset shows images, as the options of a run: what it says for this environment (`shown`), and images
+    """How a preset shows an environment, as the options of a run: what it says for this one (`shown`), and images
     larger than LARGE with a smaller side of SIDE pixels. made: as in `choose`.
     """
     if domain(env, **made) == "atari" or str(env).startswith(("toy:", "game:")):
         return {}
-    if (spec := _described(env, **made)) is None or not spec.image_leaves or spec.seats > 1:
-        return {}
     found: dict[str, Any] = dict(tuned(page).get(name, {}).get("shown", {}).get(env, {}))
+    if (spec := _described(env, **made)) is None or not spec.image_leaves or spec.seats > 1:
+        return found
     sizes = {f.shape[1:] for path, f in tree.leaves(spec.obs) if path in spec.image_leaves}
     if "size" not in found and len(sizes) == 1 and min(size := sizes.pop()) > LARGE:
         found["size"] = "x".join(str(round(n * SIDE / min(size))) for n in size)

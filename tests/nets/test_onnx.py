@@ -97,6 +97,13 @@ def test_action_values_are_exported_for_any_number_of_lanes(tmp_path: Path):
     assert set(told["inputs"]) == {"obs", "reward", "first", *state}
 
 
+@pytest.mark.parametrize("options", [{}, {"actor": "deterministic"}, {"normalization": "batch", "width": 16}])
+def test_an_actor_with_critics_is_exported_without_values(tmp_path: Path, options: dict[str, Any]):
+    told = export.export_onnx(factory.make_critics("mlp", REAL, **options), REAL, tmp_path / "p.onnx", {})
+    assert list(told["outputs"]) == ["action"]
+    assert told["outputs"]["action"]["shape"] == ["lanes", 2]
+
+
 def test_what_cannot_be_exported_is_refused_in_one_line_and_leaves_no_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):

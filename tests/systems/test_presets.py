@@ -256,6 +256,22 @@ def test_large_images_are_shown_smaller_unless_their_size_is_given(shape, given,
     assert (options.stack or 0, options.grey, options.size) == shown
 
 
+@pytest.mark.parametrize(
+    ("name", "env", "given", "skip"),
+    [
+        ("dqn", "MountainCar-v0", {}, 4),
+        ("sac", "MountainCarContinuous-v0", {}, 8),
+        ("sac", "MountainCarContinuous-v0", {"frame_skip": 1}, 1),
+        ("sac", "MountainCarContinuous-v0", {"preset": "paper"}, None),
+        ("sac", "Pendulum-v1", {}, None),
+    ],
+)
+def test_a_preset_may_repeat_actions(name, env, given, skip):
+    _, options, sources = resolved(name, env=env, **given)
+    assert options.frame_skip == skip
+    assert skip is None or sources["frame_skip"] == ("keyword" if given else "preset classic")
+
+
 def test_actions_are_clipped_only_where_that_is_asked_for_or_a_preset_s_code_does_it():
     """Its own environments by its name, or because they are of its kind; not others that are only likely to fit."""
 
