@@ -257,7 +257,7 @@ class MatchEnds:
         self.came[self.lanes[matches]] = self.ended[self.lanes[matches]] = False
 
 
-POLICY_INPUTS = ("obs", "mask", "reward", "first", "events")  # what a policy sees of a row
+POLICY_INPUTS = ("obs", "mask", "reward", "first", "events", "task")  # what a policy sees of a row
 
 
 def act_rows(
@@ -334,7 +334,8 @@ def report_faults(ctx: WorkerContext, pool: Pool, counts: bool = True) -> None:
             ctx.log("remark", pool.remarks.pop(0))
 
 
-WRITTEN = ("obs", "mask", "reward", "terminated", "truncated", "first", "events", "team_reward")  # of what a pool says
+# of what a pool says
+WRITTEN = ("obs", "mask", "reward", "terminated", "truncated", "first", "events", "task", "team_reward")
 
 
 def write_row(rows: Batch, at: Index, step: Batch, out: Batch, version: int) -> None:

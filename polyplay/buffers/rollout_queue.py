@@ -174,7 +174,7 @@ def row_spec(obs: Spec, policy: Spec, mask: Spec | None = None, team: Spec | Non
 
 def rows_of(spec: EnvSpec, policy: Spec) -> Spec:
     """The same for environments."""
-    return row_spec(spec.obs, policy, spec.mask, spec.team_fields)
+    return row_spec(spec.obs, policy, spec.mask, spec.own_fields)
 
 
 class RolloutSlots:

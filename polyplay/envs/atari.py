@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import contextlib
+import csv
 import hashlib
 import json
 import re
@@ -19,7 +20,7 @@ import gymnasium
 from polyplay.core.errors import UserError
 from polyplay.core.tree import Field
 from polyplay.envs.images import BARE, IMAGES, ImageOptions
-from polyplay.envs.pool import WRAPPERS, Envs, EnvSpec, closest_names, need, options
+from polyplay.envs.pool import WRAPPERS, Envs, EnvSpec, closest_names, need, options, task_words
 from polyplay.envs.spaces import Discrete, describe_fields
 
 # Start states of Atari games: the file that people supply for the human-starts protocol. JSON, nothing pickled.
@@ -304,9 +305,11 @@ def _id_text(name: str) -> str:
 
 
 def is_game(name: object, given: Mapping[str, object]) -> bool:
-    """Tell whether an environment of this name and these options is played by Polyplay's own Atari pipelines. A wrapper
-    and obs_type=ram take Gymnasium's environment of an id of old.
+    """Tell whether an environment of this name and these options, or each of several tasks, is played by Polyplay's own
+    Atari pipelines. A wrapper and obs_type=ram take Gymnasium's environment of an id of old.
     """
+    if words := task_words(name):
+        return all(is_game(task, given) for task, _ in words)
     if not isinstance(name, str) or name.startswith("ALE/"):
         return isinstance(name, str)
     found = OLD_ID.fullmatch(name)
@@ -379,7 +382,12 @@ def native_games() -> dict[str, str]:
         from ale_py import roms
     except ImportError as e:
         raise UserError(f"ALE games need ale-py ({e}): pip install polyplay[atari]") from None
-    return {rom.title().replace("_", ""): rom for rom in roms.get_all_rom_ids() if rom not in NO_SINGLE_PLAYER}
+    return {_title(rom): rom for rom in roms.get_all_rom_ids() if rom not in NO_SINGLE_PLAYER}
+
+
+def _title(game: str) -> str:
+    """'ms_pacman' → 'MsPacman'."""
+    return game.title().replace("_", "")
 
 
 def rom(name: str) -> str:
@@ -409,6 +417,11 @@ def actions_of(game: str, full: bool) -> tuple[str, ...]:
     return tuple(a.name for a in (ale.getLegalActionSet() if full else ale.getMinimalActionSet()))
 
 
+def fires(game: str) -> bool:
+    """Tell whether a game has the action FIRE; among all 18 there is one in every game."""
+    return "FIRE" in actions_of(game, False)
+
+
 def describe(envs: Envs) -> EnvSpec:
     """The spec of an ALE game. Raises UserError: unknown game or option, ale-py missing."""
     game, o = rom(envs.title), read_options(envs.title, envs.options)
@@ -423,7 +436,7 @@ def describe(envs: Envs) -> EnvSpec:
         "sticky": f"{o.sticky:g}",
         "actions": f"{len(actions)} ({'all' if o.full_actions else 'minimal'}): {' '.join(actions)}",
         "stack": f"{o.stack}, {STACKS[o.stack_reset]} after a reset",
-        "no-ops": _start_native(o, actions),
+        "no-ops": _start_native(o, game),
         "life loss": lives,
         "observation": f"{describe_fields(obs)} gray{_picture(o)}",
         "max frames": str(o.max_frames),
@@ -446,10 +459,10 @@ def _skip_text(o: Atari) -> str:
     return drawn + (", maximum of the last two frames" if o.maxpool else "")
 
 
-def _start_native(o: Atari, actions: tuple[str, ...]) -> str:
+def _start_native(o: Atari, game: str) -> str:
     if o.starts:
         return f"none; start states of {o.starts}"
-    fire = " with FIRE first" if o.fire_reset and "FIRE" in actions else ""
+    fire = " with FIRE first" if o.fire_reset and fires(game) else ""
     text = f"{o.noop_min}–{max(o.noop_max - 1, 0)} frames{fire}"
     return text if o.start == "noops" else f"{text}, in {o.start!r}" if "noops" in o.start else o.start or "none"
 
@@ -458,6 +471,53 @@ def _picture(o: Atari) -> str:
     """What of a picture is not ale-py's own way."""
     parts = (o.gray != "ale" and o.gray, o.crop and f"without the last {o.crop} rows", o.resize != "area" and o.resize)
     return "".join(f", {part}" for part in parts if part)
+
+
+# The scores of random play and of humans, of the 57 games of the literature: what scores are normalized by.
+#
+# atari_scores.csv: raw game scores, also published agents'; SOURCES.md beside it says where each column was read.
+
+
+TABLES = Path(__file__).parents[1] / "evaluation"
+Ends = Mapping[str, tuple[float, float]]  # by game: the scores of random play and of a human
+PINBALL = "video_pinball"
+BASELINES = {  # what they are, and what follows "random" and "human" in the table
+    "nature": ("49 games, no-op starts, Mnih et al. 2015", "_nature"),
+    "noop57": ("57 games, no-op starts, google-deepmind/dqn_zoo atari_data.py", ""),
+    "human-starts": ("57 games, human starts, Nair et al. 2015, van Hasselt et al. 2016", "_humanstarts"),
+}
+
+
+def score_rows(name: str) -> list[dict[str, str]]:
+    """Return the rows of a file of published scores."""
+    with (TABLES / name).open(encoding="utf-8", newline="") as file:
+        return list(csv.DictReader(file))
+
+
+@lru_cache(maxsize=2)
+def score_table(name: str) -> dict[str, dict[str, float]]:
+    """Return {column: {game: score}} of a file, blanks left out."""
+    rows = score_rows(name)
+    return {k: {r["game"]: float(r[k]) for r in rows if r[k]} for k in rows[0] if k != "game"}
+
+
+def baseline_scores(baselines: str) -> dict[str, tuple[float, float]]:
+    """Return {game: (random play's score, the human's)}; for video_pinball see evaluation.scores.TRAP."""
+    table, (_, suffix) = score_table("atari_scores.csv"), BASELINES[baselines]
+    low, high = dict(table[f"random{suffix}"]), table[f"human{suffix}"]
+    if baselines != "nature":
+        low[PINBALL] = 0.0
+    return {game: (low[game], high[game]) for game in high if game in low}
+
+
+def normalise(scores: Mapping[str, float], ends: Ends) -> dict[str, float]:
+    """Return {game: per cent} of the games that the baselines have: 0 is random play, 100 the human."""
+    return {g: 100.0 * (x - ends[g][0]) / (ends[g][1] - ends[g][0]) for g, x in scores.items() if g in ends}
+
+
+def atari57() -> list[str]:
+    """Return the ids of the 57 games of the literature."""
+    return [f"ALE/{_title(game)}-v5" for game in sorted(score_table("atari_scores.csv")["human"])]
 
 
 # How scores are measured, by name: what starts a game, what ends it, how many are played. docs/guides/evaluation.md.
@@ -511,7 +571,9 @@ def protocol(name: str) -> Protocol:
 
 
 def game(envs: Envs) -> str | None:
-    """The ROM's name of an Atari run: "ms_pacman"."""
+    """The ROM's name of an Atari run, of several games that of the only one that is played: "ms_pacman"."""
+    if words := task_words(envs.name):
+        return game(replace(envs, name=words[envs.only][0], only=-1)) if envs.only >= 0 else None
     return rom(envs.title) if is_game(envs.name, envs.options) else None
 
 

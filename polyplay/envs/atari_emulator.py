@@ -264,7 +264,7 @@ class AtariEnv(gymnasium.Env):
         moves = self._ale.getLegalActionSet() if o.full_actions else self._ale.getMinimalActionSet()
         own, self._moves = tuple(a.name for a in moves), [a.value for a in moves]
         self._start, self._life = script(o.start, own, title), script(o.life_start, own, title)
-        self._fire = o.fire_reset and "FIRE" in own
+        self._fire = o.fire_reset and any(a.name == "FIRE" for a in self._ale.getMinimalActionSet())
         self._still = NOOP if "NOOP" in own else self._moves[0]  # two board games have none
         self._steps = -(-o.max_frames // o.frameskip)  # of one game
         height, width = self._ale.getScreenDims()

@@ -14,7 +14,7 @@ from polyplay.envs import build, process_pool
 from polyplay.envs.atari import is_game, read_options
 from polyplay.envs.base_pool import UnitPool, units_of_turn
 from polyplay.envs.build import check_lanes
-from polyplay.envs.pool import Envs, EnvSpec, Pool
+from polyplay.envs.pool import Envs, EnvSpec, Pool, task_words
 from polyplay.envs.process_pool import ProcessPool
 from polyplay.envs.process_state import GlobalGenerators
 from polyplay.envs.shared_rows import check_groups
@@ -101,6 +101,8 @@ def _spec_of(envs: Envs) -> EnvSpec:
 
 def _own(envs: Envs) -> Any:
     """The module that has its pool; None: it is a Gymnasium environment."""
+    if task_words(envs.name):
+        return importlib.import_module("polyplay.envs.tasks")
     start = "ALE/" if is_game(envs.name, envs.options) else envs.title
     module = next((module for beginning, module in POOLS.items() if start.startswith(beginning)), None)
     return None if module is None else importlib.import_module(module)
@@ -118,7 +120,7 @@ def _describe_here(envs: Envs) -> EnvSpec:
 
 def connect(envs: Envs, seed: int, lane: int) -> Pool:
     """A pool of `envs`; `lane` is its first lane's number in the run. Raises UserError."""
-    if is_game(envs.name, envs.options):
+    if is_game(envs.name, envs.options) and not task_words(envs.name):
         if native(envs):
             return NativePool(envs, seed, lane)
     elif (own := _own(envs)) is not None:

@@ -57,6 +57,9 @@ class EnvSpec:
     Of environments with several players, each of which is a lane: `seats` of a match; the `teams` and the `kinds` of
     seats (equal: the same spaces), in order; the names of the `events` that rows count [E]; whether rows have a
     `team_reward`; scripted `bots`, "module:callable" by name, see lane.load_bot.
+
+    Of several environments in one run: the names of the `tasks`; the `order` in which lanes play them; `parts`, what
+    each shows and takes by itself.
     """
 
     obs: Spec
@@ -76,6 +79,9 @@ class EnvSpec:
     bots: Mapping[str, str] = field(default_factory=dict)
     images: tuple[str, ...] | None = None
     view: Mapping[str, Any] | None = field(default=None, compare=False)
+    tasks: tuple[str, ...] = ()
+    order: tuple[int, ...] = ()
+    parts: tuple[EnvSpec, ...] = field(default=(), compare=False)
     step_time: float = field(default=0.0, compare=False)  # seconds of a step where any process may step it; 0: unknown
 
     @property
@@ -91,10 +97,15 @@ class EnvSpec:
         return tuple(numbers[team] for team in teams)
 
     @property
-    def team_fields(self) -> Spec:
-        """The fields of a row that only some environments of several players have."""
+    def own_fields(self) -> Spec:
+        """The fields of a row that only some environments have: those of several players, and several tasks."""
         events = {"events": Field((len(self.events),), "float32")} if self.events else {}
-        return {**events, **({"team_reward": Field((), "float32")} if self.team_reward else {})}
+        task = {"task": Field((), "int64")} if self.tasks else {}
+        return {**events, **task, **({"team_reward": Field((), "float32")} if self.team_reward else {})}
+
+    def task_of(self, lane: int) -> str | None:
+        """The name of the task that a lane of the run plays; None: there is one environment."""
+        return self.tasks[self.order[lane % len(self.order)]] if self.tasks else None
 
 
 class Pool(ABC):
@@ -225,6 +236,7 @@ class Envs:
     inline: bool | None = None
     helps: bool = False  # the caller has nothing else to do while lanes step: it may step a share of them itself
     agents: int = 1  # that share the seats of matches, a group of the lanes each, see shared_rows.Seating
+    only: int = -1  # of several tasks the one that all lanes play; -1: all, in their order
 
     def __post_init__(self) -> None:
         wrapper = "--wrapper module:callable"
@@ -289,6 +301,37 @@ class Envs:
 
 
 # --------------------------------------------------------------------------------- shared helpers
+
+
+def task_words(name: object) -> list[tuple[str, int]]:
+    """The names and weights of several tasks: "ALE/Pong-v5,ALE/Breakout-v5:2", or @atari57. []: it is one environment.
+    Raises UserError.
+    """
+    if not isinstance(name, str) or not ("," in name or name.startswith("@")):
+        return []
+    found = list[tuple[str, int]]()
+    for word in filter(None, map(str.strip, name.split(","))):
+        title, colon, weight = word.rpartition(":")
+        plain, times = (title, int(weight)) if colon and weight.isdecimal() else (word, 1)
+        if plain == "@atari57":
+            from polyplay.envs.atari import atari57
+
+            found += [(game, times) for game in atari57()]
+        else:
+            found.append((plain, times))
+    names = [title for title, _ in found]
+    twice = next((title for title in names if names.count(title) > 1), "")
+    need(not twice, f"--env: {twice} given twice; write {twice}:2 to have it played in two lanes of the order")
+    unknown = next((title for title in names if title.startswith("@")), "")
+    need(not unknown, f"--env: {unknown} given, which is no list of tasks; allowed: @atari57, @FILE, @module:function")
+    need(sum(times for _, times in found) > 0, f"--env: {name} given, whose weights are 0: give one task a weight")
+    return [(title, times) for title, times in found if times]
+
+
+def task_order(words: list[tuple[str, int]]) -> tuple[int, ...]:
+    """The numbers of the tasks in the order in which lanes play them, each as often as its weight, spread evenly."""
+    places = [((k + 0.5) / times, i) for i, (_, times) in enumerate(words) for k in range(times)]
+    return tuple(i for _, i in sorted(places))
 
 
 def title_of(name: str | Factory) -> str:
@@ -499,9 +542,10 @@ def tree_space(parts: Any) -> gym.Space:
     return gym.Dict([(k, tree_space(v)) for k, v in parts.items()]) if isinstance(parts, dict) else parts
 
 
-# of an environment with several players; files of earlier versions lack it, and are read as of one player
+# of environments with several players or tasks; files of earlier versions lack it, and are read as of one of each
 _PLAYERS: Mapping[str, Callable[[Any], Any]]
 _PLAYERS = {"seats": int, "teams": tuple, "kinds": tuple, "events": tuple, "team_reward": bool, "bots": dict}
+_PLAYERS |= {"tasks": tuple, "order": tuple}
 
 
 def spec_to_json(spec: EnvSpec) -> Row:

@@ -105,7 +105,7 @@ def row_fields(spec: EnvSpec) -> Spec:
     """The fields of one lane's row."""
     mask = {} if spec.mask is None else {"mask": spec.mask}
     flags = dict.fromkeys(FLAGS, Field((), "bool"))
-    return {"obs": spec.obs, "reward": Field((), "float32"), **flags, **mask, **spec.team_fields}
+    return {"obs": spec.obs, "reward": Field((), "float32"), **flags, **mask, **spec.own_fields}
 
 
 def first_row(rows: Batch) -> Batch:

@@ -23,7 +23,7 @@ from polyplay.core import tree
 from polyplay.core.errors import EnvFailure, UserError
 from polyplay.core.tree import Batch, Tree
 from polyplay.envs import build, rules, spaces
-from polyplay.envs.atari import actions_of, read_options, rom
+from polyplay.envs.atari import actions_of, fires, read_options, rom
 from polyplay.envs.base_pool import BasePool
 from polyplay.envs.build import autoreset_mode, factory, is_vector, mask_note, one_line
 from polyplay.envs.image_view import FINAL
@@ -343,7 +343,7 @@ class NativePool(BasePool):
             frameskip=o.frameskip,
             maxpool=o.maxpool,
             noop_max=o.noop_max,
-            use_fire_reset=o.fire_reset,
+            use_fire_reset=o.fire_reset and fires(game),
             episodic_life=False,
             life_loss_info=False,
             reward_clipping=False,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import lru_cache
@@ -17,12 +16,12 @@ from polyplay.core.errors import UserError
 from polyplay.core.files import Row, is_row, read_lines, read_object
 from polyplay.core.numbers import STATISTICS, aggregate, mean_interval
 from polyplay.envs import atari
+from polyplay.envs.atari import BASELINES, PINBALL, Ends, baseline_scores, normalise, score_rows, score_table
 from polyplay.envs.pool import closest_names
 from polyplay.runs import directory as run_files
 from polyplay.runs.terminal import default_console, ruled_table
 
 Published = Mapping[str, Mapping[str, float]]  # by column and game
-Ends = Mapping[str, tuple[float, float]]  # by game: the scores of random play and of a human
 
 # Published Atari scores: 57 games, one column per agent and protocol, and the three sets of baselines, kept apart.
 #
@@ -31,14 +30,7 @@ Ends = Mapping[str, tuple[float, float]]  # by game: the scores of random play a
 # atari_papers.csv: who published a column, by the beginning of its name, the longest that fits.
 
 
-TABLES = Path(__file__).parent
-PINBALL = "video_pinball"
 FIVE_MINUTES = ("dqn_noop", "gorila_noop", "ddqn_5min_noop")
-BASELINES = {  # scores of random play and of a human: what they are, and what follows "random" and "human" in the table
-    "nature": ("49 games, no-op starts, Mnih et al. 2015", "_nature"),
-    "noop57": ("57 games, no-op starts, google-deepmind/dqn_zoo atari_data.py", ""),
-    "human-starts": ("57 games, human starts, Nair et al. 2015, van Hasselt et al. 2016", "_humanstarts"),
-}
 TRAP = (
     "video_pinball: the raw tables say random play scores 16,256.9 (no-op) or 20,452 (human starts), newer ones 0; all "
     "published 57-game aggregates only come out with 0, so that is taken here"
@@ -48,20 +40,8 @@ TRAP = (
 @lru_cache(maxsize=1)
 def columns() -> Mapping[str, Mapping[str, float]]:
     """Every published agent's scores, by game: the ROM's name."""
-    agents = {k: v for k, v in _table("atari_scores.csv").items() if not k.startswith(("random", "human"))}
-    return agents | {f"dopamine_{k}_sticky": v for k, v in _table("dopamine_sticky_final.csv").items()}
-
-
-def _rows(name: str) -> list[dict[str, str]]:
-    with (TABLES / name).open(encoding="utf-8", newline="") as file:
-        return list(csv.DictReader(file))
-
-
-@lru_cache(maxsize=2)
-def _table(name: str) -> dict[str, dict[str, float]]:
-    """{column: {game: score}} of a file, blanks left out."""
-    rows = _rows(name)
-    return {k: {r["game"]: float(r[k]) for r in rows if r[k]} for k in rows[0] if k != "game"}
+    agents = {k: v for k, v in score_table("atari_scores.csv").items() if not k.startswith(("random", "human"))}
+    return agents | {f"dopamine_{k}_sticky": v for k, v in score_table("dopamine_sticky_final.csv").items()}
 
 
 def protocol_of(column: str) -> str:
@@ -74,7 +54,7 @@ def protocol_of(column: str) -> str:
 
 
 def source_of(column: str) -> str:
-    papers = {row["column"]: row["source"] for row in _rows("atari_papers.csv")}
+    papers = {row["column"]: row["source"] for row in score_rows("atari_papers.csv")}
     return papers[max((name for name in papers if column.startswith(name)), key=len)]
 
 
@@ -85,20 +65,6 @@ def column(name: str) -> Mapping[str, float]:
         hint = closest_names(name, known)
         raise UserError(f"--published: {name!r} given{hint}; `polyplay scores` lists all {len(known)}")
     return known[name]
-
-
-def baseline_scores(baselines: str) -> dict[str, tuple[float, float]]:
-    """{game: (random play's score, the human's)}; see TRAP."""
-    table, (_, suffix) = _table("atari_scores.csv"), BASELINES[baselines]
-    low, high = dict(table[f"random{suffix}"]), table[f"human{suffix}"]
-    if baselines != "nature":
-        low[PINBALL] = 0.0
-    return {game: (low[game], high[game]) for game in high if game in low}
-
-
-def normalise(scores: Mapping[str, float], ends: Ends) -> dict[str, float]:
-    """{game: per cent} of those games that the baselines have: 0 is random play, 100 the human."""
-    return {g: 100.0 * (x - ends[g][0]) / (ends[g][1] - ends[g][0]) for g, x in scores.items() if g in ends}
 
 
 # The scores of runs: their evaluations, each a file of its own, and the returns of their training.

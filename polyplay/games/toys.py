@@ -335,7 +335,7 @@ def _try(game: Toy, spec: EnvSpec) -> None:
     if not isinstance(found, tuple) or len(found) != len(parts):
         raise _refused(game.step, type(found).__name__, f"a tuple: {', '.join(parts)}")
     _fit(game.step, found[0], saved, (n,))
-    _fit(game.step, dict(zip(flags, found[1:], strict=True)) if alone else found[1], flags | spec.team_fields, lead)
+    _fit(game.step, dict(zip(flags, found[1:], strict=True)) if alone else found[1], flags | spec.own_fields, lead)
 
 
 def _called(method: Callable[..., Any], *given: Any) -> Any:

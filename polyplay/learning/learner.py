@@ -86,7 +86,9 @@ class DeviceCollator(Collator):
 # Several passes over one batch in minibatches, as PPO makes them: which rows when, and when to stop.
 
 
-COLUMNS = ("obs", "action", "mask", "first", "reward", "events", "terminated", "logp", "value", "latent_noise")
+COLUMNS = (
+    *("obs", "action", "mask", "first", "reward", "events", "task", "terminated", "logp", "value", "latent_noise"),
+)
 
 
 @dataclass(frozen=True)

@@ -217,7 +217,17 @@ def wire_system(page: Page, settings: Settings, crew: Crew) -> System:
         raise UserError(f"memory: there is too little for {' '.join(changed) or 'these settings'}: lower it") from None
     if not isinstance(wired, System):
         raise UserError(f"SYSTEM: build of {page.name} answers {type(wired).__name__}, but it must be a System")
+    _check_lanes(crew)
     return wired if crew.loss is None or wired.spec is None else replace(wired, spec=crew.learner.spec)
+
+
+def _check_lanes(crew: Crew) -> None:
+    """Raises UserError: of several tasks one would have more lanes than its weight says."""
+    for role in crew.roles:
+        if role.envs is not None and (n := len(role.envs.spec.order)) and (lanes := role.n * role.envs.lanes) % n:
+            workers = f" of {role.n} workers (role {role.name})" if role.n > 1 else ""
+            many = f"{lanes} lanes{workers} given for {n} lanes of the tasks of --env"
+            raise UserError(f"--lanes: {many}; allowed: a multiple of {n} in all")
 
 
 @contextlib.contextmanager

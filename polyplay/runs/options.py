@@ -20,10 +20,12 @@ from pathlib import Path
 from typing import Any, Literal, NoReturn, TypeVar
 
 from polyplay.buffers.league import League
+from polyplay.core import user_modules
 from polyplay.core.errors import Count, Fraction, Seconds, Seed, UserError, Whole, Width
 from polyplay.core.files import Row
 from polyplay.core.worker import HyperparameterSchedule, SchedulePoint
 from polyplay.envs.images import read_image_options
+from polyplay.envs.pool import need
 from polyplay.runs import flags
 from polyplay.runs.directory import SHAPE, check_shape, check_trust
 from polyplay.runs.flags import flag
@@ -381,8 +383,10 @@ def _choose(page: Page, given: Mapping[str, object], source: str, file: OptionFi
     """
     types = flags.option_types(page.Config, RunOptions)
     written = file.checked(types, given) if file else {}
+    written, given = _listed(written), _listed(given)
     _check_length({**written, **given})
     name, base = _preset(page, {**written, **given})
+    base = _presets.with_lanes_for_tasks(base, {**written, **given})
     base, wishes = _presets.with_fastest(base, serial=bool({**written, **given}.get("serial")))
     wishes |= _shown(page, name, base, {**written, **given})
     plain, options = page.Config(), replace_known(RunOptions(preset=name), wishes)
@@ -401,6 +405,25 @@ def _choose(page: Page, given: Mapping[str, object], source: str, file: OptionFi
     if options.hidden or options.activation:
         settings = _with_layers(settings, options)
     return settings, options, sources
+
+
+def _listed(given: Mapping[str, object]) -> Mapping[str, object]:
+    """The same with a list of tasks for `--env @FILE` or `@module:function`. Raises UserError."""
+    env = given.get("env")
+    if not isinstance(env, str) or not env.startswith("@") or "," in env or env == "@atari57":
+        return given
+    allowed = "@atari57, @FILE of an environment per line, or @module:function that returns a list"
+    if ":" in env and not Path(env[1:]).exists():
+        found = user_modules.find(env[1:], "--env", allowed)()
+        need(isinstance(found, list | tuple), f"--env: {env} returned {type(found).__name__}; allowed: a list of names")
+        words = [str(word) for word in found]
+    else:
+        try:
+            words = Path(env[1:]).read_text("utf-8").split()
+        except (OSError, UnicodeDecodeError) as e:
+            raise UserError(f"--env: cannot read {env[1:]}: {e}; allowed: {allowed}") from None
+    need(len(words) > 1, f"--env: {env} has {len(words)} tasks; allowed: two or more; of one, write its name")
+    return {**given, "env": ",".join(words)}
 
 
 def _with_layers(settings: Settings, options: RunOptions) -> Settings:

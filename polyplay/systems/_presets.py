@@ -21,7 +21,7 @@ from polyplay.core import tree
 from polyplay.core.errors import UserError
 from polyplay.core.machine import cores
 from polyplay.envs.atari import is_game
-from polyplay.envs.pool import WRAPPERS, Envs, EnvSpec
+from polyplay.envs.pool import WRAPPERS, Envs, EnvSpec, task_order, task_words
 from polyplay.envs.spaces import Discrete
 from polyplay.population.rules import Evolution, Prior, parse_prior
 from polyplay.population.trainer import PopulationPlan
@@ -169,6 +169,18 @@ def shown_images(page: Page, name: str, env: Any, **made: Any) -> dict[str, Any]
     if "size" not in found and len(sizes) == 1 and min(size := sizes.pop()) > LARGE:
         found["size"] = "x".join(str(round(n * SIDE / min(size))) for n in size)
     return found
+
+
+def with_lanes_for_tasks(c: Any, given: Mapping[str, object]) -> Any:
+    """A preset's configuration with lanes, and trajectories of a batch, for every task of a list, unless they are
+    given.
+    """
+    n, known = len(task_order(task_words(given.get("env", c.env)))), vars(c)
+    if n == 0 or "lanes" not in known or "lanes" in given:
+        return c
+    lanes = -(-known["lanes"] // n) * n
+    queued = {"slots", "batch"} <= known.keys() - given.keys()  # actors fill slots; a batch is so many of their lanes
+    return replace(c, lanes=lanes, **({"batch": -(-c.batch // lanes) * lanes} if queued else {}))
 
 
 def with_fastest(c: Any, serial: bool) -> tuple[Any, dict[str, Any]]:

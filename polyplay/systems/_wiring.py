@@ -15,7 +15,7 @@ from polyplay.core.machine import cores
 from polyplay.envs import Envs, rules, spaces
 from polyplay.envs.atari import atari_preset, current_id, id_options, is_game
 from polyplay.envs.make import whole_matches
-from polyplay.envs.pool import WRAPPERS, need
+from polyplay.envs.pool import WRAPPERS, need, task_words
 from polyplay.games.boards import Game
 from polyplay.learning import LearnerSpec
 from polyplay.learning.unreal import task_costs
@@ -68,6 +68,7 @@ def atari_options(c: Any, life_loss: str = "auto", pipeline: str = "", **made: A
     if colon and how != (pipeline or how):
         raise UserError(f"--atari: {c.atari} given, but here each environment is a process of its own: use :{pipeline}")
     how = how or pipeline
+    options |= {"full_actions": True} if task_words(c.env) else {}  # an action is the same button in every game
     cut = {} if life_loss == "auto" else {"life_loss": life_loss}
     return {**options, **cut, **({"pipeline": how} if how else {})}
 

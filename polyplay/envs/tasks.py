@@ -1,0 +1,222 @@
+"""Several environments in one run: lane l of the run plays task order[l mod len(order)], wherever the lane is.
+
+An ordinary pool per task and group steps lanes; their rows are joined. Observations are equal, or vectors, which are
+padded with zeros. Discrete actions are as many as the largest task has; a mask hides those that a task lacks.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from functools import reduce
+from typing import Any
+
+import numpy as np
+
+from polyplay.core import tree
+from polyplay.core.errors import UserError
+from polyplay.core.tree import Batch, Field, Spec, Tree
+from polyplay.envs.atari import is_game
+from polyplay.envs.base_pool import BasePool
+from polyplay.envs.pool import Envs, EnvSpec, Lanes, Pool, need, task_order, task_words
+from polyplay.envs.spaces import ActionSpec, Discrete, describe_actions, describe_fields
+
+OPENERS = 16  # threads that open the pools of Atari games
+SHOWN = 6  # names of tasks in a text; of more, their number
+SAME = ("game", "id", "actions", "environment", "no-ops")  # texts of an environment that tasks may differ in
+
+
+def short_title(names: tuple[str, ...]) -> str:
+    """The tasks in a word or two."""
+    return ", ".join(names) if len(names) <= SHOWN else f"{len(names)} tasks"
+
+
+def describe(envs: Envs) -> EnvSpec:
+    """What a lane of several tasks shows and takes. Raises UserError: they can't be joined, or one is unknown."""
+    words = task_words(envs.title)
+    names, order = tuple(name for name, _ in words), task_order(words)
+    how = "--env: several tasks need lanes that step in turn"
+    need(envs.fixed, f"{how}; this system serves each environment as soon as it is ready: use impala, ppo or a2c")
+    parts = tuple(one_task(envs, name).spec for name in names)
+    for name, part in zip(names, parts, strict=True):
+        _check(name, part, names[0], parts[0])
+    obs, (action, mask) = _joined_observations(names, parts), _joined_actions(names, parts)
+    alike = {k: v for k, v in parts[0].describe.items() if all(p.describe.get(k) == v for p in parts) or k in SAME}
+    played = [f"{name} ×{order.count(i)}" if order.count(i) > 1 else name for i, name in enumerate(names)]
+    text = {k: v for k, v in alike.items() if k not in SAME} | {"environment": envs.title, "tasks": ", ".join(played)}
+    text |= {"observation": describe_fields(obs), "actions": describe_actions(action)}
+    same = all(p.obs == parts[0].obs for p in parts)
+    like = {"images": parts[0].images, "view": parts[0].view, "classes": parts[0].classes} if same else {}
+    like |= {"spaces": parts[0].spaces} if same and all(p.action == parts[0].action for p in parts) else {}
+    times = [part.step_time for part in parts]
+    step_time = sum(times) / len(times) if all(times) else 0.0
+    several = {"tasks": names, "order": order, "parts": parts, "step_time": step_time}
+    return EnvSpec(obs, action, parts[0].frames_per_step, text, mask=mask, **like, **several)
+
+
+def one_task(envs: Envs, name: str, **changes: Any) -> Envs:
+    """The environments of one task by itself."""
+    return replace(envs, name=name, groups=1, at_once=0, only=-1, **changes)
+
+
+def _check(name: str, part: EnvSpec, first: str, other: EnvSpec) -> None:
+    """Raises UserError: the task doesn't go with the first one."""
+    both = f"--env: {name} given beside {first}"
+    need(part.seats == 1, f"--env: {name} given among several tasks, but it has {part.seats} players; allowed: one")
+    need(not part.vector, f"--env: {name} given among several tasks, but it makes vector environments; use single ones")
+    kinds = [type(p.action).__name__ for p in (part, other)]
+    need(kinds[0] == kinds[1], f"{both}: actions are {describe_actions(part.action)} and {_actions(other.action)}")
+    frames = part.frames_per_step, other.frames_per_step
+    need(frames[0] == frames[1], f"{both}: a step has {frames[0]} and {frames[1]} frames; --frame-skip sets one number")
+
+
+def _actions(action: ActionSpec) -> str:
+    return f"{describe_actions(action)}; allowed: the same kind in all tasks"
+
+
+def _joined_observations(names: tuple[str, ...], parts: tuple[EnvSpec, ...]) -> Spec:
+    """The observations of all, vectors padded to the longest. Raises UserError: they can't be joined."""
+    odd = next((i for i, part in enumerate(parts) if part.obs != parts[0].obs), None)
+    if odd is None:
+        return parts[0].obs
+    fields = [part.obs for part in parts if isinstance(part.obs, Field) and len(part.obs.shape) == 1]
+    plain = len(fields) == len(parts) and not any(part.classes for part in parts)
+    given = f"{names[0]} shows {describe_fields(parts[0].obs)}, {names[odd]} {describe_fields(parts[odd].obs)}"
+    need(plain, f"--env: {given}; allowed among several tasks: the same (images: see --size, --stack), or vectors")
+    kind = reduce(np.promote_types, [np.dtype(field.dtype) for field in fields])
+    return Field((max(field.shape[0] for field in fields),), kind.name)
+
+
+def _joined_actions(names: tuple[str, ...], parts: tuple[EnvSpec, ...]) -> tuple[ActionSpec, Spec | None]:
+    """The actions of all, and the mask. Raises UserError: they can't be joined."""
+    first, masks = parts[0].action, [part.mask for part in parts]
+    if all(part.action == first for part in parts) and all(mask == masks[0] for mask in masks):
+        return first, masks[0]
+    if not all(isinstance(part.action, Discrete) for part in parts):
+        odd = next(i for i, part in enumerate(parts) if part.action != first or part.mask != masks[0])
+        given = f"{names[odd]} takes {describe_actions(parts[odd].action)}, {names[0]} {describe_actions(first)}"
+        raise UserError(f"--env: {given}; allowed among several tasks: the same, or one Discrete each")
+    most = max(part.action.n for part in parts if isinstance(part.action, Discrete))
+    return Discrete(most), Field((most,), "bool")
+
+
+def connect(envs: Envs, seed: int, lane: int) -> TaskPool:
+    """See make.connect."""
+    return TaskPool(envs, seed, lane)
+
+
+class TaskPool(BasePool):
+    """A pool for each task and group, which are asked in turn. Lanes of a pool have seeds of their own in the run."""
+
+    def __init__(self, envs: Envs, seed: int, lane: int):
+        super().__init__(envs)
+        spec, order = self.spec, np.array(self.spec.order if envs.only < 0 else [envs.only])
+        task = order[(lane + np.arange(envs.lanes)) % len(order)]
+        self._rows["task"][:] = task
+        described = spec.parts or tuple(one_task(envs, name).spec for name in spec.tasks)
+        if spec.mask is not None:
+            for i, k in enumerate(task.tolist()):
+                tree.map(lambda x, i=i, k=k: x[i, : described[k].action.n].fill(True), self._rows["mask"])
+        self._lanes, jobs = list[list[np.ndarray]](), list[tuple[Envs, int]]()  # of each group by task; of each pool
+        threads, begun = max(1, envs.workers // len({*task.tolist()})), lane
+        for group in self._groups_of_lanes:
+            here = task[group]
+            self._lanes.append([np.flatnonzero(here == k) for k in np.unique(here)])
+            for k, own in zip(np.unique(here).tolist(), self._lanes[-1], strict=True):
+                part = one_task(envs, spec.tasks[k], lanes=len(own), workers=threads, helps=False)
+                part.__dict__["spec"] = described[k]
+                jobs.append((part, begun))
+                begun += len(own)
+        self._of_group, self._got, self._waiting = list[list[Pool]](), 0, None
+        self._open_pools(jobs, seed)
+
+    def _open_pools(self, jobs: list[tuple[Envs, int]], seed: int) -> None:
+        """Open a pool per task and group: of Atari games in several threads, which takes a tenth of the time."""
+        games = all(is_game(part.name, part.options) for part, _ in jobs)
+        made = list[Pool]()
+        try:
+            if games and len(jobs) > 1:
+                with ThreadPoolExecutor(min(OPENERS, len(jobs), 4 * (os.cpu_count() or 1))) as threads:
+                    waiting = [threads.submit(part.open, seed, begun) for part, begun in jobs]
+                made = [job.result() for job in waiting]
+            else:
+                for part, begun in jobs:
+                    made.append(part.open(seed, begun))
+        except BaseException:
+            for pool in made:
+                pool.close()
+            raise
+        pools = iter(made)
+        self._of_group = [[next(pools) for _ in lanes] for lanes in self._lanes]
+
+    def _pools(self) -> Iterator[Pool]:
+        for group in self._of_group:
+            yield from group
+
+    @property
+    def restarts(self) -> int:  # type: ignore[override]
+        """See Pool."""
+        return sum(pool.restarts for pool in self._pools())
+
+    def recv(self, timeout: float | None = None) -> tuple[Lanes, Batch]:
+        """See Pool."""
+        if self._waiting is None:
+            self._waiting = super().recv()
+        lanes, rows = self._waiting
+        group = lanes.start // self._width
+        own = list(zip(self._of_group[group], self._lanes[group], strict=True))
+        for pool, at in own[self._got :]:  # a TimeoutError leaves what came
+            _, found = pool.recv(timeout)
+            self._take_over(pool, rows, at, found)
+            self._got += 1
+        self._got, self._waiting = 0, None
+        return lanes, rows
+
+    def _take_over(self, pool: Pool, rows: Batch, at: np.ndarray, found: Batch) -> None:
+        """Write the rows of a pool's lanes into the group's, and take its reports."""
+        for key, value in found.items():
+            into = rows[key]
+            if key in ("obs", "mask") and isinstance(value, np.ndarray) and value.shape[1:] != into.shape[1:]:
+                into[at, : value.shape[1]] = value
+            else:
+                tree.write(into, at, value)
+        for reports, theirs in ((self.faults, pool.faults), (self.remarks, pool.remarks)):
+            reports += theirs
+            theirs.clear()
+
+    def _step(self, numbers: np.ndarray, action: Tree) -> None:
+        group = int(numbers[0]) // self._width
+        for pool, at in zip(self._of_group[group], self._lanes[group], strict=True):
+            pool.send(slice(0, pool.lanes), tree.at(action, at))
+
+    def picture(self, lane: int) -> tuple[np.ndarray, float] | None:
+        """See Pool."""
+        group, place = divmod(lane, self._width)
+        for pool, at in zip(self._of_group[group], self._lanes[group], strict=True):
+            if place in at:
+                return pool.picture(int(np.searchsorted(at, place)))
+        return None
+
+    def state(self) -> Batch | None:
+        """See Pool."""
+        parts = Batch()
+        for i, pool in enumerate(self._pools()):
+            if (found := pool.state()) is None:
+                self.unsaved = pool.unsaved
+                return None
+            parts[str(i)] = found
+        return {"parts": parts, **tree.map(np.copy, self._arrays)}
+
+    def load(self, state: Batch) -> None:
+        """See Pool."""
+        for i, pool in enumerate(self._pools()):
+            pool.load(state["parts"][str(i)])
+        tree.write(self._arrays, ..., {name: state[name] for name in self._arrays})
+
+    def close(self) -> None:
+        """See Pool."""
+        super().close()
+        for pool in self._pools():
+            pool.close()
