@@ -301,6 +301,8 @@ class EpisodeCounter:
         begun, games = _count(self.ret, self.length, self.ended, self.over, lanes, *row)
         if agent < 0:
             return 0, 0
+        if "task" in step:
+            ctx.counters.task_steps(step["task"][~step["first"]])
         for i in lanes[step["over"]].tolist() if games else ():
             ctx.counters.episode(self.ret[i], self.length[i], lane + i, agent)
         return len(lanes) - begun, games

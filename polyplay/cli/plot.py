@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import cycle
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
@@ -17,6 +17,7 @@ from polyplay.cli.arguments import parse_words
 from polyplay.core.errors import Count, UserError
 from polyplay.core.files import Row
 from polyplay.core.numbers import mean_interval, trailing_means
+from polyplay.envs.pool import task_order, task_words
 from polyplay.runs import directory as run_files
 from polyplay.runs.terminal import short_count
 
@@ -39,6 +40,7 @@ class Curve:
     settings: Row
     across: dict[str, np.ndarray]
     returns: np.ndarray
+    task: bool = False  # env is one of the run's tasks, and across counts its part of the run's frames and steps
 
 
 def find_runs(place: Path) -> list[Path]:
@@ -63,7 +65,7 @@ def read_curves(place: Path, games: int = WINDOW) -> list[Curve]:
     found, missing = list[Curve](), list[UserError]()
     for run in find_runs(place):
         try:
-            found.append(read_curve(run, games))
+            found += read_task_curves(run, games) or [read_curve(run, games)]
         except UserError as e:
             missing.append(e)
     if not found:
@@ -95,6 +97,26 @@ def read_curve(run: Path, games: int = WINDOW) -> Curve:
     kept, settings = thin(across["frames"], POINTS), config["config"]
     across = {name: x[kept] for name, x in across.items()}
     return Curve(config["system"], str(settings.get("env", "")), settings, across, returns[kept])
+
+
+def read_task_curves(run: Path, games: int = WINDOW) -> list[Curve]:
+    """A curve for each task of a run that plays several, over the task's part of the run's frames. []: it has one."""
+    config = run_files.read_config(run) if (run / "config.json").exists() else {"config": {}}
+    words, found = task_words(config["config"].get("env")), list[Curve]()
+    rows = run_files.current_rows(run / GAMES, "episodic_return", "steps") if words else []
+    order = task_order(words)
+    for number, (name, _) in enumerate(words):
+        own, share = [row for row in rows if row.get("task") == name], order.count(number) / len(order)
+        if not own:
+            continue
+        returns = trailing_means(np.array([row["episodic_return"] for row in own], float), games)
+        across = {k: share * np.array([row[k] for row in own], float) for k in ("frames", "steps")}
+        seconds = np.array([row["wall_seconds"] for row in own], float)
+        across |= {"wall_seconds": seconds, "minutes": seconds / 60, "hours": seconds / 3600}
+        kept, settings = thin(across["frames"], POINTS), config["config"]
+        across = {k: x[kept] for k, x in across.items()}
+        found.append(Curve(config["system"], name, settings, across, returns[kept], True))
+    return found
 
 
 def thin(x: np.ndarray, most: int) -> np.ndarray:
@@ -156,6 +178,7 @@ COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#0
 INK, FAINT = "#333333", "#e4e4e4"
 PICTURES = (".png", ".svg", ".pdf")
 ACROSS = {"frames": "frames", "steps": "agent steps", "minutes": "minutes of wall time", "hours": "hours of wall time"}
+COLUMNS = 3  # of small multiples
 LINE = 0.18  # inches of a line of the legend, below the panels
 
 
@@ -226,8 +249,10 @@ def draw_curves(runs: Sequence[Path], options: PlotOptions | None = None) -> Fig
     options = options or PlotOptions()
     if not runs:
         raise UserError("plot takes the directory of at least one run, none given: polyplay plot RUN … --out FILE")
-    figure = blank_figure("plot", 4)
     by_run = [read_curves(Path(run), options.games) for run in runs]
+    if any(curve.task for found in by_run for curve in found):
+        return _draw_tasks(by_run, options)
+    figure = blank_figure("plot", 4)
     envs = {curve.env for found in by_run for curve in found}
     title = options.title or (envs.pop() if len(envs) == 1 else "")
     axes = ["frames", "minutes"] if options.x is None else [options.x]
@@ -244,7 +269,39 @@ def draw_curves(runs: Sequence[Path], options: PlotOptions | None = None) -> Fig
     return figure
 
 
-def _labelled(by_run: Sequence[Sequence[Curve]], labels: Sequence[str]) -> list[list[Curve]]:
+def _draw_tasks(by_run: Sequence[Sequence[Curve]], options: PlotOptions) -> Figure:
+    """Small multiples: a panel for each task, with the curves of all runs that play it, over its own frames."""
+    found = [curve for of in _labelled(by_run, options.label, keep_env=True) for curve in of]
+    tasks, axis = list(dict.fromkeys(curve.env for curve in found)), options.x or "frames"
+    wide = min(COLUMNS, len(tasks))
+    high = -(-len(tasks) // wide)
+    figure = blank_figure("plot", 0.6 + 2.2 * high)
+    panels = figure.subplots(high, wide, squeeze=False).ravel()
+    heads = [replace(pool[0], env="") for pool in pools_of(found)]
+    names = names_of([[head] for head in heads])
+    colours = dict(zip(dict.fromkeys(names), cycle(COLOURS), strict=False))
+    what = f"{ACROSS[axis]} of the game" if axis != "hours" else ACROSS[axis]
+    for i, (task, panel) in enumerate(zip(tasks, panels, strict=False)):
+        for name, group in zip(names, pools_of(found), strict=True):
+            if own := [curve for curve in group if curve.env == task]:
+                _draw(panel, axis, name, colours[name], own, options.pool)
+        across, up = what if i + wide >= len(tasks) else "", "" if i % wide else f"return, last {options.games} games"
+        dress(panel, across, task.removeprefix("ALE/"), up, counts=axis != "hours")
+    for panel in panels[len(tasks) :]:
+        panel.set_axis_off()
+    figure.suptitle(options.title or "", x=0.02, ha="left", color=INK, fontsize=11)
+    shown = dict[str, Any]()
+    for panel in panels[: len(tasks)]:
+        handles, labels = panel.get_legend_handles_labels()
+        shown |= dict(zip(labels, handles, strict=True))
+    figure.set_figheight(figure.get_figheight() + LINE * len(shown))
+    figure.legend(shown.values(), shown.keys(), loc="outside lower left", fontsize=8, frameon=False, labelcolor=INK)
+    return figure
+
+
+def _labelled(
+    by_run: Sequence[Sequence[Curve]], labels: Sequence[str], keep_env: bool = False
+) -> list[list[Curve]]:
     """The curves of each RUN with its label in place of their settings. Raises UserError: not one for each."""
     if not labels:
         return [list(found) for found in by_run]
@@ -252,7 +309,10 @@ def _labelled(by_run: Sequence[Sequence[Curve]], labels: Sequence[str]) -> list[
         allowed = f"allowed: one for each RUN, without commas: --label {' '.join(['NAME'] * len(by_run))}"
         raise UserError(f"--label: {' '.join(labels)} given, {allowed}")
     named = zip(labels, by_run, strict=True)
-    return [[replace(curve, label=label, env="", settings={}) for curve in found] for label, found in named]
+    return [
+        [replace(curve, label=label, env=curve.env if keep_env else "", settings={}) for curve in found]
+        for label, found in named
+    ]
 
 
 def blank_figure(what: str, height: float) -> Figure:

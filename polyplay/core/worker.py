@@ -94,7 +94,7 @@ class WorkerCounters:
 
     def __init__(self, counters: Counters, i: int):
         self.values, self.lags, self.sizes = counters.values[i], counters.lags[i], counters.sizes[i]
-        self.games, self.metrics = counters.games[i], counters.metrics[i]
+        self.games, self.metrics, self.tasks = counters.games[i], counters.metrics[i], counters.tasks[i]
         self._at, self._names = counters.columns, counters.names
 
     def timed(self, column: str) -> Timed:
@@ -136,6 +136,10 @@ class WorkerCounters:
         self.games[int(self.values[at]) % EPISODES] = (ret, length, lane, agent, time.time())
         self.values[at] += 1
 
+    def task_steps(self, tasks: np.ndarray) -> None:
+        """Count an agent step of each of these tasks, by their numbers."""
+        self.tasks += np.bincount(tasks, minlength=len(self.tasks))
+
     def losses(self, metrics: dict[str, float]) -> None:
         for name, value in metrics.items():
             if name in self._names:
@@ -155,9 +159,10 @@ class Counters(SharedObject):
     sizes = shared_array(np.int64, lambda c: (c.workers, SIZES))
     games = shared_array(np.float64, lambda c: (c.workers, EPISODES, len(EPISODE)))
     metrics = shared_array(np.float64, lambda c: (c.workers, len(c.names), 2))
+    tasks = shared_array(np.int64, lambda c: (c.workers, c.number))  # agent steps of each of several tasks
 
-    def __init__(self, workers: int, metrics: tuple[str, ...] = ()):
-        self.workers = workers
+    def __init__(self, workers: int, metrics: tuple[str, ...] = (), tasks: int = 0):
+        self.workers, self.number = workers, tasks
         self.columns = {name: i for i, name in enumerate(COLUMNS)}
         self.names = {name: i for i, name in enumerate(metrics)}
         super().__init__()
@@ -179,7 +184,8 @@ class CounterFlow(Cells):
     every = COUNTING
 
     def __init__(self, counters: Counters, row: int):
-        cells = [counters.values[row], counters.lags[row], counters.sizes[row], counters.metrics[row]]
+        parts = counters.values, counters.lags, counters.sizes, counters.metrics, counters.tasks
+        cells = [part[row] for part in parts]
         self._stamps, self._saved, episodes = (counters.columns[name] for name in ("stamps", "saved", "episodes"))
         games, counted = counters.games[row], lambda cells: cells[0][episodes]
         super().__init__(End("row", row), [MAIN], cells, log=[games], counted=counted)

@@ -25,12 +25,7 @@ from polyplay.envs.spaces import ActionSpec, Discrete, describe_actions, describ
 
 OPENERS = 16  # threads that open the pools of Atari games
 SHOWN = 6  # names of tasks in a text; of more, their number
-SAME = ("game", "id", "actions", "environment", "no-ops")  # texts of an environment that tasks may differ in
-
-
-def short_title(names: tuple[str, ...]) -> str:
-    """The tasks in a word or two."""
-    return ", ".join(names) if len(names) <= SHOWN else f"{len(names)} tasks"
+OWN = ("game", "id", "actions", "environment")  # texts that are of one environment
 
 
 def describe(envs: Envs) -> EnvSpec:
@@ -43,17 +38,26 @@ def describe(envs: Envs) -> EnvSpec:
     for name, part in zip(names, parts, strict=True):
         _check(name, part, names[0], parts[0])
     obs, (action, mask) = _joined_observations(names, parts), _joined_actions(names, parts)
-    alike = {k: v for k, v in parts[0].describe.items() if all(p.describe.get(k) == v for p in parts) or k in SAME}
+    alike = {k: v for k, v in parts[0].describe.items() if all(p.describe.get(k) == v for p in parts)}
     played = [f"{name} ×{order.count(i)}" if order.count(i) > 1 else name for i, name in enumerate(names)]
-    text = {k: v for k, v in alike.items() if k not in SAME} | {"environment": envs.title, "tasks": ", ".join(played)}
+    shown = ", ".join(played) if len(names) <= SHOWN else f"{len(names)}, {played[0]} … {played[-1]}"
+    text = {k: v for k, v in alike.items() if k not in OWN} | {"environment": envs.title, "tasks": shown}
     text |= {"observation": describe_fields(obs), "actions": describe_actions(action)}
-    same = all(p.obs == parts[0].obs for p in parts)
-    like = {"images": parts[0].images, "view": parts[0].view, "classes": parts[0].classes} if same else {}
-    like |= {"spaces": parts[0].spaces} if same and all(p.action == parts[0].action for p in parts) else {}
-    times = [part.step_time for part in parts]
-    step_time = sum(times) / len(times) if all(times) else 0.0
-    several = {"tasks": names, "order": order, "parts": parts, "step_time": step_time}
-    return EnvSpec(obs, action, parts[0].frames_per_step, text, mask=mask, **like, **several)
+    times, equal = [part.step_time for part in parts], all(part.obs == parts[0].obs for part in parts)
+    like = parts[0] if equal else EnvSpec(obs, action)
+    return replace(
+        like,
+        obs=obs,
+        action=action,
+        mask=mask,
+        describe=text,
+        frames_per_step=parts[0].frames_per_step,
+        tasks=names,
+        order=order,
+        parts=parts,
+        spaces=like.spaces if action == parts[0].action else None,
+        step_time=sum(times) / len(times) if all(times) else 0.0,
+    )
 
 
 def one_task(envs: Envs, name: str, **changes: Any) -> Envs:
@@ -116,9 +120,10 @@ class TaskPool(BasePool):
         task = order[(lane + np.arange(envs.lanes)) % len(order)]
         self._rows["task"][:] = task
         described = spec.parts or tuple(one_task(envs, name).spec for name in spec.tasks)
-        if spec.mask is not None:
-            for i, k in enumerate(task.tolist()):
-                tree.map(lambda x, i=i, k=k: x[i, : described[k].action.n].fill(True), self._rows["mask"])
+        for i, k in enumerate(task.tolist()):
+            action = described[k].action
+            if spec.mask is not None and described[k].mask is None and isinstance(action, Discrete):
+                self._rows["mask"][i, : action.n] = True
         self._lanes, jobs = list[list[np.ndarray]](), list[tuple[Envs, int]]()  # of each group by task; of each pool
         threads, begun = max(1, envs.workers // len({*task.tolist()})), lane
         for group in self._groups_of_lanes:
@@ -129,7 +134,8 @@ class TaskPool(BasePool):
                 part.__dict__["spec"] = described[k]
                 jobs.append((part, begun))
                 begun += len(own)
-        self._of_group, self._got, self._waiting = list[list[Pool]](), 0, None
+        self._of_group, self._got = list[list[Pool]](), 0
+        self._waiting: tuple[slice, Batch] | None = None  # what recv is about to give, of which pools gave a part
         self._open_pools(jobs, seed)
 
     def _open_pools(self, jobs: list[tuple[Envs, int]], seed: int) -> None:
@@ -163,7 +169,9 @@ class TaskPool(BasePool):
     def recv(self, timeout: float | None = None) -> tuple[Lanes, Batch]:
         """See Pool."""
         if self._waiting is None:
-            self._waiting = super().recv()
+            lanes, rows = super().recv()
+            assert isinstance(lanes, slice)
+            self._waiting = lanes, rows
         lanes, rows = self._waiting
         group = lanes.start // self._width
         own = list(zip(self._of_group[group], self._lanes[group], strict=True))

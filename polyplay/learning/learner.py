@@ -179,7 +179,10 @@ def run_epochs(
     first pass; every update's lag is its own.
     """
     policy, loss, passes = learner.policy, learner.spec.loss, learner.spec.passes
-    parts = Minibatches(batch, state, loss.prepare(batch, policy.reward_scale()), version, loss.whole)
+    targets = loss.prepare(batch, policy.reward_scale())
+    if "target" in targets:
+        policy.observe_targets(targets["target"], batch)
+    parts = Minibatches(batch, state, targets, version, loss.whole)
     learnt, order = int(parts.valid.sum()), shuffled_order(parts.places, passes, seed)
     watch = passes.target_kl > 0.0
     for k, part in enumerate(order):
@@ -227,7 +230,7 @@ class Runner:
         """The same, of a batch that has its random numbers."""
         policy: Any = self.policy
         if tape is not None:
-            policy = SimpleNamespace(unroll=partial(policy.unroll, tape=tape))
+            policy = SimpleNamespace(unroll=partial(policy.unroll, tape=tape), observe_targets=policy.observe_targets)
         scored = self.loss(policy, self.target, batch, state, self.hyper)
         if not self.checked:
             check_output(self.loss, scored)
@@ -551,6 +554,8 @@ class Learner:
         total = None if norm is not None and self.spec.passes and not (learnt or observe) else self.sums(learnt, kl)
         if norm is None:
             norm, total = yield from self.update.apply(rate, cast("Sums", total))
+        if self.policy.settles:
+            self.policy.settle()
         loss = float(scored.loss)
         if not (math.isfinite(loss) and math.isfinite(norm)):
             raise NotFinite(save_batch(self, rows, loss, norm))

@@ -230,12 +230,13 @@ def metrics_of(measure: Measure) -> Mapping[str, Tensor]:
 
 class LossOutput(NamedTuple):
     """A scalar to minimize, detached scalars to report, and, of a batch from a replay, new priorities [B]. A runner may
-    give both as numbers.
+    give both as numbers. targets: of values [T, B], where the network normalizes by them.
     """
 
     loss: Tensor
     metrics: Mapping[str, Tensor]
     priority: Tensor | None = None
+    targets: Tensor | None = None
 
 
 @cache
@@ -368,7 +369,7 @@ class ActorCriticLoss(Loss, ABC):
 
     def __call__(self, policy: Any, target: Any, batch: Batch, state: Batch, hyper: Hyper) -> LossOutput:
         rows = tree.at(batch, slice(-1)) if self.recalls else batch
-        return self.score(policy.unroll(rows, state), batch, hyper)
+        return observed(policy, self.score(policy.unroll(rows, state), batch, hyper), batch)
 
     @abstractmethod
     def score(self, out: Batch, batch: Batch, hyper: Hyper) -> LossOutput:
@@ -409,7 +410,8 @@ class ActorCriticLoss(Loss, ABC):
     ) -> LossOutput:
         """Add up the terms policy_loss, value_loss and entropy over valid transitions [T, B].
 
-        out, acted: what the network says, and said while acting, [T, B] or [T+1, B]; made: without gradient; reach: the
+        out, acted: what the network says, and said while acting, [T, B] or [T+1, B]; with `value_scale` advantages and
+        errors of values are in its units (Hessel et al. 2019, equation 6). made: without gradient; reach: the
         ratio of both is clipped to 1 ± it (PPO), None: there is no ratio; log_rho: metrics tell of ratios π/μ, and how
         many of them are beyond `bound`.
         """
@@ -420,10 +422,13 @@ class ActorCriticLoss(Loss, ABC):
         # 0 where it is not valid, and at least of the targets' precision: outputs in bfloat16 are summed in float32
         logp, value, entropy = torch.where(valid, heads, zero).unbind()
         advantage, target, acted_logp = (torch.where(valid, x, zero) for x in (*made, _rows(acted["logp"], len(valid))))
+        unit = torch.where(valid, _rows(out["value_scale"], len(valid)), 1.0) if "value_scale" in out else None
+        advantage = advantage if unit is None else advantage / unit
         if self.normalize_advantage:
             centred = torch.where(valid, advantage - advantage.sum() / count, zero)
             advantage = centred / ((centred.square().sum() / count).sqrt() + 1e-8)
-        descent, squared = -advantage, (target - value).square()
+        error = target - value if unit is None else (target - value) / unit
+        descent, squared = -advantage, error.square()
         if reach is None:
             surrogate = descent * logp
         else:
@@ -431,8 +436,10 @@ class ActorCriticLoss(Loss, ABC):
             surrogate = torch.maximum(descent * ratio, descent * ratio.clamp(1.0 - reach, 1.0 + reach))
         if self.value_clip and reach is not None:
             before = torch.where(valid, _rows(acted["value"], len(valid)), zero)
-            near = before + (value - before).clamp(-reach, reach)
-            squared = torch.maximum(squared, (target - near).square())
+            moved = (value - before) if unit is None else (value - before) / unit
+            moved = moved.clamp(-reach, reach) if unit is None else moved.clamp(-reach, reach) * unit
+            error = target - (before + moved)
+            squared = torch.maximum(squared, (error if unit is None else error / unit).square())
         means = torch.stack((surrogate, squared, entropy)).sum((1, 2)) / count
         (policy_loss, value_loss, spread), half = means.unbind(), 0.5 if self.value_half else 1.0
         loss = policy_loss + self.value_cost * half * value_loss
@@ -454,7 +461,14 @@ class ActorCriticLoss(Loss, ABC):
                 yield "rho_mean", masked_mean(rho, valid)
                 yield "rho_clipped", masked_mean((rho > bound).to(rho.dtype), valid)
 
-        return LossOutput(loss, metrics_of(measure))
+        return LossOutput(loss, metrics_of(measure), targets=None if unit is None else made[1])
+
+
+def observed(policy: Any, scored: LossOutput, batch: Batch) -> LossOutput:
+    """What was scored, after the policy's statistics have learnt from its targets."""
+    if scored.targets is not None:
+        policy.observe_targets(scored.targets, batch)
+    return scored
 
 
 def _rows(x: Tensor, n: int) -> Tensor:
@@ -574,7 +588,8 @@ class PPO(ActorCriticLoss):
         check_shapes(len({x.shape for x in rows.values()}) == 1, "all must be one shape", **rows)
         reach = self.clip_range * (hyper["remaining"] if self.anneal_clip else 1.0)
         made = batch["advantage"], batch["target"]
-        return self.sum_terms(out, batch, batch["valid"], made, hyper["entropy_cost"], reach)
+        scored = self.sum_terms(out, batch, batch["valid"], made, hyper["entropy_cost"], reach)
+        return scored._replace(targets=None)  # statistics learn from a rollout's once, before the passes
 
 
 @dataclass(frozen=True)

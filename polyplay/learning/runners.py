@@ -131,7 +131,7 @@ class CompiledRunner(Runner):
         self.pads = isinstance(own, ActorCriticLoss) and type(own).__module__.startswith("polyplay.")
         # whether another thread may compute an update while this one acts: where there is a core for it, and a clock
         # decides anyway which updates are compiled
-        fits = self.steps and not run.policy.observes and not self.captures
+        fits = self.steps and not (run.policy.observes or run.policy.settles or self.captures)
         self.beside = fits and cores() > 1 and learner.ctx.control.compile == "auto"
         self.begun: BackgroundCall | None = None
         self.thread: UpdateThread | None = None  # of all calls

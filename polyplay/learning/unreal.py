@@ -326,7 +326,7 @@ class WithAuxiliary(Loss):
 
     def __call__(self, policy: Any, target: Any, batch: Batch, state: Batch, hyper: Hyper) -> LossOutput:
         rows = tree.at(batch, slice(-1)) if self.recalls else batch
-        return self.score(policy.unroll(rows, state), batch, hyper)
+        return losses.observed(policy, self.score(policy.unroll(rows, state), batch, hyper), batch)
 
     def score(self, out: Batch, batch: Batch, hyper: Hyper) -> LossOutput:
         """Score the outputs of a network for rows [T+1, B]."""
@@ -343,7 +343,7 @@ class WithAuxiliary(Loss):
             total = total * count
         loss = scored.loss + total
         metrics = {**scored.metrics, **{name: x.detach() for name, x in found.items()}, "loss": loss.detach()}
-        return LossOutput(loss, metrics, scored.priority)
+        return LossOutput(loss, metrics, scored.priority, scored.targets)
 
     def _share(self, name: str, count: Tensor, batch: Batch, summed: bool) -> Tensor | float:
         """Examples of a term for each transition, so often its mean counts."""

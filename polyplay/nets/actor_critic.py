@@ -43,6 +43,7 @@ from polyplay.nets.layers import (
     tracing,
 )
 from polyplay.nets.policy import Normalize, Policy, ReturnScale, Torso, is_pixels
+from polyplay.nets.popart import TaskValues, task_axis
 from polyplay.nets.recurrent import Core, Latent, Temporal, kl_terms
 
 # Rewards of an agent's own: weights on what happens in the game, which evolution tunes (Jaderberg et al. 2019).
@@ -340,6 +341,8 @@ class ActorCritic(TorsoPolicy):
     learns the size of returns; `unroll` then gives what to multiply rewards with. rewards: of events, which then take
     the reward's place everywhere. width: of a hidden layer of the policy and one of the value; 0: none.
 
+    values: which of the value head's outputs is a row's, and their units; None: there is one, as it is.
+
     With a temporal core rows have `latent_noise`, and `unroll` gives the KL divergences of recurrent.kl_terms.
     """
 
@@ -358,9 +361,11 @@ class ActorCritic(TorsoPolicy):
         rewards: EventRewards | None = None,
         width: int = 0,
         auxiliary: AuxiliaryHeads | None = None,
+        values: TaskValues | None = None,
     ):
         super().__init__()
         self.inputs, self.returns, self.rewards, self.auxiliary = inputs, returns, rewards, auxiliary
+        self.values, self.settles = values, values is not None
         self.observes = inputs is not None
         self.tuned = tuple(part for part in (core, rewards) if isinstance(part, Temporal | EventRewards))
         self.torso, self.head, self.core, self.previous = torso, head, core, previous
@@ -386,7 +391,7 @@ class ActorCritic(TorsoPolicy):
             if pointer
             else Linear.along(head.axis(), acting)
         )
-        self.value = Linear.along(axis("value", 1, fixed=True), valued)
+        self.value = Linear.along(task_axis(values.tasks if values else ()), valued)
         initialise(self.hidden, init)
         initialise(self.actions, init, 0.01)
         initialise(self.value, init, 1.0)
@@ -420,7 +425,7 @@ class ActorCritic(TorsoPolicy):
         obs, n = self._tiled(step["obs"])
         features = self._features(torso, obs)
         x, after, _ = self._behind_core(features, rows, state, drawn)
-        params, value = self._heads(x, step.get("mask"), features, n)
+        params, value = self._heads(x, step, features, n)
         action = self.head.mode(params) if noise is None else self.head.sample(params, noise)
         if self.previous:
             after["action"] = action
@@ -433,18 +438,22 @@ class ActorCritic(TorsoPolicy):
         """Rows [T+1, B] of obs, reward, first, action, mask where there is one, and the state before row 0, under the
         present weights.
 
-        → {"logp", "value", "entropy"} [T+1, B] for batch["action"], with `returns` also "reward_scale" [].
+        → {"logp", "value", "entropy"} [T+1, B] for batch["action"], with `returns` also "reward_scale" [], with PopArt
+        "value_scale" [T+1, B], the unit of each value.
         `tape`: of acting in these rows with these weights.
         """
         batch = batch if self.rewards is None else self.rewarded(batch)
-        rows = {k: tree.map(lambda x: x.flatten(0, 1), batch[k]) for k in ("obs", "action", "mask") if k in batch}
+        taken = ("obs", "action", "mask", "task")
+        rows = {k: tree.map(lambda x: x.flatten(0, 1), batch[k]) for k in taken if k in batch}
         torso = self.torso if tape is None else partial(self.torso.recall, tape=tape)
         obs, n = self._tiled(rows["obs"])
         features = self._features(torso, obs)
         x, _, latent = self._behind_core(features, batch, state, batch.get("latent_noise"))
-        params, value = self._heads(x, rows.get("mask"), features, n)
+        params, value = self._heads(x, rows, features, n)
         logp, entropy = self.head.logp(params, rows["action"]), self.head.entropy(params)
         out = {"logp": logp, "value": value, "entropy": entropy}
+        if self.values is not None and (scale := self.values.scale_of(rows.get("task"), value)) is not None:
+            out["value_scale"] = scale
         out = {k: v.unflatten(0, batch["first"].shape) for k, v in out.items()}
         out |= {} if latent is None else kl_terms(latent)
         out |= {} if self.auxiliary is None else self._auxiliary_outputs(self.auxiliary, x, batch)
@@ -461,6 +470,17 @@ class ActorCritic(TorsoPolicy):
             self.inputs.observe(batch["obs"])
         if self.returns is not None:
             self.returns.observe(self.rewarded(batch)["reward"], batch["first"])
+
+    def observe_targets(self, target: Tensor, batch: Batch) -> None:
+        """See Policy.observe_targets."""
+        if self.values is not None:
+            task = batch["task"][: len(target)] if "task" in batch else None
+            self.values.observe(target, task, ~batch["first"][1:])
+
+    def settle(self) -> None:
+        """See Policy.settle."""
+        if self.values is not None:
+            self.values.settle(self.value)
 
     def _auxiliary_outputs(self, heads: AuxiliaryHeads, x: Tensor, batch: Batch) -> Batch:
         """What losses of auxiliary tasks take, from features behind the core [(T+1) · B, features]. Of reward
@@ -479,7 +499,7 @@ class ActorCritic(TorsoPolicy):
             replayed = batch["replayed"]
             features = self._features(self.torso, tree.map(lambda x: x.flatten(0, 1), replayed["obs"]))
             y, _, _ = self._behind_core(features, replayed, replayed["state"], replayed.get("latent_noise"))
-            _, value = self._heads(y, None, features, len(y))
+            _, value = self._heads(y, {}, features, len(y))
             out["replayed_value"] = value.unflatten(0, replayed["first"].shape)
         return out
 
@@ -497,17 +517,19 @@ class ActorCritic(TorsoPolicy):
         more = spare_rows(n) if alone and self.value.exact and x.device.type == "cpu" else 0
         return tree.map(lambda x: F.pad(x, (0, 0) * (x.dim() - 1) + (0, more)), obs) if more else obs, n
 
-    def _heads(self, x: Tensor, mask: Tree, features: Tensor, n: int) -> tuple[Tensor, Tensor]:
-        """The head's numbers, those of illegal actions out of the game, and values, of the first n rows [N]. features:
-        with the units'.
+    def _heads(self, x: Tensor, rows: Batch, features: Tensor, n: int) -> tuple[Tensor, Tensor]:
+        """The head's numbers, those of illegal actions out of the game, and values, of the first n rows [N]. rows:
+        their mask and task, where they have them; features: with the units'.
         """
         acting, valued = (x, x) if self.split is None else x.split([self.split, x.shape[1] - self.split], 1)
         if self.hidden:
             acting, valued = F.relu(self.hidden[0](acting)), F.relu(self.hidden[1](valued))
         params = self.actions(acting, features[:, -self.units :]) if self.units else self.actions(acting)
-        value: Tensor = self.value(valued).squeeze(1)
-        if n < value.shape[0]:
-            params, value = params[:n], value[:n]
+        outputs: Tensor = self.value(valued)
+        if n < outputs.shape[0]:
+            params, outputs = params[:n], outputs[:n]
+        value = outputs.squeeze(1) if self.values is None else self.values(outputs, rows.get("task"))
+        mask = rows.get("mask")
         return params if mask is None else self.head.masked(params, mask), value
 
 

@@ -33,6 +33,7 @@ from polyplay.nets.critics import CategoricalActor, CriticActions, CriticsNetwor
 from polyplay.nets.device import set_precision
 from polyplay.nets.layers import CentredImages, Linear, SignedImages, outline, outlines
 from polyplay.nets.policy import BOUND, Normalize, Policy, PolicyFactory, ReturnScale, Torso
+from polyplay.nets.popart import PopArt, TaskValues
 from polyplay.nets.q_network import VARIANTS, DPGNetwork, QHead, QNetwork
 from polyplay.nets.torsos import MLP, FiveTorso, Flat, FTWTorso, SeparateMLPs
 
@@ -64,6 +65,7 @@ def make(
     bound: float = BOUND,
     actions: str = "scale",
     deviation: float = 1.0,
+    value: str = "plain",
     **options: Any,
 ) -> Policy:
     """A policy for `spec`'s observations and actions. Weights come from torch's global generator alone.
@@ -75,15 +77,16 @@ def make(
     learnt, for losses that scale rewards; guard: how the logarithm of a probability is kept from −∞, see
     action_heads; real numbers beside such actions are left as they are; actions: of bounded real ones −1 … 1 is their
     range (scale), or they are as drawn and pools clip them (clip); deviation: theirs at first. rewards: names of
-    events; width, auxiliary: see ActorCritic. options: the network's own (hidden, activation, …). Raises UserError.
+    events; width, auxiliary: see ActorCritic. value: plain, heads (an output for each task), or popart (these
+    normalized, see nets.popart). options: the network's own (hidden, activation, …). Raises UserError.
     """
-    _check_choices(core=core, inputs=inputs, actions=actions, guard=guard)
+    _check_choices(core=core, inputs=inputs, actions=actions, guard=guard, value=value)
     title, build, init = _resolve(name, spec, init)
     torso = _made(build, title, spec, options)
     if isinstance(torso, Policy):
         asked = {"--core": core != "none", "--previous": previous, "--inputs": inputs != "raw"}
         asked |= {"--reward scale": returns is not None, "--auxiliary": bool(auxiliary)}
-        asked |= {f"--correction {guard}": guard != "none"}
+        asked |= {f"--correction {guard}": guard != "none", f"--value {value}": value != "plain"}
         if width or rewards:  # the system's own, which nobody can leave out
             raise UserError(WHOLE.format(title, "here a torso is needed"))
         if others := ", ".join(name for name, given in asked.items() if given):
@@ -99,11 +102,16 @@ def make(
     size, own = None if returns is None else ReturnScale(returns), EventRewards(rewards) if rewards else None
     sizes = (behind if middle is None else middle.features), torso.core_features
     heads = AuxiliaryHeads(auxiliary, sizes, spec) if auxiliary else None
-    given = _inputs(inputs, spec, torso, bound), size, own, width, heads
+    if heads is not None and heads.value and value != "plain":
+        raise UserError(f"--value: {value} given with --auxiliary value, whose rows name no task; leave one out")
+    values = None if value == "plain" else VALUES[value](spec.tasks)
+    given = _inputs(inputs, spec, torso, bound), size, own, width, heads, values
     return ActorCritic(torso, head, middle, previous, init, *given)
 
 
+VALUES = {"heads": TaskValues, "popart": PopArt}
 CHOICES = {
+    "value": ("plain", *VALUES),
     "core": ("none", "lstm", "gru", "temporal"), "inputs": ("raw", "centre", "signed", "normalize"),
     "actions": ("scale", "clip"), "guard": ("none", "max", "plus"),
     "noisy": ("none", *VARIANTS), "bias": ("each", "shared", "none"),

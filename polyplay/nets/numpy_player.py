@@ -25,6 +25,7 @@ from polyplay.nets.actor_critic import ActorCritic, TorsoPolicy
 from polyplay.nets.critics import LOG_STD, CriticsNetwork, GaussianActor
 from polyplay.nets.layers import FlatLeaves, Linear
 from polyplay.nets.policy import LEAST, TINY, Normalize, Player, Policy, RunningMoments
+from polyplay.nets.popart import PopArt
 from polyplay.nets.q_network import DPGNetwork, QHead, QNetwork, epsilon_greedy_loop, support
 from polyplay.nets.recurrent import Core, GRUCell, LSTMCell
 from polyplay.nets.torsos import MLP, Flat, SeparateMLPs
@@ -398,6 +399,7 @@ class _ActorCriticPlayer(_NetworkPlayer):
         if type(policy.head) not in HEADS:
             raise _Unknown
         self.choose = HEADS[type(policy.head)](policy.head)
+        self.units = (_array(policy.values.shift), _array(policy.values.scale)) if type(policy.values) is PopArt else ()
         acting, valued = ([layer, nn.ReLU()] for layer in policy.hidden) if policy.hidden else ([], [])
         self.acting, self.valued = _stack([*acting, policy.actions]), _stack([*valued, policy.value])
         self.torso = _stack(own.layers)
@@ -411,7 +413,12 @@ class _ActorCriticPlayer(_NetworkPlayer):
         if mask is not None:
             params = np.where(mask, params, np.float32(NEVER))
         action, logp = self.choose(params, step.get("noise"))
-        return {"action": action, "logp": logp, "value": value[:, 0]}
+        task = step.get("task", 0) if value.shape[1] > 1 else 0
+        value = value[np.arange(len(value)), task]
+        if self.units:
+            shift, scale = self.units
+            value = value * scale[task] + shift[task]
+        return {"action": action, "logp": logp, "value": value}
 
 
 class _ValuePlayer(_NetworkPlayer):

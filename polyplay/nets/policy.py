@@ -68,6 +68,7 @@ class Policy(nn.Module, Player):
     # parts with a method apply_hyperparameters(values), which takes over what a run's hyperparameters, by name, say
     tuned: tuple[Any, ...] = ()
     observes: bool = False  # whether `observe` learns from observations: it is then called before a replay has them
+    settles: bool = False  # whether `settle` changes weights
 
     def spec(self) -> Spec:
         """Fields per lane of what `act` puts out: "action" as the environment takes it, and what losses ask for."""
@@ -95,6 +96,12 @@ class Policy(nn.Module, Player):
 
     def observe(self, batch: Batch) -> None:
         """Learn running statistics, which are floating buffers, from rows [T+1, B, …] once they were learnt from."""
+
+    def observe_targets(self, target: Tensor, batch: Batch) -> None:
+        """Learn running statistics from the targets [T, B] of values, and the rows [T+1, B] that they are of."""
+
+    def settle(self) -> None:
+        """After an update, have the weights fit to the statistics. What the network says stays."""
 
     def rewarded(self, rows: Batch) -> Batch:
         """The rows with the agent's own reward, where it is made of what happens in them."""

@@ -26,6 +26,7 @@ from polyplay.buffers.league import League
 from polyplay.core.files import Row
 from polyplay.core.machine import cores
 from polyplay.core.worker import COLUMNS, EPISODES, Counters
+from polyplay.envs.pool import EnvSpec
 from polyplay.runs.reporter import KINDS, Reporter
 
 if TYPE_CHECKING:
@@ -130,12 +131,18 @@ class CrewMetrics:
                 warn("games ended faster than they could be counted: reports lack some")
             games += [self.counters.games[row, i % EPISODES] for i in range(first, count)]
             self.reported[row] = count
-        several, found = any(role.agents for role in self.crew.roles), list[Row]()
+        several, found, spec = any(role.agents for role in self.crew.roles), list[Row](), self.spec
         at = {"frames": self.frames, "steps": self.steps}
         for return_, length, lane, agent, _ in sorted(games, key=lambda game: float(game[-1])):
             game = {**at, "episodic_return": float(return_), "episodic_length": int(length), "lane": int(lane)}
-            found.append({**game, **({"agent": int(agent)} if several else {})})
+            task = {"task": spec.task_of(int(lane))} if spec is not None and spec.tasks else {}
+            found.append({**game, **task, **({"agent": int(agent)} if several else {})})
         reporter.episode(*found)
+
+    @property
+    def spec(self) -> EnvSpec | None:
+        """What the run's lanes show and take; None: no worker acts in environments."""
+        return next((role.envs.spec for role in self.crew.roles if role.envs is not None), None)
 
     def read(self) -> tuple[Row, dict[str, float]]:
         """A report's numbers; and what learners report, means since the last time."""
@@ -157,6 +164,7 @@ class CrewMetrics:
             "sps": ratio(made, passed, 1),
             "lag_mean": ratio(lag_sum, lags, 4),
             "lag_max": lag_max if lags else None,
+            **self._tasks(),
             **({"agent_elo": elo} if elo else {}),
             **({"hosts": hosts} if hosts else {}),
             **self._times(),
@@ -168,6 +176,11 @@ class CrewMetrics:
         sums = self.counters.metrics.sum(0)
         new, self.losses = sums - self.losses, sums
         return row, {name: float(new[i, 0] / new[i, 1]) for name, i in self.counters.names.items() if new[i, 1] > 0}
+
+    def _tasks(self) -> Row:
+        """Agent steps of each of several tasks, since the run was begun or resumed."""
+        steps, spec = self.counters.tasks.sum(0).tolist(), self.spec
+        return {"task_steps": dict(zip(spec.tasks, steps, strict=True))} if spec is not None and steps else {}
 
     def _times(self) -> Metrics:
         """Sets `roles`; returns the fractions over all workers."""

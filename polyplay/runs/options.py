@@ -382,8 +382,8 @@ def _choose(page: Page, given: Mapping[str, object], source: str, file: OptionFi
     differs from the defaults. A value of the file that was a default there, and is one here, stays one.
     """
     types = flags.option_types(page.Config, RunOptions)
-    written = file.checked(types, given) if file else {}
-    written, given = _listed(written), _listed(given)
+    written = dict(_listed(file.checked(types, given))) if file else {}
+    given = _listed(given)
     _check_length({**written, **given})
     name, base = _preset(page, {**written, **given})
     base = _presets.with_lanes_for_tasks(base, {**written, **given})

@@ -23,6 +23,8 @@ from typing import Any
 from polyplay.core.errors import UserError
 from polyplay.core.files import AppendFile, JsonLines, LogWrites, Row, read_lines, to_plain, write_json
 from polyplay.core.machine import now
+from polyplay.core.numbers import aggregate
+from polyplay.envs.atari import baseline_scores, is_game, rom
 from polyplay.runs.directory import GAME, METRICS, read_config
 from polyplay.runs.options import RunOptions
 
@@ -172,7 +174,49 @@ class WandbLogger:
 
 
 WINDOW = 100  # full games the means are over
+FEWEST = 10  # games of each of several tasks, before a mean over them counts
+REPS = 200  # of the bootstrap of a report's intervals
 TOTALS = ("frames", "steps", "updates")
+
+
+class TaskReturns:
+    """The returns of the last games of each task, human-normalized where all tasks are Atari games of the literature.
+
+    A human-normalized score is in per cent: 0 is random play's, 100 the human's.
+    """
+
+    def __init__(self, names: tuple[str, ...]):
+        self.returns = {name: deque[float](maxlen=WINDOW) for name in names}
+        games = {name: rom(name) for name in names if is_game(name, {})}
+        ends = baseline_scores("noop57") if games else {}
+        known = len(games) == len(names) and all(game in ends for game in games.values())
+        self.ends = {name: ends[game] for name, game in games.items()} if known else {}
+
+    def means(self) -> dict[str, float | None]:
+        """The mean return of each task's last games."""
+        return {name: _mean(returns) for name, returns in self.returns.items()}
+
+    def scores(self) -> dict[str, list[float]]:
+        """The human-normalized returns of each task; of other tasks the returns."""
+        if not self.ends:
+            return {name: list(returns) for name, returns in self.returns.items()}
+        return {
+            name: [100.0 * (x - low) / (high - low) for x in self.returns[name]]
+            for name, (low, high) in self.ends.items()
+        }
+
+    def score(self) -> float | None:
+        """The mean over tasks of their mean score; None: one has too few games."""
+        found = [math.fsum(x) / len(x) for x in self.scores().values() if len(x) >= FEWEST]
+        return math.fsum(found) / len(found) if found and len(found) == len(self.returns) else None
+
+    def row(self) -> Row:
+        """What a report has of them; the intervals are of the games."""
+        found: Row = {"task_return_means": self.means()}
+        if self.ends and self.score() is not None:
+            estimates = aggregate(self.scores(), reps=REPS)
+            found["human_normalized"] = {name: [e.value, e.low, e.high] for name, e in estimates.items()}
+        return found
 
 
 class Reporter:
@@ -182,7 +226,8 @@ class Reporter:
     report). Games ended after it do not count: they are played again. wall_seconds goes on from the last line written.
     A full disk costs the reports that do not fit, never the run; `warn` is called once per file.
 
-    To read at any time: episodes, return_mean, return_best (the best mean over 100 games), wall_seconds.
+    To read at any time: episodes, return_mean, return_best (the best mean over 100 games), wall_seconds. tasks: their
+    names, of several; the mean return is then the mean over tasks of their scores (TaskReturns).
     """
 
     def __init__(
@@ -192,8 +237,10 @@ class Reporter:
         start: Mapping[str, float] | None = None,
         warn: Callable[[str], None] = lambda text: None,
         clock: Callable[[], float] = time.monotonic,
+        tasks: tuple[str, ...] = (),
     ) -> None:
         options = options or RunOptions()
+        self.tasks = TaskReturns(tasks) if tasks else None
         self.directory, self.clock, self.writes = Path(directory), clock, LogWrites(warn)
         self.files = {name: JsonLines(self.directory / f"{name}.jsonl") for name in ("metrics", "episodes")}
         self.style, self.log_episodes, self.closed = options.metrics_style, options.log_episodes, False
@@ -231,8 +278,8 @@ class Reporter:
 
     @property
     def return_mean(self) -> float | None:
-        """Mean return of the last 100 finished full games; None before the first."""
-        return _mean(self.returns)
+        """Mean return of the last 100 finished full games; None before the first. Of several tasks the mean score."""
+        return _mean(self.returns) if self.tasks is None else self.tasks.score()
 
     def _means(self) -> Row:
         """How many games were finished, and means of the last 100, also of each agent of several."""
@@ -242,6 +289,7 @@ class Reporter:
             "episodic_return_mean": self.return_mean,
             "episodic_length_mean": _mean(self.lengths),
             **({"agent_return_means": agents} if agents else {}),
+            **(self.tasks.row() if self.tasks is not None else {}),
         }
 
     def reached(self, target: float) -> bool:
@@ -336,6 +384,8 @@ class Reporter:
             self.agents.setdefault(game["agent"], deque(maxlen=WINDOW)).append(game["episodic_return"])
         self.returns.append(game["episodic_return"])
         self.lengths.append(game["episodic_length"])
+        if self.tasks is not None and game.get("task") in self.tasks.returns:
+            self.tasks.returns[game["task"]].append(game["episodic_return"])
         mean = self.return_mean
         if len(self.returns) == WINDOW and mean is not None:
             self.return_best = mean if self.return_best is None else max(self.return_best, mean)

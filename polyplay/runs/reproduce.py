@@ -133,7 +133,7 @@ def reproduce(directory: Path, updates: int | None = None, trust: bool = False) 
     source.order = lambda c, turn: [r.actor for batch in logs[c].batches[turn // source.n :][:1] for r in batch]
     history = WeightHistory(logs, per_batch)
     control = RunControl(trace=True, compile=compiles(options.compile, options.serial, options.trace))
-    counters = Counters(queue.producers + learning.n, wired.metrics)
+    counters = Counters(queue.producers + learning.n, wired.metrics, len(wired.envs.spec.tasks))
     ctx = WorkerContext("", 0, 1, 0, options.seed, counters, control, precision=crew.precision, patience=0.0)
     with contextlib.ExitStack() as stack:
         scratch = Path(stack.enter_context(tempfile.TemporaryDirectory()))

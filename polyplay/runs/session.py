@@ -475,7 +475,7 @@ class Session(Supervisor):
         keep, games = self.options.keep, setup.counters.get("games", {})
         start = {**before, "frames": setup.frames_per_step * before["steps"], "episodes": sum(games.values())}
         start["wall_seconds"] = setup.counters.get("wall_seconds", 0.0)
-        self.reporter = Reporter(self.directory, self.options, start, self._warn)
+        self.reporter = Reporter(self.directory, self.options, start, self._warn, tasks=setup.wired.envs.spec.tasks)
         self.checkpoints = CheckpointCompleter(self.directory, self.metrics, self.reporter, keep, self._warn, games)
         self.callbacks = Callbacks(setup.callbacks, self.directory, self._finish)
         self.reporter.listen = self.callbacks.add

@@ -345,12 +345,27 @@ class Terminal:
 def _returns(row: Row, best: float | None, width: int = 0) -> list[str]:
     """Of one agent its mean return, and the best so far; of several whose is which, of many the extremes."""
     means, elo = row.get("agent_return_means"), row.get("agent_elo") or {}
+    if (tasks := row.get("task_return_means")) is not None:
+        return _task_returns(tasks, row.get("human_normalized"))
     if means is None:
         return [f"return {_number(row['episodic_return_mean']):>{width}}", f"best {_number(best):>{width}}"]
     there = sorted((k for k in means if means[k] is not None), key=lambda k: means[k])
     shown = list(means) if len(means) <= FEW else [there[0], there[-1]] if there else []
     rated = {k: f" (Elo {elo[k]:,.0f})" if k in elo else "" for k in shown}
     return ["return " + ", ".join(f"agent {k} {_number(means[k])}{rated[k]}" for k in shown)]
+
+
+def _task_returns(means: Mapping[str, float | None], normalized: Mapping[str, Any] | None) -> list[str]:
+    """Of a few tasks the mean return of each, of many how many have one; and the human-normalized scores."""
+    there = [name for name, mean in means.items() if mean is not None]
+    if normalized is not None:
+        parts = [f"{name} {x:.1f} % ({low:.1f} … {high:.1f})" for name, (x, low, high) in normalized.items()]
+        shown = f"human-normalized {', '.join(parts)}"
+    elif len(means) <= FEW:
+        shown = "return " + ", ".join(f"{name.removeprefix('ALE/')} {_number(means[name])}" for name in means)
+    else:
+        shown = f"return: {len(there)} of {len(means)} tasks have one"
+    return [shown]
 
 
 CELLS = 20  # of a bar

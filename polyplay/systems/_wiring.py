@@ -44,6 +44,13 @@ class PolicyOptions(AgentOptions):
     actions: Literal["scale", "clip"] = "scale"  # real actions: −1 … 1 is scaled to their bounds, or clip to them
 
 
+@dataclass(frozen=True)
+class ValueOptions(PolicyOptions):
+    """Options of pages whose losses take values in units of their own."""
+
+    value: Literal["plain", "popart", "heads"] = "plain"  # popart: normalized, per task of --env; heads: one per task
+
+
 def atari_options(c: Any, life_loss: str = "auto", pipeline: str = "", **made: Any) -> dict[str, Any]:
     """The options of the Atari preset that `c.atari` names, where the environment is an Atari game: NAME, NAME:PIPELINE
     or auto:PIPELINE (auto: the page's default), and those that the id stands for. `pipeline`: the only one that will
@@ -206,6 +213,7 @@ def actor_critic(c: Any, envs: Envs, *, init: str, auxiliary: str = "none", **op
     """
     returns = c.gamma if c.reward == "scale" else None
     given = {"core": c.core, "init": init, "inputs": c.inputs, "returns": returns, "actions": c.actions}
+    given |= {"value": c.value} if isinstance(c, ValueOptions) else {}
     tasks = {} if auxiliary == "none" else {"auxiliary": task_costs(auxiliary, c.unroll)}
     return NetworkFactory(c.network, envs.spec, {**given, **tasks, **options})
 

@@ -10,13 +10,13 @@ from typing import Literal
 from polyplay.core.errors import Count, Decay, Fraction, NonNegative, Positive, Whole, Width, Workers
 from polyplay.learning import A2C, Hyperparameters, Inline, LearnerSpec, learn
 from polyplay.systems import System
-from polyplay.systems._wiring import PolicyOptions, actor_critic, replica_envs
+from polyplay.systems._wiring import ValueOptions, actor_critic, replica_envs
 from polyplay.weights import OptimizerSpec, averaged
 from polyplay.workers.crew import Crew
 
 
 @dataclass(frozen=True)
-class Config(PolicyOptions):  # adds env, core, and how inputs and actions are scaled
+class Config(ValueOptions):  # adds env, core, value, and how inputs and actions are scaled
     """Defaults: baselines/a2c as released (a2c.py, run.py), for Atari."""
 
     atari: str = "baselines"  # preprocessing of Atari games: a preset of docs/guides/atari.md

@@ -12,14 +12,14 @@ from typing import Literal
 from polyplay.core.errors import Count, Fraction, Lag, NonNegative, Positive, SomeWorkers, UserError, Workers
 from polyplay.learning import APPO, Epochs, Hyperparameters, LearnerSpec
 from polyplay.systems import System
-from polyplay.systems._wiring import PolicyOptions, actor_critic, actor_envs
+from polyplay.systems._wiring import ValueOptions, actor_critic, actor_envs
 from polyplay.systems.impala import wire_impala
 from polyplay.weights import OptimizerSpec, averaged
 from polyplay.workers.crew import Crew
 
 
 @dataclass(frozen=True)
-class Config(PolicyOptions):  # adds env, core, and how inputs and actions are scaled
+class Config(ValueOptions):  # adds env, core, value, and how inputs and actions are scaled
     """Defaults: Sample Factory's for Atari (sf_examples/atari), but asynchronous and with V-trace."""
 
     atari: str = "impala"  # preprocessing of Atari games: a preset of docs/guides/atari.md

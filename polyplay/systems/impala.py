@@ -16,13 +16,13 @@ from polyplay.core.errors import Count, Fraction, Lag, NonNegative, Positive, So
 from polyplay.envs import Envs
 from polyplay.learning import Hyperparameters, LearnerSpec, Rollouts, VTrace, learn
 from polyplay.systems import System
-from polyplay.systems._wiring import PolicyOptions, actor_critic, actor_envs, enough_actors, rollouts_per_batch
+from polyplay.systems._wiring import ValueOptions, actor_critic, actor_envs, enough_actors, rollouts_per_batch
 from polyplay.weights import OptimizerSpec, Params, averaged
 from polyplay.workers.crew import Crew
 
 
 @dataclass(frozen=True)
-class Config(PolicyOptions):  # adds env, core, and how inputs and actions are scaled
+class Config(ValueOptions):  # adds env, core, value, and how inputs and actions are scaled
     """Defaults: the paper's table G.1 (Atari). Unknown ones (actors, lanes, slots) are for a small machine."""
 
     atari: str = "impala"  # preprocessing of Atari games: a preset of docs/guides/atari.md

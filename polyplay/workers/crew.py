@@ -245,7 +245,8 @@ class Crew:
         """
         if self.directory is not None:
             processes.label = f" [{self.directory.name}]"
-        self.counters = Counters(sum(r.agents + self._seats[r.name].capacity for r in self.roles), metrics)
+        tasks = max((len(r.envs.spec.tasks) for r in self.roles if r.envs is not None), default=0)
+        self.counters = Counters(sum(r.agents + self._seats[r.name].capacity for r in self.roles), metrics, tasks)
         threads = self.serial or any(r.on == "thread" for r in self.roles)
         process.prepare()
         if threads:
