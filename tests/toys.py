@@ -35,6 +35,33 @@ class Still(Toy):
         return np.broadcast_to(self.shown, (len(s["age"]), *self.shown.shape))
 
 
+@dataclass(frozen=True)
+class Cue(Toy):
+    """Observation: a cue of four, one-hot, and which of two tasks it is. Right is the cue's number, in the other task
+    the next one: it earns `scale`. Ten cues are a game, so random play returns 2.5 times `scale`.
+    """
+
+    scale: float = 1.0
+    other: bool = False
+
+    obs = Field((5,), "float32")
+    action = Discrete(4)
+
+    def reset(self, draw: Draw, n: int) -> Arrays:
+        return {"cue": (draw() * 4).astype(np.int64), "age": np.zeros(n, np.int64)}
+
+    def step(self, s: Arrays, action: np.ndarray, draw: Draw) -> tuple[Arrays, np.ndarray, np.ndarray, np.ndarray]:
+        right, age = action == (s["cue"] + self.other) % 4, s["age"] + 1
+        after = {"cue": (draw() * 4).astype(np.int64), "age": age}
+        return after, (self.scale * right).astype(np.float32), age >= 10, np.zeros_like(right)
+
+    def see(self, s: Arrays) -> np.ndarray:
+        shown = np.zeros((len(s["cue"]), 5), np.float32)
+        shown[np.arange(len(shown)), s["cue"]] = 1.0
+        shown[:, 4] = self.other
+        return shown
+
+
 # A verb, then the parts that it takes: the smallest game whose actions are of several parts that depend on the first.
 #
 #     verb        0   1     2       3

@@ -79,8 +79,10 @@ def play_games(
 
 
 def lanes_of(envs: Envs, episodes: int) -> int:
-    """How many lanes play so many games."""
+    """How many lanes play so many games: of several tasks, the same number of each."""
     few = min(episodes, LANES)
+    if order := envs.spec.order if envs.only < 0 else ():
+        return max(few // len(order), 1) * len(order)
     return envs.spec.width or max(few // envs.spec.seats, 1) * envs.spec.seats
 
 
@@ -94,6 +96,7 @@ def play_steps(
     if envs.options.get("starts"):  # a game that was begun anew would take another's start state
         envs = replace(envs, options={**envs.options, "stride": lanes}, max_restarts=0)
     quota = how.episodes // lanes + (np.arange(lanes) < how.episodes % lanes)
+    quota = np.maximum(quota, bool(envs.spec.tasks))  # each task is played
     ret, length, done = np.zeros(lanes), np.zeros(lanes, np.int64), np.zeros(lanes, np.int64)
     ends, everyone = MatchEnds(np.arange(lanes).reshape(-1, envs.spec.seats)), np.arange(lanes)
     with closing(play_rows(envs, lanes, how.seed + SEED, [(policy_player(policy, how), slice(None))])) as rows:

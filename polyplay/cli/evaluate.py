@@ -28,8 +28,11 @@ def command(words: list[str]) -> int:
             raise
         print(e)
     else:
-        print(score_line(result))
-        print_result(result)
+        if "tasks" in result:
+            scores.print_tasks(result)
+        else:
+            print(score_line(result))
+            print_result(result)
     return 128 + watch.signal if watch.signal else 0
 
 

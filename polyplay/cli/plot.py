@@ -299,9 +299,7 @@ def _draw_tasks(by_run: Sequence[Sequence[Curve]], options: PlotOptions) -> Figu
     return figure
 
 
-def _labelled(
-    by_run: Sequence[Sequence[Curve]], labels: Sequence[str], keep_env: bool = False
-) -> list[list[Curve]]:
+def _labelled(by_run: Sequence[Sequence[Curve]], labels: Sequence[str], keep_env: bool = False) -> list[list[Curve]]:
     """The curves of each RUN with its label in place of their settings. Raises UserError: not one for each."""
     if not labels:
         return [list(found) for found in by_run]

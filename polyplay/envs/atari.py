@@ -406,15 +406,21 @@ def rom(name: str) -> str:
     raise UserError(f"--env: unknown Atari game {name!r}{hint} (one of {len(known)})")
 
 
-@lru_cache(maxsize=64)
 def actions_of(game: str, full: bool) -> tuple[str, ...]:
     """Names of the actions of a game, in their order; `full`: all 18."""
+    return _action_sets(game)[full]
+
+
+@lru_cache(maxsize=128)
+def _action_sets(game: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """The names of a game's own actions, and of all."""
     import ale_py
 
     ale_py.ALEInterface.setLoggerMode(ale_py.LoggerMode.Error)
     ale = ale_py.ALEInterface()
     ale.loadROM(str(ale_py.roms.get_rom_path(game)))
-    return tuple(a.name for a in (ale.getLegalActionSet() if full else ale.getMinimalActionSet()))
+    own, every = (tuple(a.name for a in found) for found in (ale.getMinimalActionSet(), ale.getLegalActionSet()))
+    return own, every
 
 
 def fires(game: str) -> bool:

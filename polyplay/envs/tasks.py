@@ -6,7 +6,9 @@ padded with zeros. Discrete actions are as many as the largest task has; a mask 
 
 from __future__ import annotations
 
+import math
 import os
+from collections import deque
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -17,14 +19,19 @@ import numpy as np
 
 from polyplay.core import tree
 from polyplay.core.errors import UserError
+from polyplay.core.files import Row
+from polyplay.core.numbers import aggregate
 from polyplay.core.tree import Batch, Field, Spec, Tree
-from polyplay.envs.atari import is_game
+from polyplay.envs.atari import baseline_scores, is_game, rom
 from polyplay.envs.base_pool import BasePool
 from polyplay.envs.pool import Envs, EnvSpec, Lanes, Pool, need, task_order, task_words
 from polyplay.envs.spaces import ActionSpec, Discrete, describe_actions, describe_fields
 
 OPENERS = 16  # threads that open the pools of Atari games
 SHOWN = 6  # names of tasks in a text; of more, their number
+WINDOW = 100  # games of a task that its mean return is over
+FEWEST = 10  # of each task, before a mean over tasks counts
+REPS = 200  # of the bootstrap of a report's intervals
 OWN = ("game", "id", "actions", "environment")  # texts that are of one environment
 
 
@@ -104,6 +111,46 @@ def _joined_actions(names: tuple[str, ...], parts: tuple[EnvSpec, ...]) -> tuple
         raise UserError(f"--env: {given}; allowed among several tasks: the same, or one Discrete each")
     most = max(part.action.n for part in parts if isinstance(part.action, Discrete))
     return Discrete(most), Field((most,), "bool")
+
+
+class TaskReturns:
+    """The returns of the last games of each task, human-normalized where all tasks are Atari games of the literature.
+
+    A human-normalized score is in per cent: 0 is random play's, 100 the human's.
+    """
+
+    def __init__(self, names: tuple[str, ...], fewest: int = FEWEST):
+        self.returns, self.fewest = {name: deque[float](maxlen=WINDOW) for name in names}, fewest
+        games = {name: rom(name) for name in names if is_game(name, {})}
+        ends = baseline_scores("noop57") if games else {}
+        known = len(games) == len(names) and all(game in ends for game in games.values())
+        self.ends = {name: ends[game] for name, game in games.items()} if known else {}
+
+    def means(self) -> dict[str, float | None]:
+        """The mean return of each task's last games."""
+        return {name: math.fsum(returns) / len(returns) if returns else None for name, returns in self.returns.items()}
+
+    def scores(self) -> dict[str, list[float]]:
+        """The human-normalized returns of each task; of other tasks the returns."""
+        if not self.ends:
+            return {name: list(returns) for name, returns in self.returns.items()}
+        return {
+            name: [100.0 * (x - low) / (high - low) for x in self.returns[name]]
+            for name, (low, high) in self.ends.items()
+        }
+
+    def score(self) -> float | None:
+        """The mean over tasks of their mean score; None: one has too few games."""
+        found = [math.fsum(x) / len(x) for x in self.scores().values() if len(x) >= self.fewest]
+        return math.fsum(found) / len(found) if found and len(found) == len(self.returns) else None
+
+    def row(self) -> Row:
+        """What a report has of them; the intervals are of the games."""
+        found: Row = {"task_return_means": self.means()}
+        if self.ends and self.score() is not None:
+            estimates = aggregate(self.scores(), reps=REPS)
+            found["human_normalized"] = {name: [e.value, e.low, e.high] for name, e in estimates.items()}
+        return found
 
 
 def connect(envs: Envs, seed: int, lane: int) -> TaskPool:

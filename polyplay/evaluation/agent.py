@@ -93,13 +93,17 @@ class Agent:
         """
         return self._act(*self._step(obs, state, mask, reward), state, greedy)
 
-    def value(self, obs: Any, state: State | None = None, mask: Any = None, reward: Any = None) -> Any:
+    def value(
+        self, obs: Any, state: State | None = None, mask: Any = None, reward: Any = None, task: str | None = None
+    ) -> Any:
         """Expected discounted return of the rest of the episode, in the environment's units unless the learner clips
-        rewards: a number, or float32 [B]. Raises UserError.
+        rewards: a number, or float32 [B]. task: of several, which one it is. Raises UserError.
         """
         import torch
 
         step, batched, _ = self._step(obs, state, mask, reward)
+        if self.spec.tasks:
+            step["task"] = np.full(len(step["first"]), self.spec.tasks.index(self._known(task)))
         value = self._choose(step, state, True)[1]
         if value is None:
             raise UserError(f"value: the network of this {self.system} run has none")
@@ -113,16 +117,28 @@ class Agent:
         begins = False if episode_start is None else np.asarray(episode_start, bool)
         return self._act(*self._step(obs, state, None, None, begins), state, deterministic)
 
+    def _known(self, task: str | None) -> str:
+        """The task, of several. Raises UserError: there is none of that name."""
+        if task not in self.spec.tasks:
+            raise UserError(f"task: {task} given, allowed: {', '.join(self.spec.tasks)}")
+        return task
+
     def evaluate(
-        self, env: str | Factory | None = None, episodes: int = 10, seed: int = 0, greedy: bool = False
+        self,
+        env: str | Factory | None = None,
+        episodes: int = 10,
+        seed: int = 0,
+        greedy: bool = False,
+        task: str | None = None,
     ) -> Row:
-        """Full games on the run's environment, or on another with the same spaces; nothing is written. Raises
-        UserError: other spaces.
+        """Full games on the run's environment, or on another with the same spaces; nothing is written. task: of
+        several, which one to play. Raises UserError: other spaces.
         """
         from polyplay.acting import play
 
         plain: Batch = {"options": {}, "kwargs": {}, "wrappers": (), "reset_options": None}
-        envs = replace(self._envs) if env is None else replace(self._envs, name=env, **plain)
+        only = self.spec.tasks.index(self._known(task)) if self.spec.tasks and env is None else -1
+        envs = replace(self._envs, only=only) if env is None else replace(self._envs, name=env, **plain)
         if pool.network_view(envs.spec) != pool.network_view(self.spec):
             shown, taken = pool.describe_views(envs.spec, self.spec)
             given, own = (f"{seen}; actions {acted}" for seen, acted in zip(shown, taken, strict=True))

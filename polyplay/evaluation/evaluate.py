@@ -11,7 +11,7 @@ import os
 import re
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, closing, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -29,7 +29,8 @@ from polyplay.core.files import Row, write_json
 from polyplay.core.numbers import mean_interval
 from polyplay.core.tree import Batch
 from polyplay.envs import atari
-from polyplay.envs.pool import Envs, Pool
+from polyplay.envs.pool import Envs, Pool, closest_names
+from polyplay.envs.tasks import TaskReturns
 from polyplay.runs import directory as run_files
 from polyplay.runs import load
 from polyplay.systems import System
@@ -314,6 +315,7 @@ class EvaluateOptions:
     # the opponent of --protocol versus: random, mcts:N, in connect four perfect, in Go a program (gtp:COMMAND), or the
     # directory of a run or of a checkpoint
     opening_plies: Whole | None = None  # random moves before a game of --protocol versus (none: 2)
+    task: str | None = None  # of several tasks the one to play (none: each in turn)
     video: bool = False  # write a video of the first game to the run's directory
     render: bool = False  # show the games in a window, at normal speed
     checkpoint: str | None = None  # checkpoint to load: best, or the number its name begins with (none: the newest)
@@ -338,7 +340,10 @@ def evaluate(directory: Path, options: EvaluateOptions | None = None, watch: Gam
     found = load.choose_checkpoint(directory, options.checkpoint)
     wired = page.build(settings, load.crew_of(replace(run_options, device="cpu")))
     load.check_spaces(directory, wired.envs)
-    envs, starts = atari.apply(protocol, wired.envs, options.starts)
+    if wired.envs.spec.tasks and options.task is None:
+        each = (evaluate(directory, replace(options, task=task), watch) for task in wired.envs.spec.tasks)
+        return join_tasks(each, wired.envs.spec.tasks)
+    envs, starts = atari.apply(protocol, choose_task(wired.envs, options.task), options.starts)
     label, against = atari.label(protocol, starts), options.against or ""
     label += f" {against if against.startswith('gtp:') else Path(against).name}" if against else ""
     label += "" if options.simulations is None else f", {options.simulations} simulations"
@@ -347,6 +352,7 @@ def evaluate(directory: Path, options: EvaluateOptions | None = None, watch: Gam
     video = (Path() if read_only else directory) / f"{name}.mp4" if options.video else None
     played = play_and_score(wired, envs, found, options, video, watch)
     result = {**_origin(directory, wired, found, config, starts, played.get("agent", 0)), **played, "label": label}
+    result |= {} if options.task is None else {"task": options.task, "game": atari.game(envs)}
     result |= {"environment": dict(envs.spec.describe)}
     if "ended" not in result and read_only:
         why = f"which is read-only ({run_files.READ_ONLY})"
@@ -355,6 +361,32 @@ def evaluate(directory: Path, options: EvaluateOptions | None = None, watch: Gam
         result |= {"signature": signed} if (signed := run_files.program_signature(result)) else {}
         write_json(directory / f"{name}.json", result)
     return result
+
+
+def choose_task(envs: Envs, task: str | None) -> Envs:
+    """The environments, of several tasks that all lanes play this one. Raises UserError."""
+    if task is None:
+        return envs
+    if task not in (names := envs.spec.tasks):
+        raise UserError(f"--task: {task} given{closest_names(task, names)}; allowed: {', '.join(names) or 'none here'}")
+    return envs.share(only=names.index(task))
+
+
+def join_tasks(each: Iterable[Row], names: tuple[str, ...]) -> Row:
+    """The evaluations of all tasks, each with its own file, as one result: its score is the mean over tasks, of
+    human-normalized scores where all have one. What was ended early ends with the task that it was in.
+    """
+    rows, returns = list[Row](), TaskReturns(names, fewest=1)
+    for row in each:
+        rows.append(row)
+        returns.returns[row["task"]].extend(row["returns"])
+        if "ended" in row:
+            break
+    of_all = {k: rows[0][k] for k in ("protocol", "label", "checkpoint", "frames_trained", "actions", "epsilon")}
+    shown = ("episodes", "episodic_return_mean", "interval", "game")
+    tasks = {row["task"]: {k: row[k] for k in shown} for row in rows}
+    ended = {"ended": rows[-1]["ended"]} if "ended" in rows[-1] else {}
+    return {**of_all, "tasks": tasks, **returns.row(), "episodic_return_mean": returns.score(), **ended}
 
 
 def play_and_score(
@@ -436,6 +468,7 @@ def file_name(options: EvaluateOptions, found: str, label: str) -> str:
     if len(slug) > LONGEST_SLUG:  # a command
         slug = f"{slug[:LONGEST_SLUG]}-{hashlib.sha256(label.encode()).hexdigest()[:8]}"
     parts = ["evaluation", found] + ([] if slug == "run" else [slug])
+    parts += [] if options.task is None else [re.sub(r"[^\w.]+", "-", options.task)]
     parts += [] if options.agent is None else [f"agent-{options.agent}"]
     parts += [] if options.epsilon is None else [f"eps{options.epsilon:g}"]
     return "-".join([*parts, f"seed{options.seed}", *(["greedy"] if options.greedy else [])])

@@ -17,7 +17,7 @@ from polyplay.core.files import Row, is_row, read_lines, read_object
 from polyplay.core.numbers import STATISTICS, aggregate, mean_interval
 from polyplay.envs import atari
 from polyplay.envs.atari import BASELINES, PINBALL, Ends, baseline_scores, normalise, score_rows, score_table
-from polyplay.envs.pool import closest_names
+from polyplay.envs.pool import closest_names, task_words
 from polyplay.runs import directory as run_files
 from polyplay.runs.terminal import default_console, ruled_table
 
@@ -87,33 +87,31 @@ def scores_of_runs(runs: Sequence[Path], place: str, protocol: str | None) -> li
             raise UserError(f"{run}: {have}; measure one with `polyplay evaluate {run}{how}`")
         if protocol is None and len(names) > 1:
             raise UserError(f"--protocol: {run} has {place} scores of {', '.join(names)}; name one")
-        wanted = (entry for entry in entries if protocol in (None, entry["protocol"]))
-        newest = max(wanted, key=lambda entry: str(entry.get("finished", "")))
-        game = atari.rom(env) if atari.is_game(env, {}) else None
-        found.append({"label": newest["protocol"], **newest, "run": str(run), "env": env, "game": game})
+        wanted = [entry for entry in entries if protocol in (None, entry["protocol"])]
+        for task in dict.fromkeys(entry.get("task", env) for entry in wanted):
+            own = (entry for entry in wanted if entry.get("task", env) == task)
+            newest = max(own, key=lambda entry: str(entry.get("finished", "")))
+            game = atari.rom(task) if atari.is_game(task, {}) and not task_words(task) else None
+            found.append({"label": newest["protocol"], **newest, "run": str(run), "env": task, "game": game})
     if len(labels := sorted({score["label"] for score in found})) > 1:
         raise UserError(f"--protocol: these runs have scores of {', '.join(labels)}; name one, they do not compare")
     return found
 
 
-def training_score(directory: Path) -> Row:
-    """The score of the games that the run learnt from: the last 100, with the exploration of then."""
-    if not (games := list(read_lines(directory / "episodes.jsonl", "frames", "episodic_return"))[-WINDOW:]):
-        return {}
-    returns = [float(game["episodic_return"]) for game in games]
-    return {
-        "protocol": "training",
-        **run_files.origin(directory),
-        "episodes": len(games),
-        "episodic_return_mean": float(np.mean(returns)),
-        "interval": mean_interval(returns),
-    }
+def training_scores(directory: Path) -> list[Row]:
+    """The scores of the games that the run learnt from: the last 100 of each task, with the exploration of then."""
+    games, found = list(read_lines(directory / "episodes.jsonl", "frames", "episodic_return")), list[Row]()
+    for task in dict.fromkeys(game.get("task") for game in games):
+        returns = [float(game["episodic_return"]) for game in games if game.get("task") == task][-WINDOW:]
+        row = {"protocol": "training", **run_files.origin(directory), "episodes": len(returns)}
+        row |= {"episodic_return_mean": float(np.mean(returns)), "interval": mean_interval(returns)}
+        found.append(row | ({} if task is None else {"task": task}))
+    return found
 
 
 def _entries(run: Path, place: str) -> list[Row]:
     if place == "training":
-        score = training_score(run)
-        return [score] if score else []
+        return training_scores(run)
     summary = run_files.read_summary(run)
     last = summary.get("checkpoint") if summary.get("exit_code") == 0 else None  # it goes on, or failed
 
@@ -267,6 +265,36 @@ def print_scores(result: Row) -> None:
         _print_table(console, title, ("agent",), ("games", *STATISTICS), rows)
     for note in result["notes"]:
         console.print(note, style="bright_black", soft_wrap=True)
+
+
+def print_tasks(result: Row) -> None:
+    """Print what `evaluate` gives of several tasks: a row for each beside published scores, and their aggregates."""
+    console, protocol = default_console(), result["protocol"]
+    base = _baselines(protocol)
+    ends = baseline_scores(base)
+    known = ("impala_multitask_noop", *BESIDE.get(protocol, ())) if protocol.startswith("null-op-") else ()
+    beside = {name: column(name) for name in known if name in columns()}
+    rows = []
+    for task, found in result["tasks"].items():
+        game, mean = found["game"], found["episodic_return_mean"]
+        normal = normalise({game: mean}, ends).get(game) if game else None
+        interval = None if found["interval"] is None else " … ".join(map(_cell, found["interval"]))
+        low, high = ends.get(game, (None, None))
+        published = (scores.get(game) for scores in beside.values())
+        rows.append([task, found["episodes"], mean, interval, normal, low, high, *published])
+    numbers = ("games", "score", "95 %", "norm. %", "random", "human", *beside)
+    how = f"{result['actions']} actions, ε {result['epsilon']:g}, protocol {result['label']}"
+    title = f"{how}; % of {base}: {BASELINES[base][0]}" if any(row[4] is not None for row in rows) else how
+    _print_table(console, title, ("task",), numbers, rows)
+    if "human_normalized" in result:
+        texts = []
+        for name, (value, low, high) in result["human_normalized"].items():
+            texts.append(f"{name} {value:.1f} %" + ("" if low is None else f" ({low:.1f} … {high:.1f})"))
+        console.print(f"human-normalized: {', '.join(texts)}; intervals are over the games played", soft_wrap=True)
+    else:
+        console.print(f"mean over tasks {_cell(result['episodic_return_mean'])}", soft_wrap=True)
+    if "ended" in result:
+        console.print(f"{result['ended']}: the last task is incomplete, and the ones behind it were not played")
 
 
 def _print_table(

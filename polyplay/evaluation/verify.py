@@ -33,7 +33,7 @@ NEEDED = (
     "returns", "episodic_return_mean", "versions", "machine", "starts",
 )  # fmt: skip
 # as `polyplay evaluate` has them:
-OPTIONS = ("protocol", "checkpoint", "seed", "episodes", "epsilon", "simulations", "against", "opening_plies")
+OPTIONS = ("protocol", "checkpoint", "seed", "episodes", "epsilon", "simulations", "against", "opening_plies", "task")
 OTHER = "against_checkpoint_sha256"  # of a run that was the opponent
 RULES = ("record", "mean", "config", "checkpoint", "starts", "returns")
 
@@ -100,7 +100,8 @@ def _check_rules(directory: Path, path: Path, starts: str | None, trust: bool) -
         trust=trust,
     )
     wired = page.build(settings, load.crew_of(replace(run_options, device="cpu")))
-    envs, _ = atari.apply(atari.protocol(options.protocol), wired.envs, file)
+    played = evaluate.choose_task(wired.envs, options.task)
+    envs, _ = atari.apply(atari.protocol(options.protocol), played, file)
     yield _compare(record, evaluate.play_and_score(wired, envs, found, options))
 
 

@@ -42,8 +42,7 @@ from polyplay.nets.layers import (
     spare_rows,
     tracing,
 )
-from polyplay.nets.policy import Normalize, Policy, ReturnScale, Torso, is_pixels
-from polyplay.nets.popart import TaskValues, task_axis
+from polyplay.nets.policy import Normalize, Policy, ReturnScale, TaskValues, Torso, is_pixels, task_axis
 from polyplay.nets.recurrent import Core, Latent, Temporal, kl_terms
 
 # Rewards of an agent's own: weights on what happens in the game, which evolution tunes (Jaderberg et al. 2019).

@@ -32,8 +32,7 @@ from polyplay.nets.actor_critic import ActorCritic, AuxiliaryHeads, EventRewards
 from polyplay.nets.critics import CategoricalActor, CriticActions, CriticsNetwork, DeterministicActor, GaussianActor
 from polyplay.nets.device import set_precision
 from polyplay.nets.layers import CentredImages, Linear, SignedImages, outline, outlines
-from polyplay.nets.policy import BOUND, Normalize, Policy, PolicyFactory, ReturnScale, Torso
-from polyplay.nets.popart import PopArt, TaskValues
+from polyplay.nets.policy import BOUND, Normalize, Policy, PolicyFactory, PopArt, ReturnScale, TaskValues, Torso
 from polyplay.nets.q_network import VARIANTS, DPGNetwork, QHead, QNetwork
 from polyplay.nets.torsos import MLP, FiveTorso, Flat, FTWTorso, SeparateMLPs
 
@@ -78,7 +77,7 @@ def make(
     action_heads; real numbers beside such actions are left as they are; actions: of bounded real ones −1 … 1 is their
     range (scale), or they are as drawn and pools clip them (clip); deviation: theirs at first. rewards: names of
     events; width, auxiliary: see ActorCritic. value: plain, heads (an output for each task), or popart (these
-    normalized, see nets.popart). options: the network's own (hidden, activation, …). Raises UserError.
+    normalized, see nets.policy). options: the network's own (hidden, activation, …). Raises UserError.
     """
     _check_choices(core=core, inputs=inputs, actions=actions, guard=guard, value=value)
     title, build, init = _resolve(name, spec, init)

@@ -24,8 +24,7 @@ from polyplay.nets.action_heads import EPS, NEVER, Categorical, Gaussian, MultiC
 from polyplay.nets.actor_critic import ActorCritic, TorsoPolicy
 from polyplay.nets.critics import LOG_STD, CriticsNetwork, GaussianActor
 from polyplay.nets.layers import FlatLeaves, Linear
-from polyplay.nets.policy import LEAST, TINY, Normalize, Player, Policy, RunningMoments
-from polyplay.nets.popart import PopArt
+from polyplay.nets.policy import LEAST, TINY, Normalize, Player, Policy, PopArt, RunningMoments
 from polyplay.nets.q_network import DPGNetwork, QHead, QNetwork, epsilon_greedy_loop, support
 from polyplay.nets.recurrent import Core, GRUCell, LSTMCell
 from polyplay.nets.torsos import MLP, Flat, SeparateMLPs

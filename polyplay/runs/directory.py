@@ -31,6 +31,7 @@ from typing import Any
 from polyplay.core import machine
 from polyplay.core.errors import UserError
 from polyplay.core.files import Row, is_number, is_row, parse_json, read_lines, read_object, write_bytes, write_json
+from polyplay.envs.pool import task_words
 from polyplay.population import league_log, ratings, store
 from polyplay.runs.flags import flag
 
@@ -245,7 +246,7 @@ def code_of(config: Row) -> list[tuple[str, str]]:
     values = {**config["config"], **config.get("options", {})}
     words = {name: list(map(str, v if isinstance(v, list | dict) else [v])) for name, v in values.items()}
     found = [("system", name) for name in (str(config.get("system", "")),) if ":" in name]
-    envs = [OWN_GAME.sub("", name) for name in words.get("env", ())]
+    envs = [OWN_GAME.sub("", task) for name in words.get("env", ()) for task in _tasks_in(name)]
     found += [("env", name) for name in envs if not name.startswith(OWN) and ":" in name.removeprefix("toy:")]
     found += [(option, name) for option in NAMING for name in words.get(option, ()) if ":" in name]
     found += [("env_options", name) for name in words.get("env_options", ()) if ":" in name.partition("=")[0]]
@@ -255,6 +256,14 @@ def code_of(config: Row) -> list[tuple[str, str]]:
         if word.startswith(("env=", "network=", "optimizer=")):
             found += [("vary", name) for name in word.partition("=")[2].split(",") if ":" in name]
     return found + [("hosts", name) for name in words.get("hosts", ()) if name.startswith(CLUSTER) and name != CLUSTER]
+
+
+def _tasks_in(name: str) -> list[str]:
+    """The environments that a name stands for."""
+    try:
+        return [task for task, _ in task_words(name)] or [name]
+    except UserError:  # whoever opens them says so
+        return name.split(",")
 
 
 def _executed(name: str) -> str:

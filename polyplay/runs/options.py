@@ -25,7 +25,7 @@ from polyplay.core.errors import Count, Fraction, Seconds, Seed, UserError, Whol
 from polyplay.core.files import Row
 from polyplay.core.worker import HyperparameterSchedule, SchedulePoint
 from polyplay.envs.images import read_image_options
-from polyplay.envs.pool import need
+from polyplay.envs.pool import need, task_words
 from polyplay.runs import flags
 from polyplay.runs.directory import SHAPE, check_shape, check_trust
 from polyplay.runs.flags import flag
@@ -420,8 +420,10 @@ def _listed(given: Mapping[str, object]) -> Mapping[str, object]:
     else:
         try:
             words = Path(env[1:]).read_text("utf-8").split()
-        except (OSError, UnicodeDecodeError) as e:
-            raise UserError(f"--env: cannot read {env[1:]}: {e}; allowed: {allowed}") from None
+        except OSError as e:
+            raise UserError(f"--env: cannot read {env[1:]}: {e.strerror}; allowed: {allowed}") from None
+        except UnicodeDecodeError:
+            raise UserError(f"--env: {env[1:]} is no text; allowed: {allowed}") from None
     need(len(words) > 1, f"--env: {env} has {len(words)} tasks; allowed: two or more; of one, write its name")
     return {**given, "env": ",".join(words)}
 
@@ -512,11 +514,15 @@ def _check_length(given: Mapping[str, object]) -> None:
         raise UserError(f"--frames {frames} and --steps {steps} set the same limit: give one of them")
 
 
+NAMED = 3  # tasks, at most, that the directory of a run is called after
+
+
 def new_directory(system: str, env: object, options: RunOptions) -> Path:
     """Make and return the directory of a new run (a dry one is not made); UserError if it holds a run already or
     cannot be made.
     """
     place = getattr(env, "__name__", None) or str(env)
+    place = f"{n}-tasks" if (n := len(task_words(env))) > NAMED else place.replace(",ALE/", ",")
     slug, title = (re.sub(r"[^A-Za-z0-9_.]+", "-", text).strip("-.") for text in (place.removeprefix("ALE/"), system))
     path = stem = Path(options.run or f"runs/{title}-{slug or 'env'}-{options.seed}-{time.strftime('%Y%m%d-%H%M%S')}")
     again = 1

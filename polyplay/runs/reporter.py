@@ -23,8 +23,7 @@ from typing import Any
 from polyplay.core.errors import UserError
 from polyplay.core.files import AppendFile, JsonLines, LogWrites, Row, read_lines, to_plain, write_json
 from polyplay.core.machine import now
-from polyplay.core.numbers import aggregate
-from polyplay.envs.atari import baseline_scores, is_game, rom
+from polyplay.envs.tasks import TaskReturns
 from polyplay.runs.directory import GAME, METRICS, read_config
 from polyplay.runs.options import RunOptions
 
@@ -174,49 +173,7 @@ class WandbLogger:
 
 
 WINDOW = 100  # full games the means are over
-FEWEST = 10  # games of each of several tasks, before a mean over them counts
-REPS = 200  # of the bootstrap of a report's intervals
 TOTALS = ("frames", "steps", "updates")
-
-
-class TaskReturns:
-    """The returns of the last games of each task, human-normalized where all tasks are Atari games of the literature.
-
-    A human-normalized score is in per cent: 0 is random play's, 100 the human's.
-    """
-
-    def __init__(self, names: tuple[str, ...]):
-        self.returns = {name: deque[float](maxlen=WINDOW) for name in names}
-        games = {name: rom(name) for name in names if is_game(name, {})}
-        ends = baseline_scores("noop57") if games else {}
-        known = len(games) == len(names) and all(game in ends for game in games.values())
-        self.ends = {name: ends[game] for name, game in games.items()} if known else {}
-
-    def means(self) -> dict[str, float | None]:
-        """The mean return of each task's last games."""
-        return {name: _mean(returns) for name, returns in self.returns.items()}
-
-    def scores(self) -> dict[str, list[float]]:
-        """The human-normalized returns of each task; of other tasks the returns."""
-        if not self.ends:
-            return {name: list(returns) for name, returns in self.returns.items()}
-        return {
-            name: [100.0 * (x - low) / (high - low) for x in self.returns[name]]
-            for name, (low, high) in self.ends.items()
-        }
-
-    def score(self) -> float | None:
-        """The mean over tasks of their mean score; None: one has too few games."""
-        found = [math.fsum(x) / len(x) for x in self.scores().values() if len(x) >= FEWEST]
-        return math.fsum(found) / len(found) if found and len(found) == len(self.returns) else None
-
-    def row(self) -> Row:
-        """What a report has of them; the intervals are of the games."""
-        found: Row = {"task_return_means": self.means()}
-        if self.ends and self.score() is not None:
-            estimates = aggregate(self.scores(), reps=REPS)
-            found["human_normalized"] = {name: [e.value, e.low, e.high] for name, e in estimates.items()}
-        return found
 
 
 class Reporter:

@@ -20,6 +20,7 @@ from polyplay.core.files import Row, refusal_text
 from polyplay.core.numbers import mean_interval
 from polyplay.core.worker import WorkerContext
 from polyplay.envs.pool import Envs
+from polyplay.envs.tasks import TaskReturns
 from polyplay.nets.factory import build_network
 from polyplay.nets.policy import Policy, PolicyFactory
 from polyplay.weights.params import FlatParams
@@ -54,7 +55,7 @@ def evaluator(
         for found in play.play_steps(games, net, asked):
             played += found
             yield
-        row = _row(played, asked, protocol, {"frames": now * skip, "steps": now, "updates": version})
+        row = _row(games, played, asked, protocol, {"frames": now * skip, "steps": now, "updates": version})
         row["best"] = _best(ctx, net, row)
         ctx.log("evaluation", json.dumps(row))
         due = _next(_steps(ctx, steps) * skip, every)
@@ -69,11 +70,20 @@ def _steps(ctx: WorkerContext, before: int) -> int:
     return before + int(ctx.all_counters.column("steps").sum())
 
 
-def _row(played: list[play.PlayedGame], asked: play.PlayOptions, protocol: str, at: dict[str, int]) -> Row:
+def _row(envs: Envs, played: list[play.PlayedGame], asked: play.PlayOptions, protocol: str, at: dict[str, int]) -> Row:
     games = sorted(played, key=lambda game: game.number)
     found = play.summarize_games([(game.ret, game.length) for game in games], 1)
     how = {"protocol": protocol, "seed": asked.seed, "epsilon": asked.epsilon}
-    return {**found, **at, **how, "interval": mean_interval(found["returns"])}
+    row = {**found, **at, **how, "interval": mean_interval(found["returns"])}
+    return row | (_by_task(envs, games, asked) if envs.spec.tasks else {})
+
+
+def _by_task(envs: Envs, games: list[play.PlayedGame], asked: play.PlayOptions) -> Row:
+    """The mean return of each task, and their mean score."""
+    lanes, found = play.lanes_of(envs, asked.episodes), TaskReturns(envs.spec.tasks, fewest=1)
+    for game in games:
+        found.returns[str(envs.spec.task_of(game.number % lanes))].append(game.ret)
+    return {**found.row(), "episodic_return_mean": found.score(), "interval": None}
 
 
 def _best(ctx: WorkerContext, net: Policy, row: Row) -> bool:

@@ -84,7 +84,7 @@ def test_final_best_and_training_returns_stand_in_three_places(tmp_path: Path):
     assert [score["checkpoint"] for score in scores("final")] == ["000000000007-steps-140"]
     assert [score["checkpoint"] for score in scores("best")] == ["000000000003-steps-60"]
     assert [score["episodes"] for score in scores("snapshots")] == [5]
-    training = evaluate_.training_score(run)
+    (training,) = evaluate_.training_scores(run)
     assert (training["episodic_return_mean"], training["episodes"], training["interval"]) == (1.0, 100, (1.0, 1.0))
     (run / "summary.json").unlink()  # it goes on, and has no final score any more
     evaluate.evaluate(run, EvaluateOptions(episodes=3))

@@ -30,7 +30,7 @@ def crew(monkeypatch) -> Any:
     for row, name in enumerate(("act", "learn", "learn_more")):
         edge = {"source": None} if row else {"agents": SimpleNamespace(is_open=True, pool=pool)}
         held = {"edges": lambda edge=edge: edge, "find": lambda kind: None, "holds": {}, "agents": 0}
-        roles.append(SimpleNamespace(name=name, learner=row > 0, at=[row], left=[], **held))
+        roles.append(SimpleNamespace(name=name, learner=row > 0, at=[row], left=[], envs=None, **held))
         workers.append(SimpleNamespace(ctx=SimpleNamespace(row=row, index=0), done=False, role=roles[-1]))
     counters, fleet = Counters(3, ("loss", "entropy")), SimpleNamespace(report=dict)
     rows = lambda role, past=False: role.at + role.left if past else role.at  # noqa: E731

@@ -1,0 +1,252 @@
+"""Systems on several tasks at once: they learn them, count, evaluate, resume and survive; PopArt between two scales."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import polyplay
+from polyplay import systems
+from polyplay.cli import main
+from polyplay.cli.plot import PlotOptions, draw_curves, read_curves
+from polyplay.core.errors import UserError
+from polyplay.core.files import read_lines, read_object
+from polyplay.evaluation import evaluate as evaluate_
+from polyplay.evaluation import scores, verify
+from polyplay.nets.policy import PopArt
+from polyplay.runs import options
+from polyplay.workers.crew import Crew
+from tests.systems import settings as of
+from tests.systems.trained import resumed_and_whole, same_weights, until, updates, wired
+
+TWO = "toy:catch,toy:catch+rows=6"
+SCALES = "toy:tests.toys:Cue,toy:tests.toys:Cue+scale=1000+other"
+BOTH = "CartPole-v1,Acrobot-v1"
+QUICK: Any = {"quiet": True, "tensorboard": False}
+
+
+def games_of(run: Any) -> dict[str, list[float]]:
+    """The returns of each task."""
+    found = dict[str, list[float]]()
+    for game in read_lines(Path(run.directory) / "episodes.jsonl"):
+        found.setdefault(game["task"], []).append(game["episodic_return"])
+    return found
+
+
+def last_means(run: Any, n: int = 50) -> list[float]:
+    return [float(np.mean(returns[-n:])) for _, returns in sorted(games_of(run).items())]
+
+
+@pytest.mark.parametrize(("value", "learns"), [("plain", False), ("popart", True)])
+def test_with_popart_a_task_of_small_rewards_is_learnt_beside_one_of_large_ones(
+    value: str, learns: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """Random play returns 2.5 and 2,500. Statistics follow faster than the published rate, for a run of seconds."""
+    monkeypatch.setattr(PopArt.__init__, "__defaults__", (1e-2,))
+    run = polyplay.train(
+        "a2c", env=SCALES, value=value, reward="none", preset="paper", network="mlp", lanes=16, steps=30_000,
+        learning_rate=3e-3, anneal="constant", optimizer="adam", optimizer_eps=1e-5, compile="off", serial=True,
+        run=str(tmp_path / "run"), **QUICK,
+    )  # fmt: skip
+    small, large = last_means(run)
+    assert (small > 6.0 and large > 4_500) if learns else small < 4.0
+
+
+SETTINGS: dict[str, dict[str, Any]] = {
+    "a2c": {**of.A2C, "value": "popart"},
+    "a3c": {**of.A3C},
+    "accel": {**of.ACCEL},
+    "appo": {**of.APPO, "value": "heads"},
+    "apex": {**of.APEX},
+    "dqn": {**of.DQN},
+    "impala": {**of.IMPALA, "value": "popart"},
+    "ppo": {**of.PPO, "value": "popart", "replicas": 2},
+    "r2d2": {**of.R2D2},
+    "sac": {**of.QUIET, "lanes": 2, "batch": 32, "learning_starts": 100},
+}
+
+
+@pytest.mark.parametrize("system", SETTINGS)
+def test_systems_play_two_tasks_and_count_them_apart(system: str, tmp_path: Path):
+    given = {
+        **SETTINGS[system],
+        "env": TWO,
+        "steps": 1_200,
+        "run": str(tmp_path / "run"),
+        "on": "thread",
+        "quiet": True,
+    }
+    run = polyplay.train(system, **given)
+    assert sorted(games_of(run)) == ["toy:catch", "toy:catch+rows=6"]
+    *_, row = read_lines(tmp_path / "run/metrics.jsonl")
+    steps = list(row["task_steps"].values())
+    assert sum(steps) == row["steps"]
+    # of as many rows those count that begin no game; games of the second are half as long
+    low, high = (0.3, 3.0) if system == "a3c" else (0.8, 1.01)  # a3c's workers run freely
+    assert low < steps[1] / steps[0] < high
+    assert row["task_return_means"].keys() == {"toy:catch", "toy:catch+rows=6"}
+
+
+@pytest.mark.parametrize(
+    ("system", "given", "error"),
+    [
+        ("ga3c", {"env": TWO}, "several tasks need lanes that step in turn"),
+        (
+            "ppo",
+            {"env": TWO, "lanes": 7},
+            "--lanes: 7 lanes given for 2 lanes of the tasks of --env; allowed: a",
+        ),
+        ("a3c", {"env": TWO, "workers": 3}, "--lanes: 3 lanes of 3 workers .role actor_learner. given for 2 lanes"),
+        ("ppo", {"env": "@there_is_no_file"}, "--env: cannot read there_is_no_file: No such file"),
+        ("ppo", {"env": "@tests.systems.test_tasks:nothing"}, "returned dict; allowed: a list of names"),
+        ("ppo", {"env": TWO, "value": "norm"}, "value: 'norm' given, allowed: plain, popart, heads"),
+        (
+            "impala",
+            {"env": "toy:catch", "value": "popart", "auxiliary": "value"},
+            "--value: popart given with",
+        ),
+    ],
+)
+def test_wrong_input_is_one_line(system: str, given: dict[str, Any], error: str, tmp_path: Path):
+    with pytest.raises(UserError, match=error) as refused:
+        polyplay.train(system, **{**QUICK, "steps": 100, "network": "mlp", "run": str(tmp_path / "run"), **given})
+    assert "\n" not in str(refused.value)
+    assert not (tmp_path / "run").exists() or not list((tmp_path / "run").iterdir())
+
+
+def nothing() -> dict[str, str]:
+    return {}
+
+
+def names() -> list[str]:
+    return ["toy:catch", "toy:catch+rows=6:2"]
+
+
+def test_a_file_and_a_function_give_the_list(tmp_path: Path):
+    file = tmp_path / "tasks.txt"
+    file.write_text("toy:catch\ntoy:catch+rows=6:2\n")
+    for env in (f"@{file}", "@tests.systems.test_tasks:names"):
+        settings, _, _ = options.resolve(systems.load("ppo"), env=env)
+        assert settings.env == "toy:catch,toy:catch+rows=6:2"
+        assert settings.lanes == 9, "the preset's 8, for an order of three"
+    settings, _, _ = options.resolve(systems.load("impala"), env=f"@{file}")
+    assert (settings.lanes, settings.batch) == (18, 36)
+    settings, _, _ = options.resolve(systems.load("impala"), env=f"@{file}", lanes=3)
+    assert (settings.lanes, settings.batch) == (3, 32)
+
+
+@pytest.mark.parametrize(("system", "given"), [("a2c", of.A2C), ("ppo", {**of.PPO, "replicas": 1})])
+def test_a_run_with_popart_goes_on_to_the_bit(system: str, given: dict[str, Any], tmp_path: Path):
+    more = {**given, "anneal": "constant", "env": TWO, "value": "popart", "reward": "none"}
+    resumed, whole = resumed_and_whole(system, tmp_path, 2_048, **more)
+    assert updates(resumed) == updates(whole)
+    assert same_weights(resumed, whole)
+
+
+def test_a_killed_actor_of_two_tasks_is_replaced_and_plays_the_same(tmp_path: Path):
+    crew = Crew(on="process")
+    found = wired("impala", crew, **{**of.IMPALA, "env": TWO, "actors": 2, "frames": 10**9})
+    crew.start(found.metrics)
+    try:
+        counters = crew.counters
+        assert counters is not None
+        until(crew, lambda: (counters.tasks.sum(0) > 200).all())
+        (acts,) = (workers for role, workers in _by_role(crew).items() if role == "act")
+        os.kill(acts[0].runs.pid, signal.SIGKILL)
+        until(crew, lambda: crew.lost == 1)
+        before = counters.tasks[acts[0].ctx.row].copy()
+        until(crew, lambda: (counters.tasks[acts[0].ctx.row] > before + 200).all())
+    finally:
+        crew.stop()
+
+
+def _by_role(crew: Crew) -> dict[str, list[Any]]:
+    found = dict[str, list[Any]]()
+    for worker in crew.workers():
+        found.setdefault(worker.role.name, []).append(worker)
+    return found
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    place = tmp_path_factory.mktemp("tasks") / "run"
+    given = {**of.PPO, "env": TWO, "replicas": 1, "value": "popart", "steps": 12_000, "serial": True, "compile": "off"}
+    polyplay.train("ppo", **given, run=str(place), quiet=True)
+    return place
+
+
+def test_each_task_is_evaluated_with_the_same_weights(trained: Path, capsys: pytest.CaptureFixture[str]):
+    assert main.main(["evaluate", str(trained), "--episodes", "20"]) == 0
+    shown = capsys.readouterr().out
+    assert "toy:catch+rows=6" in shown
+    files = sorted(trained.glob("evaluation-*.json"))
+    found = {read_object(file)["task"]: read_object(file) for file in files}
+    assert found.keys() == {"toy:catch", "toy:catch+rows=6"}
+    means = [row["episodic_return_mean"] for row in found.values()]
+    assert f"mean over tasks {np.mean(means):,.1f}" in shown
+    assert len({row["checkpoint_sha256"] for row in found.values()}) == 1
+    assert all(finding.level == "ok" for file in files for finding in verify.verify(trained, file.name))
+    rows = scores.compare_runs([trained], scores.ScoresOptions())["games"]
+    measured = {task: round(row["episodic_return_mean"], 2) for task, row in found.items()}
+    assert {row["game"]: row["score"] for row in rows} == measured
+    one = evaluate_.evaluate(trained, evaluate_.EvaluateOptions(episodes=3, task="toy:catch", seed=1))
+    assert (one["task"], one["episodes"]) == ("toy:catch", 3)
+    with pytest.raises(UserError, match=r"--task: catch given.*; allowed: toy:catch, toy:catch\+rows=6"):
+        evaluate_.evaluate(trained, evaluate_.EvaluateOptions(task="catch"))
+
+
+def test_a_loaded_agent_names_the_task_of_a_value(trained: Path):
+    agent = polyplay.load(trained)
+    obs = np.zeros(agent.spec.obs.shape, np.float32)
+    agent.act(obs)
+    found = {agent.value(obs, task=task) for task in agent.spec.tasks}
+    assert len(found) == 2
+    assert agent.evaluate(episodes=4, task="toy:catch")["episodes"] == 4
+    for call in (lambda: agent.value(obs), lambda: agent.evaluate(episodes=4, task="x")):
+        with pytest.raises(UserError, match=r"task: (None|x) given, allowed: toy:catch, toy:catch\+rows=6"):
+            call()
+
+
+def test_a_picture_has_a_panel_for_each_task_over_its_own_frames(trained: Path):
+    curves = read_curves(trained)
+    assert [curve.env for curve in curves] == ["toy:catch", "toy:catch+rows=6"]
+    last = read_object(trained / "summary.json")["frames"]
+    assert all(curve.across["frames"][-1] <= last / 2 for curve in curves)
+    figure = draw_curves([trained], PlotOptions())
+    shown = [panel.get_title(loc="left") for panel in figure.axes if panel.axison]
+    assert shown == ["toy:catch", "toy:catch+rows=6"]
+
+
+def test_the_goal_of_a_run_is_the_mean_over_tasks(tmp_path: Path):
+    given = {**of.PPO, "env": TWO, "replicas": 1, "steps": 60_000, "serial": True, "compile": "off", "quiet": True}
+    run = polyplay.train("ppo", **given, until_return=0.0, run=str(tmp_path / "run"))
+    assert run.summary["reason"] == "the mean return of 100 games reached 0"
+    means = [np.mean(returns[-100:]) for returns in games_of(run).values()]
+    assert np.mean(means) >= 0.0
+
+
+def test_evaluations_beside_training_are_of_all_tasks(tmp_path: Path):
+    given = {**of.PPO, "env": TWO, "replicas": 1, "steps": 4_000, "on": "thread", "quiet": True}
+    polyplay.train("ppo", **given, eval_every=1_000, eval_episodes=6, run=str(tmp_path / "run"))
+    first, *_ = read_lines(tmp_path / "run/evaluations.jsonl")
+    assert first["episodes"] == 6
+    assert first["episodic_return_mean"] == pytest.approx(np.mean(list(first["task_return_means"].values())))
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("system", ["impala", "ppo"])
+def test_cartpole_and_acrobot_in_one_run(system: str, tmp_path: Path):
+    """The default preset; Acrobot is solved from −100 on."""
+    begun = time.monotonic()
+    run = polyplay.train(system, env=BOTH, value="popart", steps=500_000, run=str(tmp_path / "run"), **QUICK)
+    acrobot, cartpole = last_means(run, 100)
+    print(json.dumps({"acrobot": acrobot, "cartpole": cartpole, "seconds": time.monotonic() - begun}))
+    assert cartpole > 400
+    assert acrobot > -100
