@@ -6,6 +6,8 @@
 In each round both checkouts do the same work at the same time, each on a core of its own. The cores change from round
 to round: what else the machine does, and a slower core, are the same for both. Systems run in one thread: they do what
 several processes do, and nobody waits. What counts is CPU seconds.
+
+    python bench/before.py start --times 10 . /tmp/before    # seconds until the first step of a CartPole, in turn
 """
 
 from __future__ import annotations
@@ -15,10 +17,11 @@ import statistics
 import subprocess
 import sys
 import tempfile
+import time
 from pathlib import Path
 from typing import Any
 
-from common import RESULTS, ROOT, Row, about, command_line, lines_about, publish, table
+from common import RESULTS, ROOT, Row, about, command_line, commands, lines_about, publish, table
 
 ENOUGH = 0.99  # of the other checkout's speed
 TOY = "--env toy:catch --network mlp --checkpoint-every 1000 --serial --no-tensorboard --quiet"
@@ -97,5 +100,57 @@ def main() -> None:
     publish(RESULTS / asked.name, {**what, "rows": rows}, text)
 
 
+# Seconds until the first step.
+
+PROBE = """
+import os, time
+from gymnasium.envs.classic_control import CartPoleEnv
+
+class Probe(CartPoleEnv):
+    def step(self, action):
+        if not os.path.exists(os.environ["FIRST_STEP"]):
+            with open(os.environ["FIRST_STEP"] + str(os.getpid()), "w") as file:
+                file.write(repr(time.time()))
+            os.replace(file.name, os.environ["FIRST_STEP"])
+        return super().step(action)
+"""
+FIRST = ["-m", "polyplay", "train", "a2c", "--env", "probe:Probe", "--network", "mlp"]
+LENGTH = ["--steps", "1_000_000", "--no-tensorboard", "--run"]
+
+
+def seconds(checkout: Path) -> float:
+    """From the command `polyplay train a2c` to the first step of a CartPole."""
+    with tempfile.TemporaryDirectory() as there:
+        (Path(there) / "probe.py").write_text(PROBE)
+        first = Path(there) / "first"
+        env = {**os.environ, "PYTHONPATH": f"{checkout}:{there}", "FIRST_STEP": str(first)}
+        began = time.time()
+        run = subprocess.Popen(
+            [sys.executable, *FIRST, *LENGTH, f"{there}/run"], cwd=there, env=env, stdout=subprocess.DEVNULL
+        )
+        try:
+            while not first.exists():
+                if run.poll() is not None or time.time() > began + 120:
+                    raise SystemExit(f"{checkout}: no step was made; exit status {run.poll()}")
+                time.sleep(0.01)
+            return float(first.read_text()) - began
+        finally:
+            run.terminate()
+            run.wait()
+
+
+def start() -> None:
+    parser = command_line(__doc__)
+    parser.add_argument("checkouts", nargs="*", type=Path, default=[ROOT])
+    parser.add_argument("--times", type=int, default=6)
+    asked = parser.parse_args()
+    found: dict[Path, list[float]] = {c.resolve(): [] for c in asked.checkouts}
+    for _ in range(asked.times):
+        for checkout, all_of_it in found.items():
+            all_of_it.append(seconds(checkout))
+    for checkout, all_of_it in found.items():
+        print(f"{checkout}: least {min(all_of_it):.2f} s, median {statistics.median(all_of_it):.2f} s")
+
+
 if __name__ == "__main__":
-    main()
+    sys.exit(commands({"": main, "start": start}))

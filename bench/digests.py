@@ -25,6 +25,8 @@ from typing import Any
 QUIET: dict[str, Any] = {"serial": True, "trace": True, "seed": 3, "tensorboard": False, "report_every": 60.0}
 ADAM: dict[str, Any] = {"network": "mlp", "optimizer": "adam", "learning_rate": 3e-3, "optimizer_eps": 1e-5}
 CATCH: dict[str, Any] = {**ADAM, "env": "toy:catch", "lanes": 8, "unroll": 8}
+TASKS: dict[str, Any] = {"env": "toy:catch,toy:catch+rows=6", "value": "popart"}
+GAMES: dict[str, Any] = {"env": "ALE/Pong-v5,ALE/Freeway-v5", "lanes": 4}
 DRAWN: dict[str, Any] = {**ADAM, "env": "toy:catch", "lanes": 8, "unroll": 1, "batch": 32, "ratio": 8.0}
 DRAWN |= {"capacity": 10_000, "learning_starts": 300, "target_update": 50}
 FREE: dict[str, Any] = {**DRAWN, "unroll": 10, "lanes": 4, "actors": 2, "replay_workers": 2, "prefetch": 2}
@@ -51,7 +53,10 @@ CASES: dict[str, dict[str, Any]] = {
     "impala": {**CATCH, "actors": 2, "batch": 16, "steps": 4_000},
     "impala gru": {**CATCH, "env": "toy:memory", "core": "gru", "actors": 1, "batch": 8, "lag": 0, "steps": 3_000},
     "impala pong": {**PONG, "actors": 1, "lanes": 4, "batch": 4, "steps": 1_600},
+    "impala two tasks": {**CATCH, **TASKS, "actors": 2, "batch": 16, "steps": 4_000},
+    "impala two games": {**GAMES, "network": "a3c", "value": "popart", "actors": 1, "batch": 4, "steps": 1_600},
     "ppo": {**less(CATCH, "optimizer"), "replicas": 1, "epochs": 2, "minibatches": 2, "steps": 4_000},
+    "ppo two tasks": {**less(CATCH, "optimizer"), **TASKS, "replicas": 1, "minibatches": 2, "steps": 4_000},
     "dqn": {**DRAWN, "replicas": 1, "n_step": 3, "alpha": 0.6, "steps": 1_500},
     "dqn pong": {
         **PONG,

@@ -63,10 +63,11 @@ class RunOptions(TypedDict, total=False):
     dry_run: bool  # print the plan, measure the speed for two seconds, write nothing
 
 class A2C(RunOptions, total=False):
-    env: str | Callable[..., Any] | Env[Any, Any]  # environment: ALE/NAME, a Gymnasium id, module:callable, or toy:NAME
+    env: str | Callable[..., Any] | Env[Any, Any]  # environment: ALE/NAME, a Gymnasium id, module:callable, or toy:NAME; several with commas (NAME:2 has two lanes)
     inputs: Literal['raw', 'centre', 'normalize']  # centre: subtract mean image; normalize: scale numbers
     core: Literal['none', 'lstm', 'gru', 'temporal']  # recurrent core; temporal: FTW's of two clocks
     actions: Literal['scale', 'clip']  # real actions: −1 … 1 is scaled to their bounds, or clip to them
+    value: Literal['plain', 'popart', 'heads']  # popart: normalized, per task of --env; heads: one per task
     atari: str  # preprocessing of Atari games: a preset of docs/guides/atari.md
     lanes: int  # parallel environments (num-envs), over all replicas
     replicas: int  # copies of the loop that share the lanes (0: one; for images or GPUs one per core or GPU)
@@ -92,7 +93,7 @@ class A2C(RunOptions, total=False):
     frames: int  # frames to train for (Atari: four per agent step), unless --steps is given (80M steps)
 
 class A3C(RunOptions, total=False):
-    env: str | Callable[..., Any] | Env[Any, Any]  # environment: ALE/NAME, a Gymnasium id, module:callable, or toy:NAME
+    env: str | Callable[..., Any] | Env[Any, Any]  # environment: ALE/NAME, a Gymnasium id, module:callable, or toy:NAME; several with commas (NAME:2 has two lanes)
     inputs: Literal['raw', 'centre', 'normalize']  # centre: subtract mean image; normalize: scale numbers
     core: Literal['none', 'lstm', 'gru', 'temporal']  # recurrent core; temporal: FTW's of two clocks
     actions: Literal['scale', 'clip']  # real actions: −1 … 1 is scaled to their bounds, or clip to them
@@ -122,7 +123,7 @@ class A3C(RunOptions, total=False):
     frames: int  # frames to train for (Atari: four per agent step), unless --steps is given ("1 day")
 
 class Accel(RunOptions, total=False):
-    env: str | Callable[..., Any] | Env[Any, Any]  # environment: ALE/NAME, a Gymnasium id, module:callable, or toy:NAME
+    env: str | Callable[..., Any] | Env[Any, Any]  # environment: ALE/NAME, a Gymnasium id, module:callable, or toy:NAME; several with commas (NAME:2 has two lanes)
     inputs: Literal['raw', 'centre', 'normalize']  # centre: subtract mean image; normalize: scale numbers
     core: Literal['none', 'lstm', 'gru', 'temporal']  # recurrent core; temporal: FTW's of two clocks
     actions: Literal['scale', 'clip']  # real actions: −1 … 1 is scaled to their bounds, or clip to them
@@ -151,7 +152,7 @@ class Accel(RunOptions, total=False):
     frames: int  # frames to train for (Atari: four per agent step), unless --steps is given (50M steps)
 
 class AccelDqn(RunOptions, total=False):
-    env: str | Callable[..., Any] | Env[Any, Any]  # environment: ALE/NAME, a Gymnasium id, module:callable, or toy:NAME
+    env: str | Callable[..., Any] | Env[Any, Any]  # environment: ALE/NAME, a Gymnasium id, module:callable, or toy:NAME; several with commas (NAME:2 has two lanes)
     inputs: Literal['raw', 'centre', 'normalize']  # centre: subtract mean image; normalize: scale numbers
     atari: str  # preprocessing of Atari games: a preset of docs/guides/atari.md
     algo: Literal['dqn', 'catdqn', 'rainbow']  # rainbow: ε-Rainbow, without noisy layers
@@ -218,7 +219,7 @@ class AlphagoZero(RunOptions, total=False):
     frames: int  # moves to train for, unless --steps is given
 
 class Apex(RunOptions, total=False):
-    env: str | Callable[..., Any] | Env[Any, Any]  # environment: ALE/NAME, a Gymnasium id, module:callable, or toy:NAME
+    env: str | Callable[..., Any] | Env[Any, Any]  # environment: ALE/NAME, a Gymnasium id, module:callable, or toy:NAME; several with commas (NAME:2 has two lanes)
     inputs: Literal['raw', 'centre', 'normalize']  # centre: subtract mean image; normalize: scale numbers
     atari: str  # preprocessing of Atari games: a preset of docs/guides/atari.md
     actors: int  # acting workers, each with its own copy of the weights
@@ -298,10 +299,11 @@ class ApexSac(RunOptions, total=False):
     frames: int  # agent steps to train for, unless --steps is given
 
 class Appo(RunOptions, total=False):
-    env: str | Callable[..., Any] | Env[Any, Any]  # environment: ALE/NAME, a Gymnasium id, module:callable, or toy:NAME
+    env: str | Callable[..., Any] | Env[Any, Any]  # environment: ALE/NAME, a Gymnasium id, module:callable, or toy:NAME; several with commas (NAME:2 has two lanes)
     inputs: Literal['raw', 'centre', 'normalize']  # centre: subtract mean image; normalize: scale numbers
     core: Literal['none', 'lstm', 'gru', 'temporal']  # recurrent core; temporal: FTW's of two clocks
     actions: Literal['scale', 'clip']  # real actions: −1 … 1 is scaled to their bounds, or clip to them
+    value: Literal['plain', 'popart', 'heads']  # popart: normalized, per task of --env; heads: one per task
     atari: str  # preprocessing of Atari games: a preset of docs/guides/atari.md
     actors: int  # acting workers, each with its own copy of the weights (0: measured; two on two cores)
     lanes: int  # parallel environments (num-envs) of each actor; a slot holds one rollout of all of them
@@ -328,7 +330,7 @@ class Appo(RunOptions, total=False):
     frames: int  # frames to train for (Atari: four per agent step), unless --steps is given
 
 class Dqn(RunOptions, total=False):
-    env: str | Callable[..., Any] | Env[Any, Any]  # environment: ALE/NAME, a Gymnasium id, module:callable, or toy:NAME
+    env: str | Callable[..., Any] | Env[Any, Any]  # environment: ALE/NAME, a Gymnasium id, module:callable, or toy:NAME; several with commas (NAME:2 has two lanes)
     inputs: Literal['raw', 'centre', 'normalize']  # centre: subtract mean image; normalize: scale numbers
     atari: str  # preprocessing of Atari games: a preset of docs/guides/atari.md
     lanes: int  # parallel environments (num-envs), over all replicas
@@ -417,7 +419,7 @@ class Ftw(RunOptions, total=False):
     frames: int  # steps of all agents to train for, unless --steps is given
 
 class Ga3C(RunOptions, total=False):
-    env: str | Callable[..., Any] | Env[Any, Any]  # environment: ALE/NAME, a Gymnasium id, module:callable, or toy:NAME
+    env: str | Callable[..., Any] | Env[Any, Any]  # environment: ALE/NAME, a Gymnasium id, module:callable, or toy:NAME; several with commas (NAME:2 has two lanes)
     inputs: Literal['raw', 'signed', 'centre', 'normalize']  # of images, raw: x/255, signed: x/128 − 1, centre: minus the mean image; of numbers, normalize: scaled
     core: Literal['none', 'lstm', 'gru', 'temporal']  # recurrent core; temporal: FTW's of two clocks
     actions: Literal['scale', 'clip']  # real actions: −1 … 1 is scaled to their bounds, or clip to them
@@ -446,7 +448,7 @@ class Ga3C(RunOptions, total=False):
     frames: int  # frames to train for (Atari: four per agent step), unless --steps is given
 
 class Gorila(RunOptions, total=False):
-    env: str | Callable[..., Any] | Env[Any, Any]  # environment: ALE/NAME, a Gymnasium id, module:callable, or toy:NAME
+    env: str | Callable[..., Any] | Env[Any, Any]  # environment: ALE/NAME, a Gymnasium id, module:callable, or toy:NAME; several with commas (NAME:2 has two lanes)
     inputs: Literal['raw', 'centre', 'normalize']  # centre: subtract mean image; normalize: scale numbers
     atari: str  # preprocessing of Atari games: a preset of docs/guides/atari.md
     actors: int  # free mode: workers that only act; 0: bundled mode, each learner has an actor and a replay
@@ -474,10 +476,11 @@ class Gorila(RunOptions, total=False):
     frames: int  # frames to train for (Atari: four per agent step), unless --steps is given
 
 class Impala(RunOptions, total=False):
-    env: str | Callable[..., Any] | Env[Any, Any]  # environment: ALE/NAME, a Gymnasium id, module:callable, or toy:NAME
+    env: str | Callable[..., Any] | Env[Any, Any]  # environment: ALE/NAME, a Gymnasium id, module:callable, or toy:NAME; several with commas (NAME:2 has two lanes)
     inputs: Literal['raw', 'centre', 'normalize']  # centre: subtract mean image; normalize: scale numbers
     core: Literal['none', 'lstm', 'gru', 'temporal']  # recurrent core; temporal: FTW's of two clocks
     actions: Literal['scale', 'clip']  # real actions: −1 … 1 is scaled to their bounds, or clip to them
+    value: Literal['plain', 'popart', 'heads']  # popart: normalized, per task of --env; heads: one per task
     atari: str  # preprocessing of Atari games: a preset of docs/guides/atari.md
     actors: int  # acting workers, each with its own copy of the weights (0: measured; two on two cores)
     lanes: int  # parallel environments (num-envs) of each actor; a slot holds one rollout of all of them
@@ -544,10 +547,11 @@ class Pbt(RunOptions, total=False):
     at_once: int  # trainers, each with its share of the cores (0: one per core)
 
 class Ppo(RunOptions, total=False):
-    env: str | Callable[..., Any] | Env[Any, Any]  # environment: ALE/NAME, a Gymnasium id, module:callable, or toy:NAME
+    env: str | Callable[..., Any] | Env[Any, Any]  # environment: ALE/NAME, a Gymnasium id, module:callable, or toy:NAME; several with commas (NAME:2 has two lanes)
     inputs: Literal['raw', 'centre', 'normalize']  # centre: subtract mean image; normalize: scale numbers
     core: Literal['none', 'lstm', 'gru', 'temporal']  # recurrent core; temporal: FTW's of two clocks
     actions: Literal['scale', 'clip']  # real actions: −1 … 1 is scaled to their bounds, or clip to them
+    value: Literal['plain', 'popart', 'heads']  # popart: normalized, per task of --env; heads: one per task
     atari: str  # preprocessing of Atari games: a preset of docs/guides/atari.md
     lanes: int  # parallel environments (num-envs), over all replicas
     replicas: int  # copies of the loop that share the lanes (0: one; for images or GPUs one per core or GPU)
@@ -575,7 +579,7 @@ class Ppo(RunOptions, total=False):
     frames: int  # frames to train for (Atari: four per agent step), unless --steps is given (10M steps)
 
 class R2D2(RunOptions, total=False):
-    env: str | Callable[..., Any] | Env[Any, Any]  # environment: ALE/NAME, a Gymnasium id, module:callable, or toy:NAME
+    env: str | Callable[..., Any] | Env[Any, Any]  # environment: ALE/NAME, a Gymnasium id, module:callable, or toy:NAME; several with commas (NAME:2 has two lanes)
     inputs: Literal['raw', 'centre', 'normalize']  # centre: subtract mean image; normalize: scale numbers
     atari: str  # preprocessing of Atari games: a preset of docs/guides/atari.md
     actors: int  # acting workers, each with its own copy of the weights
@@ -604,7 +608,7 @@ class R2D2(RunOptions, total=False):
     frames: int  # frames to train for (Atari: four per agent step), unless --steps is given
 
 class Rainbow(RunOptions, total=False):
-    env: str | Callable[..., Any] | Env[Any, Any]  # environment: ALE/NAME, a Gymnasium id, module:callable, or toy:NAME
+    env: str | Callable[..., Any] | Env[Any, Any]  # environment: ALE/NAME, a Gymnasium id, module:callable, or toy:NAME; several with commas (NAME:2 has two lanes)
     inputs: Literal['raw', 'centre', 'normalize']  # centre: subtract mean image; normalize: scale numbers
     atari: str  # preprocessing of Atari games: a preset of docs/guides/atari.md
     lanes: int  # parallel environments (num-envs), over all replicas

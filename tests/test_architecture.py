@@ -22,22 +22,22 @@ TOP = ["__init__", "__main__", "api", "extend"]
 
 # At most so many lines of code (bench/code_size.py). Whoever adds some takes some away, or says in the commit why not.
 BUDGET = {
-    "core": 1924,
-    "envs": 4986,
+    "core": 1935,
+    "envs": 5275,
     "buffers": 2102,
     "games": 3835,
-    "nets": 3630,
+    "nets": 3725,
     "weights": 1600,
     "acting": 1160,
     "search": 1306,
-    "learning": 3839,
-    "workers": 2358,
+    "learning": 3865,
+    "workers": 2370,
     "workers/hosts": 1300,
     "population": 1510,
-    "systems": 1960,
-    "runs": 4158,
-    "evaluation": 1480,
-    "cli": 2482,
+    "systems": 1970,
+    "runs": 4235,
+    "evaluation": 1525,
+    "cli": 2550,
 }
 SHORTEST, LONGEST = 150, 800
 # Files of fewer lines, or that one other file imports at most, and why they are files; kernels and pages may be both.

@@ -173,6 +173,7 @@ def make_plan(crew: Any, wired: Any, options: Any, done: int = 0) -> Plan:
     lines = [
         *([("atari", _atari(envs.spec.describe))] if game(envs) else []),
         *([("images", text)] if (text := _images(envs)) else []),
+        *([("tasks", _tasks(envs))] if envs.spec.tasks else []),
         ("workers", _workers(crew)),
         ("network", _network(crew, wired, net)),
         *([("search", searching(role))] if (role := search_role(crew)) is not None else []),
@@ -218,6 +219,14 @@ def _atari(facts: Mapping[str, str]) -> str:
     """Describe how an Atari game is played, and what of that its id decides."""
     actions = facts["actions"].partition(":")[0]
     return f"frameskip {facts['frameskip']}; sticky {facts['sticky']}; actions {actions}; {facts['id']}"
+
+
+def _tasks(envs: Any) -> str:
+    """Name the tasks, and say which lane plays which."""
+    spec = envs.spec
+    turns = f"lane l of the run plays number l mod {len(spec.order)} of their order"
+    hidden = "" if spec.mask is None else "; a mask hides the actions that a task lacks"
+    return f"{len(spec.tasks)}: {spec.describe['tasks']}; {turns}; {spec.describe['actions']} for all{hidden}"
 
 
 def _images(envs: Any) -> str:

@@ -32,7 +32,8 @@ from polyplay.workers.sizing import fewest_actors
 class AgentOptions:
     """Options that most pages have, with the same defaults. A page may have another default of one."""
 
-    env: str = "ALE/Pong-v5"  # environment: ALE/NAME, a Gymnasium id, module:callable, or toy:NAME
+    env: str = "ALE/Pong-v5"
+    # environment: ALE/NAME, a Gymnasium id, module:callable, or toy:NAME; several with commas (NAME:2 has two lanes)
     inputs: Literal["raw", "centre", "normalize"] = "raw"  # centre: subtract mean image; normalize: scale numbers
 
 

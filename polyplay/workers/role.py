@@ -233,7 +233,7 @@ def _holds(role: Role) -> list[str]:
     if envs is not None:
         groups = f" in {envs.groups} groups" if envs.groups > 1 else ""
         groups = f" at a table of {envs.agents} players" if envs.agents > 1 else groups
-        rows.append(f"envs    {envs.title} × {envs.lanes} lanes{groups}")
+        rows.append(f"envs    {_played(envs)} × {envs.lanes} lanes{groups}")
     if "agents" in role.edges():
         rows.append(f"agents  {role.edges()['agents'].label()}")
     if role.policy is not None:
@@ -290,3 +290,12 @@ def _box(title: str, rows: list[str]) -> list[str]:
     width = max(len(title) + 3, *(len(r) for r in rows)) + 2
     top = f"┌─ {title} " + "─" * (width - len(title) - 3) + "┐"
     return [top, *(f"│ {r.ljust(width - 1)}│" for r in rows), "└" + "─" * width + "┘"]
+
+
+FEW = 6  # tasks, at most, that a diagram names
+
+
+def _played(envs: Envs) -> str:
+    """The environment; of several tasks their names, or how many there are."""
+    tasks = envs.spec.tasks
+    return envs.title if not tasks else ", ".join(tasks) if len(tasks) <= FEW else f"{len(tasks)} tasks {envs.title}"
