@@ -14,7 +14,7 @@ __all__ = ["Callback", "Run", "check", "evaluate", "export", "load", "resume", "
 class RunOptions(TypedDict, total=False):
     steps: int | None  # stop after this many agent steps, at the end of a rollout (also --total-timesteps, -n); instead of --frames
     minutes: float | None  # stop after this many minutes of wall time
-    until_return: float | None  # stop when the mean return of the last 100 full games reaches this
+    until_return: float | None  # stop when the mean return of the last 100 full games reaches this; with several tasks, the mean score over tasks
     seed: int  # seed of all random numbers
     run: str | Path | None  # directory of the run (none: runs/SYSTEM-ENV-SEED-TIME)
     resume: Literal['never', 'auto']  # auto: start a run in --run, or resume the run that is there, for jobs that a cluster queues again. Only options that `polyplay resume` takes may differ from that run's
@@ -63,11 +63,11 @@ class RunOptions(TypedDict, total=False):
     dry_run: bool  # print the plan, measure the speed for two seconds, write nothing
 
 class A2C(RunOptions, total=False):
-    env: str | Callable[..., Any] | Env[Any, Any]  # environment: ALE/NAME, a Gymnasium id, module:callable, or toy:NAME; several with commas (NAME:2 has two lanes)
+    env: str | Callable[..., Any] | Env[Any, Any]  # environment: ALE/NAME, a Gymnasium id, module:callable, or toy:NAME; several with commas (NAME:2 has two turns)
     inputs: Literal['raw', 'centre', 'normalize']  # centre: subtract mean image; normalize: scale numbers
     core: Literal['none', 'lstm', 'gru', 'temporal']  # recurrent core; temporal: FTW's of two clocks
     actions: Literal['scale', 'clip']  # real actions: −1 … 1 is scaled to their bounds, or clip to them
-    value: Literal['plain', 'popart', 'heads']  # popart: normalized, per task of --env; heads: one per task
+    value: Literal['plain', 'popart', 'heads']  # outputs of the value head; heads: one per task of --env, popart: the same, normalized by running statistics
     atari: str  # preprocessing of Atari games: a preset of docs/guides/atari.md
     lanes: int  # parallel environments (num-envs), over all replicas
     replicas: int  # copies of the loop that share the lanes (0: one; for images or GPUs one per core or GPU)
@@ -93,7 +93,7 @@ class A2C(RunOptions, total=False):
     frames: int  # frames to train for (Atari: four per agent step), unless --steps is given (80M steps)
 
 class A3C(RunOptions, total=False):
-    env: str | Callable[..., Any] | Env[Any, Any]  # environment: ALE/NAME, a Gymnasium id, module:callable, or toy:NAME; several with commas (NAME:2 has two lanes)
+    env: str | Callable[..., Any] | Env[Any, Any]  # environment: ALE/NAME, a Gymnasium id, module:callable, or toy:NAME; several with commas (NAME:2 has two turns)
     inputs: Literal['raw', 'centre', 'normalize']  # centre: subtract mean image; normalize: scale numbers
     core: Literal['none', 'lstm', 'gru', 'temporal']  # recurrent core; temporal: FTW's of two clocks
     actions: Literal['scale', 'clip']  # real actions: −1 … 1 is scaled to their bounds, or clip to them
@@ -123,7 +123,7 @@ class A3C(RunOptions, total=False):
     frames: int  # frames to train for (Atari: four per agent step), unless --steps is given ("1 day")
 
 class Accel(RunOptions, total=False):
-    env: str | Callable[..., Any] | Env[Any, Any]  # environment: ALE/NAME, a Gymnasium id, module:callable, or toy:NAME; several with commas (NAME:2 has two lanes)
+    env: str | Callable[..., Any] | Env[Any, Any]  # environment: ALE/NAME, a Gymnasium id, module:callable, or toy:NAME; several with commas (NAME:2 has two turns)
     inputs: Literal['raw', 'centre', 'normalize']  # centre: subtract mean image; normalize: scale numbers
     core: Literal['none', 'lstm', 'gru', 'temporal']  # recurrent core; temporal: FTW's of two clocks
     actions: Literal['scale', 'clip']  # real actions: −1 … 1 is scaled to their bounds, or clip to them
@@ -152,7 +152,7 @@ class Accel(RunOptions, total=False):
     frames: int  # frames to train for (Atari: four per agent step), unless --steps is given (50M steps)
 
 class AccelDqn(RunOptions, total=False):
-    env: str | Callable[..., Any] | Env[Any, Any]  # environment: ALE/NAME, a Gymnasium id, module:callable, or toy:NAME; several with commas (NAME:2 has two lanes)
+    env: str | Callable[..., Any] | Env[Any, Any]  # environment: ALE/NAME, a Gymnasium id, module:callable, or toy:NAME; several with commas (NAME:2 has two turns)
     inputs: Literal['raw', 'centre', 'normalize']  # centre: subtract mean image; normalize: scale numbers
     atari: str  # preprocessing of Atari games: a preset of docs/guides/atari.md
     algo: Literal['dqn', 'catdqn', 'rainbow']  # rainbow: ε-Rainbow, without noisy layers
@@ -219,7 +219,7 @@ class AlphagoZero(RunOptions, total=False):
     frames: int  # moves to train for, unless --steps is given
 
 class Apex(RunOptions, total=False):
-    env: str | Callable[..., Any] | Env[Any, Any]  # environment: ALE/NAME, a Gymnasium id, module:callable, or toy:NAME; several with commas (NAME:2 has two lanes)
+    env: str | Callable[..., Any] | Env[Any, Any]  # environment: ALE/NAME, a Gymnasium id, module:callable, or toy:NAME; several with commas (NAME:2 has two turns)
     inputs: Literal['raw', 'centre', 'normalize']  # centre: subtract mean image; normalize: scale numbers
     atari: str  # preprocessing of Atari games: a preset of docs/guides/atari.md
     actors: int  # acting workers, each with its own copy of the weights
@@ -299,11 +299,11 @@ class ApexSac(RunOptions, total=False):
     frames: int  # agent steps to train for, unless --steps is given
 
 class Appo(RunOptions, total=False):
-    env: str | Callable[..., Any] | Env[Any, Any]  # environment: ALE/NAME, a Gymnasium id, module:callable, or toy:NAME; several with commas (NAME:2 has two lanes)
+    env: str | Callable[..., Any] | Env[Any, Any]  # environment: ALE/NAME, a Gymnasium id, module:callable, or toy:NAME; several with commas (NAME:2 has two turns)
     inputs: Literal['raw', 'centre', 'normalize']  # centre: subtract mean image; normalize: scale numbers
     core: Literal['none', 'lstm', 'gru', 'temporal']  # recurrent core; temporal: FTW's of two clocks
     actions: Literal['scale', 'clip']  # real actions: −1 … 1 is scaled to their bounds, or clip to them
-    value: Literal['plain', 'popart', 'heads']  # popart: normalized, per task of --env; heads: one per task
+    value: Literal['plain', 'popart', 'heads']  # outputs of the value head; heads: one per task of --env, popart: the same, normalized by running statistics
     atari: str  # preprocessing of Atari games: a preset of docs/guides/atari.md
     actors: int  # acting workers, each with its own copy of the weights (0: measured; two on two cores)
     lanes: int  # parallel environments (num-envs) of each actor; a slot holds one rollout of all of them
@@ -330,7 +330,7 @@ class Appo(RunOptions, total=False):
     frames: int  # frames to train for (Atari: four per agent step), unless --steps is given
 
 class Dqn(RunOptions, total=False):
-    env: str | Callable[..., Any] | Env[Any, Any]  # environment: ALE/NAME, a Gymnasium id, module:callable, or toy:NAME; several with commas (NAME:2 has two lanes)
+    env: str | Callable[..., Any] | Env[Any, Any]  # environment: ALE/NAME, a Gymnasium id, module:callable, or toy:NAME; several with commas (NAME:2 has two turns)
     inputs: Literal['raw', 'centre', 'normalize']  # centre: subtract mean image; normalize: scale numbers
     atari: str  # preprocessing of Atari games: a preset of docs/guides/atari.md
     lanes: int  # parallel environments (num-envs), over all replicas
@@ -419,7 +419,7 @@ class Ftw(RunOptions, total=False):
     frames: int  # steps of all agents to train for, unless --steps is given
 
 class Ga3C(RunOptions, total=False):
-    env: str | Callable[..., Any] | Env[Any, Any]  # environment: ALE/NAME, a Gymnasium id, module:callable, or toy:NAME; several with commas (NAME:2 has two lanes)
+    env: str | Callable[..., Any] | Env[Any, Any]  # environment: ALE/NAME, a Gymnasium id, module:callable, or toy:NAME; several with commas (NAME:2 has two turns)
     inputs: Literal['raw', 'signed', 'centre', 'normalize']  # of images, raw: x/255, signed: x/128 − 1, centre: minus the mean image; of numbers, normalize: scaled
     core: Literal['none', 'lstm', 'gru', 'temporal']  # recurrent core; temporal: FTW's of two clocks
     actions: Literal['scale', 'clip']  # real actions: −1 … 1 is scaled to their bounds, or clip to them
@@ -448,7 +448,7 @@ class Ga3C(RunOptions, total=False):
     frames: int  # frames to train for (Atari: four per agent step), unless --steps is given
 
 class Gorila(RunOptions, total=False):
-    env: str | Callable[..., Any] | Env[Any, Any]  # environment: ALE/NAME, a Gymnasium id, module:callable, or toy:NAME; several with commas (NAME:2 has two lanes)
+    env: str | Callable[..., Any] | Env[Any, Any]  # environment: ALE/NAME, a Gymnasium id, module:callable, or toy:NAME; several with commas (NAME:2 has two turns)
     inputs: Literal['raw', 'centre', 'normalize']  # centre: subtract mean image; normalize: scale numbers
     atari: str  # preprocessing of Atari games: a preset of docs/guides/atari.md
     actors: int  # free mode: workers that only act; 0: bundled mode, each learner has an actor and a replay
@@ -476,11 +476,11 @@ class Gorila(RunOptions, total=False):
     frames: int  # frames to train for (Atari: four per agent step), unless --steps is given
 
 class Impala(RunOptions, total=False):
-    env: str | Callable[..., Any] | Env[Any, Any]  # environment: ALE/NAME, a Gymnasium id, module:callable, or toy:NAME; several with commas (NAME:2 has two lanes)
+    env: str | Callable[..., Any] | Env[Any, Any]  # environment: ALE/NAME, a Gymnasium id, module:callable, or toy:NAME; several with commas (NAME:2 has two turns)
     inputs: Literal['raw', 'centre', 'normalize']  # centre: subtract mean image; normalize: scale numbers
     core: Literal['none', 'lstm', 'gru', 'temporal']  # recurrent core; temporal: FTW's of two clocks
     actions: Literal['scale', 'clip']  # real actions: −1 … 1 is scaled to their bounds, or clip to them
-    value: Literal['plain', 'popart', 'heads']  # popart: normalized, per task of --env; heads: one per task
+    value: Literal['plain', 'popart', 'heads']  # outputs of the value head; heads: one per task of --env, popart: the same, normalized by running statistics
     atari: str  # preprocessing of Atari games: a preset of docs/guides/atari.md
     actors: int  # acting workers, each with its own copy of the weights (0: measured; two on two cores)
     lanes: int  # parallel environments (num-envs) of each actor; a slot holds one rollout of all of them
@@ -547,11 +547,11 @@ class Pbt(RunOptions, total=False):
     at_once: int  # trainers, each with its share of the cores (0: one per core)
 
 class Ppo(RunOptions, total=False):
-    env: str | Callable[..., Any] | Env[Any, Any]  # environment: ALE/NAME, a Gymnasium id, module:callable, or toy:NAME; several with commas (NAME:2 has two lanes)
+    env: str | Callable[..., Any] | Env[Any, Any]  # environment: ALE/NAME, a Gymnasium id, module:callable, or toy:NAME; several with commas (NAME:2 has two turns)
     inputs: Literal['raw', 'centre', 'normalize']  # centre: subtract mean image; normalize: scale numbers
     core: Literal['none', 'lstm', 'gru', 'temporal']  # recurrent core; temporal: FTW's of two clocks
     actions: Literal['scale', 'clip']  # real actions: −1 … 1 is scaled to their bounds, or clip to them
-    value: Literal['plain', 'popart', 'heads']  # popart: normalized, per task of --env; heads: one per task
+    value: Literal['plain', 'popart', 'heads']  # outputs of the value head; heads: one per task of --env, popart: the same, normalized by running statistics
     atari: str  # preprocessing of Atari games: a preset of docs/guides/atari.md
     lanes: int  # parallel environments (num-envs), over all replicas
     replicas: int  # copies of the loop that share the lanes (0: one; for images or GPUs one per core or GPU)
@@ -579,7 +579,7 @@ class Ppo(RunOptions, total=False):
     frames: int  # frames to train for (Atari: four per agent step), unless --steps is given (10M steps)
 
 class R2D2(RunOptions, total=False):
-    env: str | Callable[..., Any] | Env[Any, Any]  # environment: ALE/NAME, a Gymnasium id, module:callable, or toy:NAME; several with commas (NAME:2 has two lanes)
+    env: str | Callable[..., Any] | Env[Any, Any]  # environment: ALE/NAME, a Gymnasium id, module:callable, or toy:NAME; several with commas (NAME:2 has two turns)
     inputs: Literal['raw', 'centre', 'normalize']  # centre: subtract mean image; normalize: scale numbers
     atari: str  # preprocessing of Atari games: a preset of docs/guides/atari.md
     actors: int  # acting workers, each with its own copy of the weights
@@ -608,7 +608,7 @@ class R2D2(RunOptions, total=False):
     frames: int  # frames to train for (Atari: four per agent step), unless --steps is given
 
 class Rainbow(RunOptions, total=False):
-    env: str | Callable[..., Any] | Env[Any, Any]  # environment: ALE/NAME, a Gymnasium id, module:callable, or toy:NAME; several with commas (NAME:2 has two lanes)
+    env: str | Callable[..., Any] | Env[Any, Any]  # environment: ALE/NAME, a Gymnasium id, module:callable, or toy:NAME; several with commas (NAME:2 has two turns)
     inputs: Literal['raw', 'centre', 'normalize']  # centre: subtract mean image; normalize: scale numbers
     atari: str  # preprocessing of Atari games: a preset of docs/guides/atari.md
     lanes: int  # parallel environments (num-envs), over all replicas

@@ -23,20 +23,20 @@ TOP = ["__init__", "__main__", "api", "extend"]
 # At most so many lines of code (bench/code_size.py). Whoever adds some takes some away, or says in the commit why not.
 BUDGET = {
     "core": 1935,
-    "envs": 5275,
+    "envs": 5295,
     "buffers": 2102,
     "games": 3835,
     "nets": 3725,
     "weights": 1600,
-    "acting": 1160,
+    "acting": 1162,
     "search": 1306,
     "learning": 3865,
     "workers": 2370,
     "workers/hosts": 1300,
     "population": 1510,
     "systems": 1970,
-    "runs": 4235,
-    "evaluation": 1525,
+    "runs": 4245,
+    "evaluation": 1535,
     "cli": 2550,
 }
 SHORTEST, LONGEST = 150, 800

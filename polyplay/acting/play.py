@@ -79,7 +79,7 @@ def play_games(
 
 
 def lanes_of(envs: Envs, episodes: int) -> int:
-    """How many lanes play so many games: of several tasks, the same number of each."""
+    """Return the number of lanes that play so many games; each of several tasks has the same number."""
     few = min(episodes, LANES)
     if order := envs.spec.order if envs.only < 0 else ():
         return max(few // len(order), 1) * len(order)
@@ -127,6 +127,8 @@ def play_rows(
     `first`.
     """
     shown = replace(envs, lanes=lanes, workers=0, at_once=0, groups=1, active=0, agents=1)
+    if envs.spec.tasks:  # which take long to describe
+        shown = envs.share(lanes=lanes, workers=0, groups=1)
     with closing(shown.open(seed, first)) as pool:
         seated = [(begin(pool, first + np.arange(lanes)[own]), own) for begin, own in players]
         action = tree.zeros(fields(pool.spec.action), (lanes,))

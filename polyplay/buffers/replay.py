@@ -20,7 +20,7 @@ from polyplay.core import checkpoint, tree
 from polyplay.core.errors import UserError
 from polyplay.core.files import write_bytes
 from polyplay.core.tree import Field, Spec
-from polyplay.envs.atari import game
+from polyplay.envs.atari import plays_games
 from polyplay.envs.pool import Envs
 
 if TYPE_CHECKING:
@@ -89,7 +89,7 @@ class Replay:
         """
         spec = envs.spec
         left = {"agent"} if sampler and sampler.first == "td" else {"agent", "value", "chosen"}
-        stack = spec.obs.shape[0] if game(envs) and spec.obs.shape[0] > 1 else 0
+        stack = spec.obs.shape[0] if plays_games(envs) and spec.obs.shape[0] > 1 else 0
         rows = {k: v for k, v in rows_of(spec, network.spec()).items() if k not in left}
         given = {"lanes": envs.lanes, "state": network.state_spec(), "stack": stack, **options}
         return cls(rows, sampler=sampler, **given)

@@ -424,7 +424,7 @@ def _action_sets(game: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
 
 
 def fires(game: str) -> bool:
-    """Tell whether a game has the action FIRE; among all 18 there is one in every game."""
+    """Tell whether a game itself has the action FIRE, which is among all 18 too."""
     return "FIRE" in actions_of(game, False)
 
 
@@ -583,6 +583,11 @@ def game(envs: Envs) -> str | None:
     return rom(envs.title) if is_game(envs.name, envs.options) else None
 
 
+def plays_games(envs: Envs) -> bool:
+    """Tell whether these are Atari games: one, or several tasks."""
+    return is_game(envs.name, envs.options)
+
+
 def is_board(envs: Envs) -> bool:
     """Whether this is a board game by name, whose rules are known."""
     return envs.title.startswith("game:")
@@ -590,7 +595,7 @@ def is_board(envs: Envs) -> bool:
 
 def _check(how: Protocol, envs: Envs) -> None:
     """Raises UserError: the protocol is not for these environments."""
-    here = [p.name for p in ALL if p.name == "run" or (is_board(envs) if p.board else game(envs))]
+    here = [p.name for p in ALL if p.name == "run" or (is_board(envs) if p.board else plays_games(envs))]
     if how.name not in here:
         kind = "board games (game:NAME)" if how.board else "Atari games"
         allowed = f"allowed here: {', '.join(here)}"

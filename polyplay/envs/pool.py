@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import difflib
 import pickle
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, fields, replace
@@ -303,17 +304,21 @@ class Envs:
 # --------------------------------------------------------------------------------- shared helpers
 
 
+ATARI57 = "@atari57"  # the list of the 57 games of the literature
+
+
 def task_words(name: object) -> list[tuple[str, int]]:
     """The names and weights of several tasks: "ALE/Pong-v5,ALE/Breakout-v5:2", or @atari57. []: it is one environment.
     Raises UserError.
     """
-    if not isinstance(name, str) or not ("," in name or name.startswith("@")):
+    given = re.split(r",(?![^(]*\))", name) if isinstance(name, str) else []  # game:spiel:mnk(m=4,n=5) is one
+    if len(given) < 2 and not str(name).startswith("@"):
         return []
     found = list[tuple[str, int]]()
-    for word in filter(None, map(str.strip, name.split(","))):
+    for word in filter(None, map(str.strip, given)):
         title, colon, weight = word.rpartition(":")
         plain, times = (title, int(weight)) if colon and weight.isdecimal() else (word, 1)
-        if plain == "@atari57":
+        if plain == ATARI57:
             from polyplay.envs.atari import atari57
 
             found += [(game, times) for game in atari57()]

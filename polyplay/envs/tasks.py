@@ -22,7 +22,7 @@ from polyplay.core.errors import UserError
 from polyplay.core.files import Row
 from polyplay.core.numbers import aggregate
 from polyplay.core.tree import Batch, Field, Spec, Tree
-from polyplay.envs.atari import baseline_scores, is_game, rom
+from polyplay.envs.atari import actions_of, baseline_scores, is_game, read_options, rom
 from polyplay.envs.base_pool import BasePool
 from polyplay.envs.pool import Envs, EnvSpec, Lanes, Pool, need, task_order, task_words
 from polyplay.envs.spaces import ActionSpec, Discrete, describe_actions, describe_fields
@@ -36,7 +36,7 @@ OWN = ("game", "id", "actions", "environment")  # texts that are of one environm
 
 
 def describe(envs: Envs) -> EnvSpec:
-    """What a lane of several tasks shows and takes. Raises UserError: they can't be joined, or one is unknown."""
+    """Describe a lane of several tasks. Raises UserError: they can't be joined, or one is unknown."""
     words = task_words(envs.title)
     names, order = tuple(name for name, _ in words), task_order(words)
     how = "--env: several tasks need lanes that step in turn"
@@ -105,10 +105,10 @@ def _joined_actions(names: tuple[str, ...], parts: tuple[EnvSpec, ...]) -> tuple
     first, masks = parts[0].action, [part.mask for part in parts]
     if all(part.action == first for part in parts) and all(mask == masks[0] for mask in masks):
         return first, masks[0]
-    if not all(isinstance(part.action, Discrete) for part in parts):
+    if not all(isinstance(part.action, Discrete) for part in parts) or any(mask is not None for mask in masks):
         odd = next(i for i, part in enumerate(parts) if part.action != first or part.mask != masks[0])
         given = f"{names[odd]} takes {describe_actions(parts[odd].action)}, {names[0]} {describe_actions(first)}"
-        raise UserError(f"--env: {given}; allowed among several tasks: the same, or one Discrete each")
+        raise UserError(f"--env: {given}; allowed among several tasks: the same, or one Discrete without a mask each")
     most = max(part.action.n for part in parts if isinstance(part.action, Discrete))
     return Discrete(most), Field((most,), "bool")
 
@@ -145,12 +145,38 @@ class TaskReturns:
         return math.fsum(found) / len(found) if found and len(found) == len(self.returns) else None
 
     def row(self) -> Row:
-        """What a report has of them; the intervals are of the games."""
+        """Return the keys of a report; intervals are over games."""
         found: Row = {"task_return_means": self.means()}
         if self.ends and self.score() is not None:
             estimates = aggregate(self.scores(), reps=REPS)
             found["human_normalized"] = {name: [e.value, e.low, e.high] for name, e in estimates.items()}
         return found
+
+
+def action_numbers(envs: Envs, spec: EnvSpec, parts: tuple[EnvSpec, ...]) -> list[np.ndarray | None]:
+    """For each task the number there of every joined action, -1: it has none, int64 [n]; None: actions are equal. Of
+    Atari games an action is the button of that name in the game with the most.
+    """
+    if spec.mask is None or not isinstance(spec.action, Discrete) or any(part.mask is not None for part in parts):
+        return [None] * len(parts)
+    buttons = [_buttons(envs, name) for name in spec.tasks]
+    most = max(buttons, key=len)
+    found: list[np.ndarray | None] = []
+    for part, own in zip(parts, buttons, strict=True):
+        assert isinstance(part.action, Discrete)
+        numbers = np.full(spec.action.n, -1)
+        numbers[: part.action.n] = np.arange(part.action.n)
+        if own and set(own) <= set(most):
+            numbers = np.array([own.index(button) if button in own else -1 for button in most])
+        found.append(numbers)
+    return found
+
+
+def _buttons(envs: Envs, name: str) -> tuple[str, ...]:
+    """The actions of an Atari game; (): it is none."""
+    if not is_game(name, envs.options):
+        return ()
+    return actions_of(rom(name), read_options(name, envs.options).full_actions)
 
 
 def connect(envs: Envs, seed: int, lane: int) -> TaskPool:
@@ -166,17 +192,18 @@ class TaskPool(BasePool):
         spec, order = self.spec, np.array(self.spec.order if envs.only < 0 else [envs.only])
         task = order[(lane + np.arange(envs.lanes)) % len(order)]
         self._rows["task"][:] = task
-        described = spec.parts or tuple(one_task(envs, name).spec for name in spec.tasks)
+        described = spec.parts or tuple(one_task(envs, name).spec for name in spec.tasks)  # a spec of a file has none
+        self._numbers, self._tasks = action_numbers(envs, spec, described), list[list[int]]()  # of each group
         for i, k in enumerate(task.tolist()):
-            action = described[k].action
-            if spec.mask is not None and described[k].mask is None and isinstance(action, Discrete):
-                self._rows["mask"][i, : action.n] = True
+            if (numbers := self._numbers[k]) is not None:
+                self._rows["mask"][i] = numbers >= 0
         self._lanes, jobs = list[list[np.ndarray]](), list[tuple[Envs, int]]()  # of each group by task; of each pool
         threads, begun = max(1, envs.workers // len({*task.tolist()})), lane
         for group in self._groups_of_lanes:
             here = task[group]
-            self._lanes.append([np.flatnonzero(here == k) for k in np.unique(here)])
-            for k, own in zip(np.unique(here).tolist(), self._lanes[-1], strict=True):
+            self._tasks.append(np.unique(here).tolist())
+            self._lanes.append([np.flatnonzero(here == k) for k in self._tasks[-1]])
+            for k, own in zip(self._tasks[-1], self._lanes[-1], strict=True):
                 part = one_task(envs, spec.tasks[k], lanes=len(own), workers=threads, helps=False)
                 part.__dict__["spec"] = described[k]
                 jobs.append((part, begun))
@@ -187,13 +214,15 @@ class TaskPool(BasePool):
 
     def _open_pools(self, jobs: list[tuple[Envs, int]], seed: int) -> None:
         """Open a pool per task and group: of Atari games in several threads, which takes a tenth of the time."""
-        games = all(is_game(part.name, part.options) for part, _ in jobs)
+        native = all(is_game(x.name, x.options) and read_options(x.title, x.options).native for x, _ in jobs)
         made = list[Pool]()
         try:
-            if games and len(jobs) > 1:
+            if native and len(jobs) > 1:
                 with ThreadPoolExecutor(min(OPENERS, len(jobs), 4 * (os.cpu_count() or 1))) as threads:
                     waiting = [threads.submit(part.open, seed, begun) for part, begun in jobs]
-                made = [job.result() for job in waiting]
+                made += [job.result() for job in waiting if job.exception() is None]
+                for job in waiting:
+                    job.result()  # raises what was in the way
             else:
                 for part, begun in jobs:
                     made.append(part.open(seed, begun))
@@ -233,7 +262,7 @@ class TaskPool(BasePool):
         """Write the rows of a pool's lanes into the group's, and take its reports."""
         for key, value in found.items():
             into = rows[key]
-            if key in ("obs", "mask") and isinstance(value, np.ndarray) and value.shape[1:] != into.shape[1:]:
+            if key == "obs" and isinstance(value, np.ndarray) and value.shape[1:] != into.shape[1:]:
                 into[at, : value.shape[1]] = value
             else:
                 tree.write(into, at, value)
@@ -243,8 +272,9 @@ class TaskPool(BasePool):
 
     def _step(self, numbers: np.ndarray, action: Tree) -> None:
         group = int(numbers[0]) // self._width
-        for pool, at in zip(self._of_group[group], self._lanes[group], strict=True):
-            pool.send(slice(0, pool.lanes), tree.at(action, at))
+        for pool, at, task in zip(self._of_group[group], self._lanes[group], self._tasks[group], strict=True):
+            own, there = tree.at(action, at), self._numbers[task]
+            pool.send(slice(0, pool.lanes), own if there is None else there[own])
 
     def picture(self, lane: int) -> tuple[np.ndarray, float] | None:
         """See Pool."""

@@ -97,12 +97,12 @@ class Agent:
         self, obs: Any, state: State | None = None, mask: Any = None, reward: Any = None, task: str | None = None
     ) -> Any:
         """Expected discounted return of the rest of the episode, in the environment's units unless the learner clips
-        rewards: a number, or float32 [B]. task: of several, which one it is. Raises UserError.
+        rewards: a number, or float32 [B]. task: its name, if the run has several. Raises UserError.
         """
         import torch
 
         step, batched, _ = self._step(obs, state, mask, reward)
-        if self.spec.tasks:
+        if self.spec.tasks or task is not None:
             step["task"] = np.full(len(step["first"]), self.spec.tasks.index(self._known(task)))
         value = self._choose(step, state, True)[1]
         if value is None:
@@ -120,7 +120,7 @@ class Agent:
     def _known(self, task: str | None) -> str:
         """The task, of several. Raises UserError: there is none of that name."""
         if task not in self.spec.tasks:
-            raise UserError(f"task: {task} given, allowed: {', '.join(self.spec.tasks)}")
+            raise UserError(f"task: {task} given, allowed: {', '.join(self.spec.tasks) or 'none, the run has one'}")
         return task
 
     def evaluate(
@@ -131,13 +131,14 @@ class Agent:
         greedy: bool = False,
         task: str | None = None,
     ) -> Row:
-        """Full games on the run's environment, or on another with the same spaces; nothing is written. task: of
-        several, which one to play. Raises UserError: other spaces.
+        """Full games on the run's environment, or on another with the same spaces; nothing is written. task: the one
+        to play, if the run has several. Raises UserError: other spaces.
         """
         from polyplay.acting import play
 
         plain: Batch = {"options": {}, "kwargs": {}, "wrappers": (), "reset_options": None}
-        only = self.spec.tasks.index(self._known(task)) if self.spec.tasks and env is None else -1
+        several = (self.spec.tasks and env is None) or task is not None
+        only = self.spec.tasks.index(self._known(task)) if several else -1
         envs = replace(self._envs, only=only) if env is None else replace(self._envs, name=env, **plain)
         if pool.network_view(envs.spec) != pool.network_view(self.spec):
             shown, taken = pool.describe_views(envs.spec, self.spec)

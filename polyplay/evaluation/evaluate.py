@@ -11,7 +11,7 @@ import os
 import re
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -105,7 +105,8 @@ def with_pictures(envs: Envs, option: str) -> Envs:
     """`envs` so that a step has a picture: Gymnasium's render in our own process. option: what asked for it. Raises
     UserError.
     """
-    if atari.game(envs) or envs.title.startswith(("arena:", "toy:", "game:", "envpool:")):
+    title = envs.spec.tasks[envs.only] if envs.spec.tasks else envs.title
+    if atari.plays_games(envs) or title.startswith(("arena:", "toy:", "game:", "envpool:")):
         return envs
     shown = replace(envs, inline=True, options={**envs.options, "render_mode": "rgb_array"})
     try:
@@ -315,7 +316,7 @@ class EvaluateOptions:
     # the opponent of --protocol versus: random, mcts:N, in connect four perfect, in Go a program (gtp:COMMAND), or the
     # directory of a run or of a checkpoint
     opening_plies: Whole | None = None  # random moves before a game of --protocol versus (none: 2)
-    task: str | None = None  # of several tasks the one to play (none: each in turn)
+    task: str | None = None  # the one task to play, if the run has several (none: each in turn)
     video: bool = False  # write a video of the first game to the run's directory
     render: bool = False  # show the games in a window, at normal speed
     checkpoint: str | None = None  # checkpoint to load: best, or the number its name begins with (none: the newest)
@@ -340,9 +341,9 @@ def evaluate(directory: Path, options: EvaluateOptions | None = None, watch: Gam
     found = load.choose_checkpoint(directory, options.checkpoint)
     wired = page.build(settings, load.crew_of(replace(run_options, device="cpu")))
     load.check_spaces(directory, wired.envs)
-    if wired.envs.spec.tasks and options.task is None:
-        each = (evaluate(directory, replace(options, task=task), watch) for task in wired.envs.spec.tasks)
-        return join_tasks(each, wired.envs.spec.tasks)
+    if (tasks := wired.envs.spec.tasks) and options.task is None:
+        same = replace(options, checkpoint=found.name if found.parent.name == "checkpoints" else options.checkpoint)
+        return join_tasks(directory, same, tasks, watch)
     envs, starts = atari.apply(protocol, choose_task(wired.envs, options.task), options.starts)
     label, against = atari.label(protocol, starts), options.against or ""
     label += f" {against if against.startswith('gtp:') else Path(against).name}" if against else ""
@@ -372,15 +373,25 @@ def choose_task(envs: Envs, task: str | None) -> Envs:
     return envs.share(only=names.index(task))
 
 
-def join_tasks(each: Iterable[Row], names: tuple[str, ...]) -> Row:
-    """The evaluations of all tasks, each with its own file, as one result: its score is the mean over tasks, of
-    human-normalized scores where all have one. What was ended early ends with the task that it was in.
+def join_tasks(directory: Path, options: EvaluateOptions, names: tuple[str, ...], watch: GamesWatch | None) -> Row:
+    """Evaluate each task, which has its own file, and join the results: the score is the mean over tasks, of
+    human-normalized scores where all have one. An early end leaves out the later tasks.
     """
     rows, returns = list[Row](), TaskReturns(names, fewest=1)
-    for row in each:
-        rows.append(row)
-        returns.returns[row["task"]].extend(row["returns"])
-        if "ended" in row:
+    for name in names:
+        own = None if watch is None else GamesWatch()
+        try:
+            row = evaluate(directory, replace(options, task=name), own)
+        except UserError:
+            if not rows or own is None or not own.ended:
+                raise
+            rows[-1]["ended"] = own.ended
+        else:
+            rows.append(row)
+            returns.returns[name].extend(row["returns"])
+        if watch is not None and own is not None:
+            watch.signal = own.signal
+        if "ended" in rows[-1]:
             break
     of_all = {k: rows[0][k] for k in ("protocol", "label", "checkpoint", "frames_trained", "actions", "epsilon")}
     shown = ("episodes", "episodic_return_mean", "interval", "game")

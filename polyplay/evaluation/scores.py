@@ -290,7 +290,8 @@ def print_tasks(result: Row) -> None:
         texts = []
         for name, (value, low, high) in result["human_normalized"].items():
             texts.append(f"{name} {value:.1f} %" + ("" if low is None else f" ({low:.1f} … {high:.1f})"))
-        console.print(f"human-normalized: {', '.join(texts)}; intervals are over the games played", soft_wrap=True)
+        of_all = "by noop57; intervals are over the games played"
+        console.print(f"human-normalized: {', '.join(texts)}, {of_all}", soft_wrap=True)
     else:
         console.print(f"mean over tasks {_cell(result['episodic_return_mean'])}", soft_wrap=True)
     if "ended" in result:

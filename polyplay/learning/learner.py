@@ -29,7 +29,7 @@ from polyplay.learning.losses import ActorCriticLoss, Hyper, Loss, LossOutput, c
 from polyplay.learning.parts import LearnerPart, open_parts
 from polyplay.learning.unreal import DRAWN, KL, UnrealWindows, WithAuxiliary, terms_of
 from polyplay.nets.device import enter_device, page_lock, synchronize, to_device, to_floats, to_host
-from polyplay.nets.factory import build_network
+from polyplay.nets.factory import NetworkFactory, build_network
 from polyplay.nets.layers import Tape
 from polyplay.nets.policy import Policy, PolicyFactory
 from polyplay.weights.params import FlatParams
@@ -86,9 +86,7 @@ class DeviceCollator(Collator):
 # Several passes over one batch in minibatches, as PPO makes them: which rows when, and when to stop.
 
 
-COLUMNS = (
-    *("obs", "action", "mask", "first", "reward", "events", "task", "terminated", "logp", "value", "latent_noise"),
-)
+COLUMNS = ("obs", "action", "mask", "first", "reward", "events", "terminated", "logp", "value", "latent_noise", "task")
 
 
 @dataclass(frozen=True)
@@ -333,6 +331,8 @@ class LearnerSpec(Holder):
         module:callable. Raises UserError: it returns no loss that a learner can call.
         """
         title = user_modules.title(make)
+        if isinstance(self.policy, NetworkFactory) and self.policy.options.get("value") == "popart":
+            raise UserError(f"--loss: {title} given with --value popart, whose units only the system's own loss knows")
         allowed = "module:callable, a function of the system's loss that returns a polyplay.extend.Loss"
         call = user_modules.find(make, "--loss", allowed) if isinstance(make, str) else make
         own = self.loss.loss if isinstance(self.loss, WithAuxiliary) else self.loss

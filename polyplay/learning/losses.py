@@ -465,7 +465,7 @@ class ActorCriticLoss(Loss, ABC):
 
 
 def observed(policy: Any, scored: LossOutput, batch: Batch) -> LossOutput:
-    """What was scored, after the policy's statistics have learnt from its targets."""
+    """Have the policy's statistics learn from the targets of a loss, and return the loss."""
     if scored.targets is not None:
         policy.observe_targets(scored.targets, batch)
     return scored

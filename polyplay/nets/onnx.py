@@ -1,7 +1,7 @@
 """A policy as an ONNX file: one acting step in mode, for any number of lanes, normalisers and recurrent core inside.
 
 Inputs: `obs` (or `obs/KEY`), and what this network takes besides: `first`, `reward`, `events`, `mask`, `state/NAME`.
-Outputs: `action`, `value` if the policy has values, and `next/NAME`, to be given back as `state/NAME`; zeros are the
+Outputs: `action`, `value` if the policy has one value, and `next/NAME`, to be given back as `state/NAME`; zeros are the
 state before step 0.
 The file is checked against torch before it is written; its metadata under `polyplay` says in JSON what it is.
 """
@@ -55,7 +55,9 @@ class ExportedStep(nn.Module):
 
 def _outputs(policy: Policy, units: ValueUnits, step: Batch, state: Batch) -> Batch:
     out, after = policy.act(step, state)
-    values = {"value": units.in_environment(out["value"], policy.reward_scale())} if "value" in out else {}
+    values_of = policy.values if isinstance(policy, actor_critic.ActorCritic) else None
+    shown = "value" in out and (values_of is None or len(values_of.tasks) < 2)  # the file knows no task
+    values = {"value": units.in_environment(out["value"], policy.reward_scale())} if shown else {}
     return {"action": out["action"], **values, "next": dict(after)}
 
 

@@ -323,7 +323,7 @@ LOWEST, HIGHEST = 1e-4, 1e6  # of σ
 
 
 def task_axis(tasks: tuple[str, ...], what: str = "value") -> Axis:
-    """What stands along an axis of tasks, by their names, so that another task is another segment."""
+    """Name the segments of an axis by the tasks, so that another task is another segment."""
     if not tasks:
         return axis(what, 1, fixed=True)
     return tuple(AxisSegment(f"{what} of {task}", (1,), part=f"task {task}") for task in tasks)
@@ -357,8 +357,9 @@ class PopArt(TaskValues):
     """Values in units that follow the targets. Buffers, each [tasks]:
 
     mean: μ, the running mean of targets; second: their running second moment about `origin`, the mean before the last
-    update; so float32 keeps a deviation that is small beside the mean, and averages over replicas are those of all
-    their rows. shift, scale: μ and σ as the head's rows have them; `settle` makes them the present ones.
+    update: float32 keeps a deviation that is small beside the mean, and replicas average their statistics. A replica
+    without rows of a task keeps the task's, so the average moves less. shift, scale: μ and σ as the head's rows have
+    them; `settle` makes them the present ones.
     """
 
     mean: Tensor
@@ -381,7 +382,7 @@ class PopArt(TaskValues):
 
     def forward(self, outputs: Tensor, task: Tensor | None) -> Tensor:
         """See TaskValues: in the environment's units."""
-        number = outputs.new_zeros(len(outputs), dtype=torch.int64) if task is None else task
+        number = outputs.new_zeros(outputs.shape[0], dtype=torch.int64) if task is None else task
         return super().forward(outputs, task) * self.scale[number] + self.shift[number]
 
     def scale_of(self, task: Tensor | None, like: Tensor) -> Tensor | None:

@@ -141,7 +141,7 @@ class CrewMetrics:
 
     @property
     def spec(self) -> EnvSpec | None:
-        """What the run's lanes show and take; None: no worker acts in environments."""
+        """The description of the run's lanes; None: no worker acts in environments."""
         return next((role.envs.spec for role in self.crew.roles if role.envs is not None), None)
 
     def read(self) -> tuple[Row, dict[str, float]]:

@@ -31,7 +31,7 @@ from typing import Any
 from polyplay.core import machine
 from polyplay.core.errors import UserError
 from polyplay.core.files import Row, is_number, is_row, parse_json, read_lines, read_object, write_bytes, write_json
-from polyplay.envs.pool import task_words
+from polyplay.envs.pool import ATARI57, task_words
 from polyplay.population import league_log, ratings, store
 from polyplay.runs.flags import flag
 
@@ -248,6 +248,7 @@ def code_of(config: Row) -> list[tuple[str, str]]:
     found = [("system", name) for name in (str(config.get("system", "")),) if ":" in name]
     envs = [OWN_GAME.sub("", task) for name in words.get("env", ()) for task in _tasks_in(name)]
     found += [("env", name) for name in envs if not name.startswith(OWN) and ":" in name.removeprefix("toy:")]
+    found += [("env", name) for name in envs if name.startswith("@") and (":" not in name)]  # what a file names
     found += [(option, name) for option in NAMING for name in words.get(option, ()) if ":" in name]
     found += [("env_options", name) for name in words.get("env_options", ()) if ":" in name.partition("=")[0]]
     for word in words.get("env_kwargs", ()):  # some environments build others by name
@@ -259,11 +260,12 @@ def code_of(config: Row) -> list[tuple[str, str]]:
 
 
 def _tasks_in(name: str) -> list[str]:
-    """The environments that a name stands for."""
+    """The environments that a name stands for, and files that name others."""
     try:
-        return [task for task, _ in task_words(name)] or [name]
-    except UserError:  # whoever opens them says so
+        words = task_words(name)
+    except UserError:  # a file or a function, or a list that is refused later
         return name.split(",")
+    return [name] if not words else [] if name == ATARI57 else [task for task, _ in words]
 
 
 def _executed(name: str) -> str:

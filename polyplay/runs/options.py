@@ -25,7 +25,7 @@ from polyplay.core.errors import Count, Fraction, Seconds, Seed, UserError, Whol
 from polyplay.core.files import Row
 from polyplay.core.worker import HyperparameterSchedule, SchedulePoint
 from polyplay.envs.images import read_image_options
-from polyplay.envs.pool import need, task_words
+from polyplay.envs.pool import ATARI57, need, task_words
 from polyplay.runs import flags
 from polyplay.runs.directory import SHAPE, check_shape, check_trust
 from polyplay.runs.flags import flag
@@ -220,7 +220,8 @@ class RunOptions:
     steps: Count | None = None
     # stop after this many agent steps, at the end of a rollout (also --total-timesteps, -n); instead of --frames
     minutes: Seconds | None = None  # stop after this many minutes of wall time
-    until_return: float | None = None  # stop when the mean return of the last 100 full games reaches this
+    until_return: float | None = None
+    # stop when the mean return of the last 100 full games reaches this; with several tasks, the mean score over tasks
     seed: Seed = 0  # seed of all random numbers
     run: str | None = None  # directory of the run (none: runs/SYSTEM-ENV-SEED-TIME)
     resume: Literal["never", "auto"] = "never"
@@ -410,7 +411,7 @@ def _choose(page: Page, given: Mapping[str, object], source: str, file: OptionFi
 def _listed(given: Mapping[str, object]) -> Mapping[str, object]:
     """The same with a list of tasks for `--env @FILE` or `@module:function`. Raises UserError."""
     env = given.get("env")
-    if not isinstance(env, str) or not env.startswith("@") or "," in env or env == "@atari57":
+    if not isinstance(env, str) or not env.startswith("@") or "," in env or env == ATARI57:
         return given
     allowed = "@atari57, @FILE of an environment per line, or @module:function that returns a list"
     if ":" in env and not Path(env[1:]).exists():
@@ -514,7 +515,7 @@ def _check_length(given: Mapping[str, object]) -> None:
         raise UserError(f"--frames {frames} and --steps {steps} set the same limit: give one of them")
 
 
-NAMED = 3  # tasks, at most, that the directory of a run is called after
+NAMED = 3  # tasks, at most, in the name of a run's directory
 
 
 def new_directory(system: str, env: object, options: RunOptions) -> Path:

@@ -17,6 +17,8 @@ from polyplay.buffers import replay
 from polyplay.core import checkpoint, machine
 from polyplay.core.errors import EnvFailure, NotFinite, UserError, WorkerLost
 from polyplay.core.files import Row, is_row, parse_json, read_lines, refusal_text, write_json
+from polyplay.envs.pool import task_words
+from polyplay.envs.tasks import TaskReturns
 from polyplay.population import store as states
 from polyplay.population import trainer
 from polyplay.population.rules import Prior
@@ -202,7 +204,19 @@ def last_returns(directory: Path, since: int, score: str = "games") -> tuple[flo
         rows = [row for row in read_lines(directory / "evaluations.jsonl", "steps") if row["steps"] > since]
         return tuple(rows[-1]["returns"]) if rows else ()
     games = [row for row in _tail(directory / "episodes.jsonl", run_files.GAME) if row["steps"] > since]
+    if games and "task" in games[-1]:
+        return _mean_scores(directory, games)
     return tuple(float(game["episodic_return"]) for game in games[-trainer.GAMES :])
+
+
+def _mean_scores(directory: Path, games: list[Row]) -> tuple[float, ...]:
+    """Return the mean over tasks of their scores, once for each of the last games; (): a task has no game yet."""
+    words = task_words(run_files.read_config(directory)["config"]["env"])
+    returns = TaskReturns(tuple(name for name, _ in words), fewest=1)
+    for game in games:
+        returns.returns[game["task"]].append(game["episodic_return"])
+    score = returns.score()
+    return () if score is None else (score,) * min(len(games), trainer.GAMES)
 
 
 def newest_steps(directory: Path) -> int:

@@ -356,7 +356,7 @@ def _returns(row: Row, best: float | None, width: int = 0) -> list[str]:
 
 
 def _task_returns(means: Mapping[str, float | None], normalized: Mapping[str, Any] | None) -> list[str]:
-    """Of a few tasks the mean return of each, of many how many have one; and the human-normalized scores."""
+    """Show human-normalized scores, or the mean returns of a few tasks, or the number of tasks that have one."""
     there = [name for name, mean in means.items() if mean is not None]
     if normalized is not None:
         parts = [f"{name} {x:.1f} % ({low:.1f} … {high:.1f})" for name, (x, low, high) in normalized.items()]

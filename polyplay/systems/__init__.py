@@ -42,9 +42,9 @@ class System:
     @property
     def test_epsilon(self) -> float:
         """ε of evaluation, unless --epsilon says otherwise."""
-        from polyplay.envs.atari import game  # with Gymnasium: not for the names of systems
+        from polyplay.envs.atari import plays_games  # with Gymnasium: not for the names of systems
 
-        return self.epsilon if game(self.envs) else 0.0
+        return self.epsilon if plays_games(self.envs) else 0.0
 
 
 @dataclass(frozen=True, eq=False)

@@ -176,11 +176,14 @@ def with_lanes_for_tasks(c: Any, given: Mapping[str, object]) -> Any:
     given.
     """
     n, known = len(task_order(task_words(given.get("env", c.env)))), vars(c)
+    if n and "workers" in known and "lanes" not in known and "workers" not in given:  # a lane each
+        return replace(c, workers=-(-(c.workers or cores()) // n) * n)
     if n == 0 or "lanes" not in known or "lanes" in given:
         return c
     lanes = -(-known["lanes"] // n) * n
     queued = {"slots", "batch"} <= known.keys() - given.keys()  # actors fill slots; a batch is so many of their lanes
-    return replace(c, lanes=lanes, **({"batch": -(-c.batch // lanes) * lanes} if queued else {}))
+    each = lanes * known.get("learners", 1)
+    return replace(c, lanes=lanes, **({"batch": -(-c.batch // each) * each} if queued else {}))
 
 
 def with_fastest(c: Any, serial: bool) -> tuple[Any, dict[str, Any]]:

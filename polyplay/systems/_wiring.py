@@ -33,7 +33,7 @@ class AgentOptions:
     """Options that most pages have, with the same defaults. A page may have another default of one."""
 
     env: str = "ALE/Pong-v5"
-    # environment: ALE/NAME, a Gymnasium id, module:callable, or toy:NAME; several with commas (NAME:2 has two lanes)
+    # environment: ALE/NAME, a Gymnasium id, module:callable, or toy:NAME; several with commas (NAME:2 has two turns)
     inputs: Literal["raw", "centre", "normalize"] = "raw"  # centre: subtract mean image; normalize: scale numbers
 
 
@@ -49,7 +49,8 @@ class PolicyOptions(AgentOptions):
 class ValueOptions(PolicyOptions):
     """Options of pages whose losses take values in units of their own."""
 
-    value: Literal["plain", "popart", "heads"] = "plain"  # popart: normalized, per task of --env; heads: one per task
+    value: Literal["plain", "popart", "heads"] = "plain"
+    # outputs of the value head; heads: one per task of --env, popart: the same, normalized by running statistics
 
 
 def atari_options(c: Any, life_loss: str = "auto", pipeline: str = "", **made: Any) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from polyplay.acting import LinearEpsilon
 from polyplay.buffers import REPLAY_METRICS, Proportional, Replay
 from polyplay.core.errors import Count, Fraction, NonNegative, Positive, Whole, Workers
 from polyplay.core.machine import cores
-from polyplay.envs.atari import game
+from polyplay.envs.atari import plays_games
 from polyplay.learning import CategoricalLoss, Hyperparameters, Inline, LearnerSpec, QLoss, Replayed, learn
 from polyplay.learning.parts import TargetNetwork
 from polyplay.systems import System
@@ -72,7 +72,7 @@ def build(c: Config, crew: Crew) -> System:
     replay = Replay.of(
         envs, network, sampler, lanes=each.lanes, capacity=each.capacity, batch=each.batch,
         start=each.learning_starts, ratio=c.ratio, gamma=c.gamma, n_step=c.n_step,
-        reward="sign" if game(envs) else "none",  # rewards that are learned from
+        reward="sign" if plays_games(envs) else "none",  # rewards that are learned from
     )  # fmt: skip
     source = Replayed(Inline(envs, c.unroll, explore), replay)  # a replica acts itself, with the weights that it learns
     loss = CategoricalLoss(-c.v_max, c.v_max, priority="kl", double=rainbow) if categorical else QLoss("mean", clip=1.0)

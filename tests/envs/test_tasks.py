@@ -13,7 +13,7 @@ from polyplay.core import tree
 from polyplay.core.errors import UserError
 from polyplay.core.tree import Field
 from polyplay.envs import Envs, tasks
-from polyplay.envs.atari import atari57, atari_preset
+from polyplay.envs.atari import actions_of, atari57, atari_preset
 from polyplay.envs.pool import lane_seeds, spec_from_json, spec_to_json, task_order, task_words
 from polyplay.envs.spaces import Discrete
 
@@ -59,6 +59,8 @@ class Frail(gymnasium.Env):
         ("module:make,b:3", [("module:make", 1), ("b", 3)], (1, 0, 1, 1)),
         ("a:0,b,c", [("b", 1), ("c", 1)], (0, 1)),
         (lambda: None, [], ()),
+        ("game:spiel:mnk(m=4,n=5,k=3)", [], ()),
+        ("game:spiel:mnk(m=4,n=5):2,b", [("game:spiel:mnk(m=4,n=5)", 2), ("b", 1)], (0, 1, 0)),
     ],
 )
 def test_a_list_names_tasks_and_weights(given, words, order):
@@ -181,10 +183,21 @@ def test_all_18_actions_but_in_skiing_and_fire_only_where_a_game_has_it():
     assert ["with FIRE first" in part.describe["no-ops"] for part in spec.parts] == [True, False, False]
     pool = Envs("ALE/Pong-v5,ALE/Skiing-v5,ALE/Freeway-v5", 3, options=FULL).open(0)
     lanes, rows = pool.recv()
-    assert rows["mask"].sum(1).tolist() == [18, 9, 18]
+    every, skiing = actions_of("pong", True), actions_of("skiing", True)
+    shown = [tuple(name for name, here in zip(every, mask, strict=True) if here) for mask in rows["mask"]]
+    assert shown == [every, skiing, every], "an action is the same button in each game"
     assert len(np.unique(rows["obs"][:, -1].reshape(3, -1), axis=0)) == 3
-    with pytest.raises(ValueError, match=r"actions must lie in 0…8, got 17…17"):
-        pool.send(lanes, np.array([17, 17, 17]))
+    sent: dict[str, list[int]] = {}
+    for part in pool._of_group[0]:  # type: ignore[attr-defined]
+        sent[part.title] = []
+        part._step = lambda numbers, action, of=sent[part.title]: of.extend(action.tolist())
+    pool.send(lanes, np.full(3, every.index("DOWNLEFT")))
+    assert sent == {"ALE/Pong-v5": [9], "ALE/Skiing-v5": [skiing.index("DOWNLEFT")], "ALE/Freeway-v5": [9]}
+    pool.close()
+    pool = Envs("ALE/Pong-v5,ALE/Skiing-v5,ALE/Freeway-v5", 3, options=FULL).open(0)
+    lanes, _ = pool.recv()
+    with pytest.raises(ValueError, match=r"actions must lie in 0…8, got -1…-1"):
+        pool.send(lanes, np.full(3, every.index("FIRE")))
     pool.close()
 
 

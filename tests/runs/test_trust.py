@@ -96,6 +96,10 @@ def test_other_environments_need_none(tmp_path: Path, monkeypatch, capfd: pytest
 CODE: list[tuple[dict[str, Any], list[tuple[str, str]]]] = [
     *(({"env": name}, []) for name in ("ALE/Pong-v5", "toy:catch", "game:connect:4x5x3", "envpool:Pong-v5", "A-v1")),
     *(({"env": name}, [("env", name)]) for name in ("a:b", "toy:a:b", "__main__:Follow", "minigrid:MiniGrid-S7-v0")),
+    *(({"env": name}, []) for name in ("@atari57", "ALE/Pong-v5,A-v1:2", "game:spiel:mnk(m=4,n=5,k=3)")),
+    *(({"env": name}, [("env", name)]) for name in ("@evil.txt", "@/tmp/evil", "@evil:make")),
+    ({"env": "A-v1,evil:make:2,toy:b:C"}, [("env", "evil:make"), ("env", "toy:b:C")]),
+    ({"env": "A-v1,@evil.txt"}, [("env", "@evil.txt")]),
     *(({"network": f"{name}:fn"}, [("network", f"{name}:fn")]) for name in ("evil", "game", "toy", "arena", "envpool")),
     ({"wrapper": ["game:fn", "b:c"]}, [("wrapper", "game:fn"), ("wrapper", "b:c")]),
     ({"wrapper": {"strange:wrap": 0}}, [("wrapper", "strange:wrap")]),
