@@ -89,7 +89,8 @@ class Replay:
         """
         spec = envs.spec
         left = {"agent"} if sampler and sampler.first == "td" else {"agent", "value", "chosen"}
-        stack = spec.obs.shape[0] if plays_games(envs) and spec.obs.shape[0] > 1 else 0
+        stacked = plays_games(envs) and isinstance(spec.obs, Field) and spec.obs.shape[0] > 1
+        stack = spec.obs.shape[0] if stacked else 0
         rows = {k: v for k, v in rows_of(spec, network.spec()).items() if k not in left}
         given = {"lanes": envs.lanes, "state": network.state_spec(), "stack": stack, **options}
         return cls(rows, sampler=sampler, **given)

@@ -9,6 +9,7 @@ from contextvars import ContextVar
 from dataclasses import replace
 from typing import Any
 
+from polyplay.core.errors import UserError
 from polyplay.core.machine import cores
 from polyplay.envs import build, process_pool
 from polyplay.envs.atari import is_game, read_options
@@ -86,6 +87,10 @@ def _check(envs: Envs, spec: EnvSpec) -> None:
 def _spec_of(envs: Envs) -> EnvSpec:
     if (known := _known.get()) is not None:
         return known
+    if envs.task_input != "none" and not task_words(envs.name):
+        raise UserError(
+            f"--task-input: {envs.task_input} given, but --env {envs.title} is one environment: leave it out"
+        )
     if (own := _own(envs)) is not None:
         found: EnvSpec = own.describe(envs)
         return found

@@ -60,7 +60,7 @@ class EnvSpec:
     `team_reward`; scripted `bots`, "module:callable" by name, see lane.load_bot.
 
     Of several environments in one run: the names of the `tasks`; the `order` in which lanes play them; `parts`, what
-    each shows and takes by itself.
+    each shows and takes by itself; `task_input`: observations are {"seen", "task"}, for networks that get the task.
     """
 
     obs: Spec
@@ -82,6 +82,7 @@ class EnvSpec:
     view: Mapping[str, Any] | None = field(default=None, compare=False)
     tasks: tuple[str, ...] = ()
     order: tuple[int, ...] = ()
+    task_input: str = "none"
     parts: tuple[EnvSpec, ...] = field(default=(), compare=False)
     step_time: float = field(default=0.0, compare=False)  # seconds of a step where any process may step it; 0: unknown
 
@@ -238,6 +239,7 @@ class Envs:
     helps: bool = False  # the caller has nothing else to do while lanes step: it may step a share of them itself
     agents: int = 1  # that share the seats of matches, a group of the lanes each, see shared_rows.Seating
     only: int = -1  # of several tasks the one that all lanes play; -1: all, in their order
+    task_input: str = "none"  # how networks get the task: onehot, embedding, or none
 
     def __post_init__(self) -> None:
         wrapper = "--wrapper module:callable"
@@ -550,7 +552,7 @@ def tree_space(parts: Any) -> gym.Space:
 # of environments with several players or tasks; files of earlier versions lack it, and are read as of one of each
 _PLAYERS: Mapping[str, Callable[[Any], Any]]
 _PLAYERS = {"seats": int, "teams": tuple, "kinds": tuple, "events": tuple, "team_reward": bool, "bots": dict}
-_PLAYERS |= {"tasks": tuple, "order": tuple}
+_PLAYERS |= {"tasks": tuple, "order": tuple, "task_input": str}
 
 
 def spec_to_json(spec: EnvSpec) -> Row:

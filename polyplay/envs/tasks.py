@@ -52,7 +52,7 @@ def describe(envs: Envs) -> EnvSpec:
     text |= {"observation": describe_fields(obs), "actions": describe_actions(action)}
     times, equal = [part.step_time for part in parts], all(part.obs == parts[0].obs for part in parts)
     like = parts[0] if equal else EnvSpec(obs, action)
-    return replace(
+    found = replace(
         like,
         obs=obs,
         action=action,
@@ -65,11 +65,21 @@ def describe(envs: Envs) -> EnvSpec:
         spaces=like.spaces if action == parts[0].action else None,
         step_time=sum(times) / len(times) if all(times) else 0.0,
     )
+    return found if envs.task_input == "none" else _with_task(found, envs.task_input)
+
+
+def _with_task(spec: EnvSpec, how: str) -> EnvSpec:
+    """The same with the task in observations."""
+    obs = {"seen": spec.obs, "task": Field((), "int64")}
+    inner = {f"seen/{path}".rstrip("/"): classes for path, classes in spec.classes.items()}
+    images = None if spec.images is None else tuple(f"seen/{path}".rstrip("/") for path in spec.images)
+    made = replace(spec, obs=obs, classes={**inner, "task": len(spec.tasks)}, images=images, view=None, spaces=None)
+    return replace(made, task_input=how, describe={**spec.describe, "observation": describe_fields(obs)})
 
 
 def one_task(envs: Envs, name: str, **changes: Any) -> Envs:
     """The environments of one task by itself."""
-    return replace(envs, name=name, groups=1, at_once=0, only=-1, **changes)
+    return replace(envs, name=name, groups=1, at_once=0, only=-1, task_input="none", **changes)
 
 
 def _check(name: str, part: EnvSpec, first: str, other: EnvSpec) -> None:
@@ -192,6 +202,9 @@ class TaskPool(BasePool):
         spec, order = self.spec, np.array(self.spec.order if envs.only < 0 else [envs.only])
         task = order[(lane + np.arange(envs.lanes)) % len(order)]
         self._rows["task"][:] = task
+        self._tells = spec.task_input != "none"
+        if self._tells:
+            self._rows["obs"]["task"][:] = task
         described = spec.parts or tuple(one_task(envs, name).spec for name in spec.tasks)  # a spec of a file has none
         self._numbers, self._tasks = action_numbers(envs, spec, described), list[list[int]]()  # of each group
         for i, k in enumerate(task.tolist()):
@@ -261,7 +274,7 @@ class TaskPool(BasePool):
     def _take_over(self, pool: Pool, rows: Batch, at: np.ndarray, found: Batch) -> None:
         """Write the rows of a pool's lanes into the group's, and take its reports."""
         for key, value in found.items():
-            into = rows[key]
+            into = rows["obs"]["seen"] if key == "obs" and self._tells else rows[key]
             if key == "obs" and isinstance(value, np.ndarray) and value.shape[1:] != into.shape[1:]:
                 into[at, : value.shape[1]] = value
             else:

@@ -37,6 +37,7 @@ from polyplay.nets.q_network import VARIANTS, DPGNetwork, QHead, QNetwork
 from polyplay.nets.torsos import MLP, FiveTorso, Flat, FTWTorso, SeparateMLPs
 
 Builder = Callable[..., Any]
+EMBEDDING = 32  # numbers of a task's embedding
 LAYERS = re.compile(r"(.+)\(([^()]*)\)")  # mlp(256,256,relu): a network, and what is asked of its layers
 WHOLE = "--network: {!r} is a whole policy; {} (polyplay.nets.policy.Torso)"
 # by name; the default of `init` is its publication's
@@ -341,6 +342,7 @@ def read_layers(name: str | Builder, spec: EnvSpec) -> tuple[str | Builder, dict
 
 def _auto(spec: EnvSpec) -> str:
     """nature for one image of some size, combined for others and for trees with images, else mlp."""
+    spec = spec if spec.task_input == "none" else without_task(spec)
     obs, images = spec.obs, spec.image_leaves
     if spec.images is None and (flaw := rules.image_flaw(obs)):
         raise UserError(f"--network: {flaw}: {rules.RULES['images'].fix} {rules.rule_suffix('images')}")
@@ -382,13 +384,34 @@ def _made(build: Builder, title: str, spec: EnvSpec, options: Mapping[str, Any])
     except TypeError as error:
         known = ", ".join(k for k in list(signature.parameters)[1:] if k != "init") or "none"
         raise UserError(f"--network: {title!r}: {error}; its options are: {known}") from error
-    made = build(spec, **options)
+    made = _with_task(build, spec, options) if _task_apart(build, spec) else build(spec, **options)
     if isinstance(made, Torso) and not type(made).__module__.startswith("polyplay."):
         _try_torso(made, title, spec.obs)
     if not isinstance(made, Torso | Policy):
         allowed = "a Torso or a Policy: a class of yours inherits one of these from polyplay.nets.policy"
         raise UserError(f"--network: {title!r} returned {type(made).__name__}, it must return {allowed}")
     return made
+
+
+def _task_apart(build: Builder, spec: EnvSpec) -> bool:
+    """Tell whether the network itself takes an image, and is to get the task beside it."""
+    return spec.task_input != "none" and isinstance(build, partial) and build.func in (torsos.Conv, torsos.Impala)
+
+
+def _with_task(build: Builder, spec: EnvSpec, options: Mapping[str, Any]) -> Torso:
+    init = build.keywords.get("init", "orthogonal") if isinstance(build, partial) else "orthogonal"
+    seen = build(without_task(spec), **options)
+    assert isinstance(seen, Torso)
+    width = EMBEDDING if spec.task_input == "embedding" else 0
+    return torsos.WithTask(seen, spec.tasks, width, joined=options.get("hidden") != 0, init=init)
+
+
+def without_task(spec: EnvSpec) -> EnvSpec:
+    """The description of what a network sees beside the task."""
+    seen = spec.obs["seen"] if isinstance(spec.obs, dict) else spec.obs
+    images = None if spec.images is None else tuple(path.removeprefix("seen").removeprefix("/") for path in spec.images)
+    classes = {path.removeprefix("seen/"): n for path, n in spec.classes.items() if path.startswith("seen/")}
+    return replace(spec, obs=seen, classes=classes, images=images, task_input="none")
 
 
 # A user's own network is tried with zeros, so that misfits show before any worker starts.

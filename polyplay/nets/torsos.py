@@ -24,7 +24,7 @@ from polyplay.envs.pool import EnvSpec, byte_bounds
 from polyplay.envs.spaces import ActionSpec, Conditional, Discrete, describe_fields
 from polyplay.nets import layers
 from polyplay.nets.layers import Conv2d, Linear, Tape, axis, initialise, pixels
-from polyplay.nets.policy import Torso
+from polyplay.nets.policy import Torso, task_axis
 
 # Fully connected network for vectors, and for trees of them.
 
@@ -120,6 +120,29 @@ class Combined(Torso):
         if self.numbers is not None:
             made.append(self.numbers(tree.nest({path: x for path, x in leaves.items() if path not in self.paths})))
         x = made[0] if len(made) == 1 else torch.cat(made, 1)
+        return x if self.join is None else F.relu(self.join(x))
+
+
+class WithTask(Torso):
+    """An image network's features, and which of `n` tasks it is, joined by a layer. width: of a learned embedding of the
+    task; 0: it is one-hot. joined: False: both stand beside each other, for a head with a layer of its own.
+    """
+
+    def __init__(self, seen: Torso, tasks: tuple[str, ...], width: int, joined: bool = True, init: str = "orthogonal"):
+        super().__init__()
+        self.seen, self.n = seen, len(tasks)
+        columns = task_axis(tasks, "task")
+        self.embedding = Linear.along(axis("embedding", width), columns) if width else None
+        behind = (*axis("features", seen.features), *(axis("embedding", width) if width else columns))
+        self.join = Linear.along(axis("joined", seen.features), behind) if joined else None
+        self.features = seen.features if joined else seen.features + (width or self.n)
+        for layer in (self.embedding, self.join):
+            if layer is not None:
+                initialise(layer, init)
+
+    def forward(self, obs: Tree) -> Tensor:
+        task = layers.one_hot(obs["task"], self.n)
+        x = torch.cat([self.seen(obs["seen"]), task if self.embedding is None else F.relu(self.embedding(task))], 1)
         return x if self.join is None else F.relu(self.join(x))
 
 

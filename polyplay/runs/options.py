@@ -37,8 +37,8 @@ from polyplay.systems import Page, _presets
 GROUPS = {  # what none names belongs to the algorithm, or to the run
     "duration": "frames steps minutes until_return",
     "population": "over population every vary exploit explore score at_once",
-    "environment": "env lanes atari env_kwargs env_options wrapper images stack grey size frame_skip life_loss inputs "
-    "actions reward reward_scale env_workers groups step_timeout max_restarts",
+    "environment": "env lanes atari env_kwargs env_options wrapper images stack grey size frame_skip task_input "
+    "life_loss inputs actions reward reward_scale env_workers groups step_timeout max_restarts",
     "network": "network hidden activation core core_size width head dueling init",
     "algorithm": "loss",
     "optimizer": "learning_rate anneal change optimizer optimizer_eps decay max_grad_norm reduction",
@@ -268,6 +268,8 @@ class RunOptions:
     size: str | None = None  # resize images by area, to this side or HEIGHTxWIDTH in pixels (none: as they are)
     frame_skip: Count | None = None
     # an action lasts this many frames, whose rewards are added (none: the environment's own)
+    task_input: Literal["none", "onehot", "embedding"] = "none"
+    # the task as an input of the network, if --env lists several: one-hot, or a learned embedding
     hidden: tuple[Width, ...] = ()
     # sizes of the network's hidden layers: 256 256 for an mlp, one size after convolutions (none: its own)
     activation: Literal["tanh", "relu"] | None = None  # activation function of an mlp's hidden layers (none: tanh)
@@ -458,7 +460,7 @@ def _shown(page: Page, name: str, base: Settings, given: Mapping[str, object]) -
     return _presets.shown_images(page, name, given.get("env", base.env), **made)
 
 
-HOW_MADE = ("env_kwargs", "env_options", "wrapper", "images", "stack", "grey", "size", "frame_skip")
+HOW_MADE = ("env_kwargs", "env_options", "wrapper", "images", "stack", "grey", "size", "frame_skip", "task_input")
 
 
 def how_made(options: RunOptions) -> dict[str, Any]:
@@ -467,7 +469,8 @@ def how_made(options: RunOptions) -> dict[str, Any]:
     seen = options.images, options.stack, options.grey, options.size, options.frame_skip
     shown = read_image_options(*seen)
     resets = reset_options(options.env_options)
-    return {"kwargs": kwargs, "wrappers": options.wrapper, "reset_options": resets, "images": shown}
+    made = {"kwargs": kwargs, "wrappers": options.wrapper, "reset_options": resets, "images": shown}
+    return {**made, "task_input": options.task_input}
 
 
 def reset_options(words: Sequence[Any]) -> Any:

@@ -263,3 +263,21 @@ def test_another_number_of_lanes_keeps_what_lanes_play():
     for lane in range(5):
         ((_, rows),) = played(replace(envs, lanes=2), lane, 1)
         assert rows["task"].tolist() == [lane % 3, (lane + 1) % 3]
+
+
+@pytest.mark.parametrize("how", ["onehot", "embedding"])
+def test_observations_may_tell_the_task(how: str):
+    envs = Envs(BOTH, 3, task_input=how)
+    assert envs.spec.obs == {"seen": Field((6,), "float32"), "task": Field((), "int64")}
+    assert (envs.spec.classes, envs.spec.task_input) == ({"task": 2}, how)
+    ((_, rows),) = played(envs, 0, 1)
+    assert rows["obs"]["task"].tolist() == rows["task"].tolist() == [0, 1, 0]
+    plain = played(Envs(BOTH, 3), 0, 1)[0][1]
+    np.testing.assert_array_equal(rows["obs"]["seen"], plain["obs"])
+    again = spec_from_json(spec_to_json(envs.spec), "spaces.json")
+    assert (again.obs, again.classes, again.task_input) == (envs.spec.obs, envs.spec.classes, how)
+
+
+def test_one_environment_has_no_task_to_tell():
+    with pytest.raises(UserError, match="--task-input: onehot given, but --env CartPole-v1 is one environment"):
+        Envs("CartPole-v1", 1, task_input="onehot").spec  # noqa: B018

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,6 +15,7 @@ from torch import nn
 
 from polyplay.core.errors import UserError
 from polyplay.core.tree import Field
+from polyplay.envs.pool import EnvSpec
 from polyplay.envs.spaces import Conditional, Discrete
 from polyplay.nets import factory, torsos
 from polyplay.nets.layers import initialise
@@ -341,3 +343,29 @@ def test_what_it_does_not_take_is_refused_in_one_line(change, options, said):
     with pytest.raises(UserError, match=f"--network five: {said}") as e:
         factory.make("five", replace(FIGHT, **{"mask": None, **change}), **options)
     assert "\n" not in str(e.value)
+
+
+TOLD = EnvSpec({"seen": Field((4, 84, 84), "uint8"), "task": Field((), "int64")}, Discrete(18), classes={"task": 3})
+TOLD = replace(TOLD, tasks=("a", "b", "c"), order=(0, 1, 2))
+
+
+@pytest.mark.parametrize("how", ["onehot", "embedding"])
+@pytest.mark.parametrize("network", ["auto", "nature", "impala", "a3c"])
+def test_a_network_for_images_gets_the_task_beside_them(network: str, how: str):
+    policy: Any = factory.make(network, replace(TOLD, task_input=how))
+    torso = policy.torso
+    assert type(torso) is torsos.WithTask
+    assert (torso.embedding is None) == (how == "onehot")
+    obs = {"seen": torch.zeros(3, 4, 84, 84, dtype=torch.uint8), "task": torch.arange(3)}
+    with torch.no_grad():
+        x = torso(obs)
+    assert x.shape == (3, torso.features)
+    assert not torch.equal(x[0], x[1])
+    segments = (torso.join if how == "onehot" else torso.embedding).axes["weight"].axes[1]
+    assert [segment.name for segment in segments][-3:] == ["task of a", "task of b", "task of c"]
+
+
+def test_a_value_s_own_layer_joins_the_task():
+    policy: Any = factory.make_values("nature", replace(TOLD, task_input="onehot"))
+    assert policy.torso.join is None
+    assert policy.torso.features == policy.torso.seen.features + 3
