@@ -304,6 +304,7 @@ def twelve() -> None:
     asked = parser.parse_args()
     file = asked.out.with_suffix(".json")
     rows: list[Row] = json.loads(file.read_text())["rows"] if file.exists() else []
+    rows = [row for row in rows if row.get("window") == WINDOW]  # measured so
     python = asked.peers / "sb3" / "bin" / "python"
     for env, seed in ((env, seed) for env in asked.envs for seed in asked.seeds):
         mine, theirs, steps, score, deviation = TWELVE[env]
@@ -317,7 +318,7 @@ def twelve() -> None:
             else:
                 same = ["--starts", str(STARTS), "--window", str(WINDOW)]
                 found = peer(theirs, env, seed, steps, bound, python, "zoo", *same)
-            head = {"who": who, "env": env, "seed": seed, "system": mine if who == "ours" else theirs}
+            head = {"who": who, "env": env, "seed": seed, "system": mine if who == "ours" else theirs, "window": WINDOW}
             rows.append({**head, "commit": what["commit"], "machine": what["machine"], **found})
             what["command"] = what["command"].replace(str(asked.peers), "PEERS")
             publish(asked.out, {**what, "rows": rows}, twelve_page(what, rows))

@@ -43,6 +43,7 @@ class RunOptions(TypedDict, total=False):
     grey: bool  # show images in gray
     size: str | None  # resize images by area, to this side or HEIGHTxWIDTH in pixels (none: as they are)
     frame_skip: int | None  # an action lasts this many frames, whose rewards are added (none: the environment's own)
+    task_input: Literal['none', 'onehot', 'embedding']  # the task as an input of the network, if --env lists several: one-hot, or a learned embedding
     hidden: tuple[int, ...]  # sizes of the network's hidden layers: 256 256 for an mlp, one size after convolutions (none: its own)
     activation: Literal['tanh', 'relu'] | None  # activation function of an mlp's hidden layers (none: tanh)
     precision: Literal['float32', 'bfloat16', 'auto']  # number type of the networks' computations; weights stay float32. bfloat16 is faster on processors with fast bfloat16 instructions (auto: bfloat16 if a measurement at the start finds it faster)

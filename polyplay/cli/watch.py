@@ -131,7 +131,8 @@ class RunReader:
         shares, running = bench.weighted_means(self.recent, SHARES), state == "running"
         limit = limit_sentence(shares, values, wiring) if running else ""
         plays_itself = is_self_play(values)
-        curve = self.of_games if self.of_games and not plays_itself else self.of_reports
+        of_games = self.of_games and not plays_itself and "task_return_means" not in self.row
+        curve = self.of_games if of_games else self.of_reports
         return {
             "name": self.directory.name,
             "directory": str(self.directory),

@@ -124,8 +124,8 @@ class Combined(Torso):
 
 
 class WithTask(Torso):
-    """An image network's features, and which of `n` tasks it is, joined by a layer. width: of a learned embedding of the
-    task; 0: it is one-hot. joined: False: both stand beside each other, for a head with a layer of its own.
+    """An image network's features joined with the task by a layer. width: of a learned embedding of the task; 0: it is
+    one-hot. joined: False: both stand beside each other, for a head with a layer of its own.
     """
 
     def __init__(self, seen: Torso, tasks: tuple[str, ...], width: int, joined: bool = True, init: str = "orthogonal"):

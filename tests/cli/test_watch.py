@@ -152,6 +152,17 @@ def test_the_curve_is_of_every_game(tmp_path: Path):
     assert watched.state()["curve"] == [(5, 0.5, 7.0)]
 
 
+def test_with_several_tasks_the_curve_is_their_mean_score(tmp_path: Path):
+    """Returns of different tasks have no common mean."""
+    run = make_run(tmp_path)
+    tasks = {"task_return_means": {"a": 1.0, "b": 9.0}, "task_steps": {"a": 50, "b": 50}}
+    write_lines(run / "metrics.jsonl", [report(100 * i, episodic_return_mean=5.0 + i, **tasks) for i in (1, 2)])
+    write_lines(run / "episodes.jsonl", [game(i, -1.0) for i in range(9)])
+    state = RunReader(run).state()
+    assert [point[2] for point in state["curve"]] == [6.0, 7.0]
+    assert state["now"]["task_return_means"] == {"a": 1.0, "b": 9.0}
+
+
 def self_play(root: Path, *scores: dict[str, Any]) -> Path:
     run = make_run(root)
     config = {"env": "game:othello+size=6", "simulations": 16}

@@ -167,6 +167,15 @@ function describeSelfPlay(found) {
   return [["value accuracy", accuracy], ["points against random", points]];
 }
 
+function showTasks(view, now) {
+  const means = now.task_return_means || {}, steps = now.task_steps || {}, found = now.human_normalized || {};
+  view.at.tasksPart.hidden = !now.task_return_means;
+  setTable(view, "tasks", Object.keys(means).map((task) => [task, number(means[task], 2), number(steps[task])]));
+  const texts = Object.entries(found).map(([name, [x, low, high]]) =>
+    `${name} ${number(x, 1)} % (${number(low, 1)} … ${number(high, 1)})`);
+  setText(view.at.normalized, texts.length ? `human-normalized: ${texts.join(", ")}` : "");
+}
+
 function show(view, run) {
   const now = run.now, at = view.at, self = run.self_play;
   setText(at.title, `${run.system} · ${run.env}`);
@@ -188,12 +197,13 @@ function show(view, run) {
     ["agent steps", number(now.steps)], ...(now.frames === now.steps ? [] : [["frames", number(now.frames)]]),
     ["updates", number(now.updates)],
     ["steps/s", number(now.sps)], ["updates/s", number(now.tps, 1)], ["time", clock(now.wall_seconds)],
-    ...(self ? describeSelfPlay(self) : [["return, 100 games", number(now.episodic_return_mean, 2)]]), ["length", number(now.episodic_length_mean)],
+    ...(self ? describeSelfPlay(self) : [[now.task_return_means ? "mean score of tasks" : "return, 100 games", number(now.episodic_return_mean, 2)]]), ["length", number(now.episodic_length_mean)],
     ["games", number(now.episodes)], ["lag, mean", number(now.lag_mean, 2)], ["lag, most", number(now.lag_max)],
     ["queue depth", number(now.queue_depth, 1)], ["restarts", number(now.restarts)], ["memory, MB", number(now.memory_mb)],
   ]);
+  showTasks(view, now);
   setText(at.hint, self && typeof self.points !== "number" ? `Measure points with: ${self.measure}` : "");
-  const what = self ? "Value accuracy" : "Return";
+  const what = self ? "Value accuracy" : now.task_return_means ? "Mean score" : "Return";
   setText(at.stepsTitle, `${what} by agent steps`);
   setText(at.wallTitle, `${what} by wall time`);
   setText(at.result, self ? "first player" : "return");
