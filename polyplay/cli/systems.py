@@ -6,7 +6,7 @@ import importlib.util
 import json
 import keyword
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,7 @@ from polyplay.cli.arguments import page_and_words, parse_words, print_findings
 from polyplay.core.errors import Count, Seconds, Seed, UserError, as_json
 from polyplay.core.files import Row
 from polyplay.envs import check as env_check
+from polyplay.envs.pool import task_words
 from polyplay.runs import directory as run_files
 from polyplay.runs import options as run_options
 from polyplay.runs.terminal import default_console, ruled_table, short_count
@@ -128,19 +129,25 @@ class CheckOptions:
 
 
 def command_check(words: list[str]) -> int:
-    """Prints a finding per rule; the exit status."""
+    """Prints a finding per rule, of several tasks for each of them; the exit status."""
     env, options, _ = parse_words(CheckOptions, words, "polyplay check ENV", "ENV is what train's --env takes.")
     if not env:
         raise UserError("check takes an environment first: polyplay check CartPole-v1 [--OPTION VALUE …]")
-    given = {name: vars(options)[name] for name in run_options.HOW_MADE}
+    given = {name: value for name, value in vars(options).items() if name in run_options.HOW_MADE}
     made = run_options.how_made(run_options.RunOptions(**given))  # as in training
     trials: dict[str, Any] = {name: vars(options)[name] for name in ("steps", "step_timeout", "seed")}
-    trials |= {{"kwargs": "options"}.get(k, k): v for k, v in made.items() if v}
+    trials |= {{"kwargs": "options"}.get(k, k): v for k, v in made.items() if v and k != "task_input"}
+    tasks = [name for name, _ in task_words(env[0])] or [env[0]]
+    return max(_check(task, trials, options.json) for task in tasks)
+
+
+def _check(env: str, trials: Mapping[str, Any], as_row: bool) -> int:
+    """Print the findings of one environment, and return the exit status. Raises UserError."""
     try:
-        report = env_check.check_env(env[0], **trials)
+        report = env_check.check_env(env, **trials)
     except UserError as e:
         raise UserError(str(e).replace("--env: ", "ENV: ", 1)) from None
-    if options.json:
+    if as_row:
         print(as_json(report.findings, {"environment": report.environment, "card": report.card}, "rules"))
     else:
         counts = Counter[str](finding.level for finding in report.findings)

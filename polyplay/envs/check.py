@@ -389,7 +389,7 @@ def check_env(
 
 def is_own(envs: Envs) -> bool:
     """Whether its lanes are no environments by themselves: of a pool of Polyplay's own, or a vector environment."""
-    return envs.title.startswith(tuple(POOLS)) or envs.spec.vector
+    return envs.title.startswith(tuple(POOLS)) or envs.spec.vector or bool(envs.spec.tasks)
 
 
 def play_lane(trial: Trial, envs: Envs, lane: int, server: ForkServer = SERVER) -> Trial:
