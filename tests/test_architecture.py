@@ -23,10 +23,10 @@ TOP = ["__init__", "__main__", "api", "extend"]
 # At most so many lines of code (bench/code_size.py). Whoever adds some takes some away, or says in the commit why not.
 BUDGET = {
     "core": 1935,
-    "envs": 5295,
-    "buffers": 2102,
+    "envs": 5309,
+    "buffers": 2103,
     "games": 3835,
-    "nets": 3725,
+    "nets": 3747,
     "weights": 1600,
     "acting": 1162,
     "search": 1306,
