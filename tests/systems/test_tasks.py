@@ -74,7 +74,10 @@ SETTINGS: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize("system", SETTINGS)
+LATER = ("a3c", "accel", "appo", "apex", "r2d2", "sac")
+
+
+@pytest.mark.parametrize("system", [pytest.param(x, marks=[pytest.mark.long] * (x in LATER)) for x in SETTINGS])
 def test_systems_play_two_tasks_and_count_them_apart(system: str, tmp_path: Path):
     given = {
         **SETTINGS[system],
