@@ -106,7 +106,7 @@ def learn() -> None:
     }
     arms |= {game: ["--env", game, *alone, "--frames", str(each)] for game in games}
     for name, words in arms.items():
-        run = asked.place / name.replace(" ", "-").replace(",", "").replace("ALE/", "")
+        run = run_of(asked.place, name)
         if not (run / "summary.json").exists():
             train("--preset", "six", *words, "--run", str(run))
         done = subprocess.run(
@@ -116,8 +116,12 @@ def learn() -> None:
             raise SystemExit(done.stderr.decode())
         rows.append({"who": name, "scores": scores_of(run)})
         publish(asked.out, {**what, "frames": each, "rows": rows}, learn_page(what, rows, each))
-    draw = [str(asked.place / name.replace(" ", "-").replace(",", "").replace("ALE/", "")) for name in arms]
+    draw = [str(run_of(asked.place, name)) for name in arms]
     subprocess.run([sys.executable, "-m", "polyplay", "plot", *draw, "--out", f"{asked.out}.png"], cwd=ROOT, check=True)
+
+
+def run_of(place: Path, name: str) -> Path:
+    return place / name.replace(" ", "-").replace(",", "").replace("ALE/", "")
 
 
 def scores_of(run: Path) -> dict[str, Any]:
@@ -144,7 +148,7 @@ def learn_page(what: Row, rows: list[Row], frames: int) -> list[str]:
         median = {who: (x[2] + x[3]) / 2 for who, x in middle.items()}
         text += [f"- median human-normalized: {', '.join(f'{who} {x:.1f} %' for who, x in median.items())}"]
         text += [verdict(f"{who}, median / of the six networks", median[who] / median["own"], SHARE) for who in joint]
-    return [*text, "", f"![Curves]({'tasks_six'}.png)", "", *table(shown)]
+    return [*text, "", "![Curves](tasks_six.png)", "", *table(shown)]
 
 
 def _cell(score: Any) -> str:
