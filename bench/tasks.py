@@ -4,11 +4,12 @@
     python bench/tasks.py speed --games 6 --minutes 2
     python bench/tasks.py learn --frames 4m           # six games: one network, and one for each
 
-speed: agent steps per second of `impala --preset multitask`, between two reports, beside the harmonic mean of runs that
-have the same lanes of one game. A run of a game is as long as --seconds says. Memory is the peak of all processes.
+speed: agent steps per second of `impala --preset multitask` beside the harmonic mean of runs with the same lanes of one
+game: eight games by themselves and all of them take turns. At the end a longer run, for its steps and its memory.
 
 learn: `impala --preset six`, with PopArt and with clipped rewards, and the same settings on each game by itself, all 18
-actions, with as many frames of each game. Runs are kept in --place, so that a later call goes on.
+actions, with as many frames of each game. A later call goes on: runs are kept in --place, and a row of the results that
+has as many frames is not repeated.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
-from statistics import harmonic_mean
+from statistics import harmonic_mean, median
 from typing import Any
 
 from common import RESULTS, ROOT, Row, about, command_line, commands, lines_about, publish, table, verdict
@@ -30,7 +31,8 @@ from polyplay.envs.pool import task_words
 
 SIX = task_words(systems.load("impala").presets["six"]().env)
 LEAST, SHARE = 0.9, 0.8  # of the games' own speed, and of the six networks' score
-WARM = 10.0  # seconds of a run that don't count
+WARM = 8.0  # seconds of a run that don't count
+BLOCK = 8  # games by themselves, after which all are run again
 
 
 def train(*words: str) -> None:
@@ -52,37 +54,47 @@ def speed() -> None:
     parser = command_line(__doc__)
     parser.add_argument("--games", type=int, default=57)
     parser.add_argument("--minutes", type=float, default=10.0)
-    parser.add_argument("--seconds", type=float, default=25.0, help="of each game by itself")
+    parser.add_argument("--seconds", type=float, default=18.0, help="of each run in turn")
     parser.add_argument("--network", default="impala")
     parser.add_argument("--out", type=Path, default=RESULTS / "tasks_speed")
     asked = parser.parse_args()
     games, what, rows = atari57()[: asked.games], about(), list[Row]()
-    lanes = ["--lanes", str(len(games)), "--batch", str(len(games)), "--network", asked.network, "--report-every", "5"]
+    lanes = ["--lanes", str(len(games)), "--batch", str(len(games)), "--network", asked.network, "--report-every", "2"]
     with tempfile.TemporaryDirectory() as place:
-        run = Path(place) / "joined"
-        train("--env", ",".join(games), *lanes, "--minutes", str(asked.minutes), "--run", str(run))
-        joined = rate(run)
-        for game in games:
-            run = Path(place) / game.removeprefix("ALE/")
-            full = ["--env-kwargs", "full_actions=true", "--minutes", str(asked.seconds / 60)]
-            train("--env", game, *lanes, *full, "--run", str(run))
-            rows.append({"game": game, **rate(run)})
-            publish(asked.out, {**what, "joined": joined, "rows": rows}, speed_page(what, joined, rows))
+
+        def run(words: list[str], minutes: float) -> Row:
+            at = Path(place) / str(len(list(Path(place).iterdir())))
+            train(*words, *lanes, "--minutes", str(minutes), "--run", str(at))
+            return rate(at)
+
+        joined, blocks = ["--env", ",".join(games)], list[Row]()
+        for i in range(0, len(games), BLOCK):
+            for game in games[i : i + BLOCK]:
+                alone = ["--env", game, "--env-kwargs", "full_actions=true"]
+                rows.append({"game": game, **run(alone, asked.seconds / 60)})
+            own = harmonic_mean([row["steps/s"] for row in rows[i:]])
+            blocks.append({"alone": own, "joined": run(joined, asked.seconds / 60)["steps/s"]})
+            print(blocks[-1], flush=True)
+        found = {"joined": run(joined, asked.minutes), "blocks": blocks, "rows": rows}
+    publish(asked.out, {**what, **found}, speed_page(what, **found))
 
 
-def speed_page(what: Row, joined: Row, rows: list[Row]) -> list[str]:
-    alone = harmonic_mean([row["steps/s"] for row in rows])
-    steps = joined["task_steps"]
+def speed_page(what: Row, joined: Row, blocks: list[Row], rows: list[Row]) -> list[str]:
+    steps, shares = joined["task_steps"], [block["joined"] / block["alone"] for block in blocks]
     low, high = min(steps.values()), max(steps.values())
+    both = harmonic_mean([block["joined"] for block in blocks]), harmonic_mean([row["steps/s"] for row in rows])
+    said = f"{len(rows)} games alone, in turn with {len(blocks)} runs of {len(steps)} games joined"
     return [
         f"# {len(steps)} games in one run",
         "",
         *lines_about(what),
         "",
         verdict(
-            f"steps/s, {len(steps)} games joined / harmonic mean of {len(rows)} alone", joined["steps/s"] / alone, LEAST
+            f"steps/s, joined / harmonic mean of the games alone, median over {len(blocks)}", median(shares), LEAST
         ),
-        f"- joined {joined['steps/s']:,.0f} agent steps/s for {joined['seconds']:.0f} s, alone {alone:,.0f}; float32",
+        f"- {said}: {both[1]:,.0f} and {both[0]:,.0f} agent steps/s; shares {min(shares):.2f} to {max(shares):.2f};"
+        " float32",
+        f"- a longer run of all: {joined['steps/s']:,.0f} agent steps/s for {joined['seconds']:.0f} s",
         f"- memory {joined['MB']:,.0f} MB (peak PSS of all processes), alone {max(row['MB'] for row in rows):,.0f} MB",
         f"- agent steps of a game: from {low:,} to {high:,}; each lane made as many turns, and first rows are no steps",
         f"- games that ended: {joined['episodes']:,}",
@@ -97,7 +109,10 @@ def learn() -> None:
     parser.add_argument("--place", type=Path, default=ROOT / "build" / "six")
     parser.add_argument("--out", type=Path, default=RESULTS / "tasks_six")
     asked = parser.parse_args()
-    each, what, rows = int(float(asked.frames.removesuffix("m")) * 1e6), about(), list[Row]()
+    each, what = int(float(asked.frames.removesuffix("m")) * 1e6), about()
+    file = asked.out.with_suffix(".json")
+    earlier = json.loads(file.read_text()) if file.exists() else {}
+    rows: list[Row] = earlier.get("rows", []) if earlier.get("frames") == each else []
     games = [name for name, _ in SIX]
     alone = ["--lanes", "12", "--value", "plain", "--reward", "clip", "--env-kwargs", "full_actions=true"]
     arms: dict[str, list[str]] = {
@@ -105,7 +120,10 @@ def learn() -> None:
         "one network, clipped": ["--frames", str(6 * each), "--value", "plain", "--reward", "clip"],
     }
     arms |= {game: ["--env", game, *alone, "--frames", str(each)] for game in games}
+    finished = [row["who"] for row in rows]
     for name, words in arms.items():
+        if name in finished:
+            continue
         run = run_of(asked.place, name)
         if not (run / "summary.json").exists():
             train("--preset", "six", *words, "--run", str(run))
@@ -145,9 +163,9 @@ def learn_page(what: Row, rows: list[Row], frames: int) -> list[str]:
     text = [f"# Six games, {frames:,} frames of each", "", *lines_about(what), ""]
     if len(own) == len(SIX):
         middle = {who: sorted(found.values()) for who, found in normal.items()}
-        median = {who: (x[2] + x[3]) / 2 for who, x in middle.items()}
-        text += [f"- median human-normalized: {', '.join(f'{who} {x:.1f} %' for who, x in median.items())}"]
-        text += [verdict(f"{who}, median / of the six networks", median[who] / median["own"], SHARE) for who in joint]
+        medians = {who: (x[2] + x[3]) / 2 for who, x in middle.items()}
+        text += [f"- median human-normalized: {', '.join(f'{who} {x:.1f} %' for who, x in medians.items())}"]
+        text += [verdict(f"{who}, median / of the six networks", medians[who] / medians["own"], SHARE) for who in joint]
     return [*text, "", "![Curves](tasks_six.png)", "", *table(shown)]
 
 

@@ -153,6 +153,21 @@ def test_a_run_with_popart_goes_on_to_the_bit(system: str, given: dict[str, Any]
     assert same_weights(resumed, whole)
 
 
+GAMES = {"env": "ALE/Pong-v5,ALE/Breakout-v5", "atari": "impala:plain", "network": "a3c", "unroll": 8, "quiet": True}
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("value", ["plain", "popart"])
+def test_a_run_of_two_atari_games_goes_on_to_the_bit(value: str, tmp_path: Path):
+    given = {**GAMES, "actors": 2, "lanes": 2, "batch": 4, "lag": 0, "value": value, "anneal": "constant"}
+    given |= {"tensorboard": False, "compile": "off"}
+    resumed, whole = resumed_and_whole("impala", tmp_path, 960, **given)
+    assert updates(resumed) == updates(whole)
+    assert same_weights(resumed, whole)
+    one, two = (list(read_lines(Path(run.directory) / "metrics.jsonl"))[-1]["task_steps"] for run in (resumed, whole))
+    assert one == two
+
+
 def test_a_killed_actor_of_two_tasks_is_replaced_and_plays_the_same(tmp_path: Path):
     crew = Crew(on="process")
     found = wired("impala", crew, **{**of.IMPALA, "env": TWO, "actors": 2, "frames": 10**9})
