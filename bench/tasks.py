@@ -4,8 +4,9 @@
     python bench/tasks.py speed --games 6 --minutes 2
     python bench/tasks.py learn --frames 4m           # six games: one network, and one for each
 
-speed: agent steps per second of `impala --preset multitask` beside the harmonic mean of runs with the same lanes of one
-game: eight games by themselves and all of them take turns. At the end a longer run, for its steps and its memory.
+speed: agent steps per second of impala with the small network beside the harmonic mean of runs with the same lanes of
+one game: eight games by themselves and all of them take turns. At the end a longer run of `--preset multitask`, for its
+steps and its memory.
 
 learn: `impala --preset six`, with PopArt and with clipped rewards, and the same settings on each game by itself, all 18
 actions, with as many frames of each game. A later call goes on: runs are kept in --place, and a row of the results that
@@ -31,7 +32,7 @@ from polyplay.envs.pool import task_words
 
 SIX = task_words(systems.load("impala").presets["six"]().env)
 LEAST, SHARE = 0.9, 0.8  # of the games' own speed, and of the six networks' score
-WARM = 8.0  # seconds of a run that don't count
+WARM = 7.0  # seconds of a run that don't count
 BLOCK = 8  # games by themselves, after which all are run again
 
 
@@ -54,12 +55,12 @@ def speed() -> None:
     parser = command_line(__doc__)
     parser.add_argument("--games", type=int, default=57)
     parser.add_argument("--minutes", type=float, default=10.0)
-    parser.add_argument("--seconds", type=float, default=18.0, help="of each run in turn")
-    parser.add_argument("--network", default="impala")
+    parser.add_argument("--seconds", type=float, default=16.0, help="of each run in turn")
     parser.add_argument("--out", type=Path, default=RESULTS / "tasks_speed")
     asked = parser.parse_args()
     games, what, rows = atari57()[: asked.games], about(), list[Row]()
-    lanes = ["--lanes", str(len(games)), "--batch", str(len(games)), "--network", asked.network, "--report-every", "2"]
+    lanes = ["--lanes", str(len(games)), "--batch", str(len(games)), "--report-every", "1"]
+    turn, minutes = ["--network", "nature", "--compile", "off"], asked.seconds / 60
     with tempfile.TemporaryDirectory() as place:
 
         def run(words: list[str], minutes: float) -> Row:
@@ -71,9 +72,9 @@ def speed() -> None:
         for i in range(0, len(games), BLOCK):
             for game in games[i : i + BLOCK]:
                 alone = ["--env", game, "--env-kwargs", "full_actions=true"]
-                rows.append({"game": game, **run(alone, asked.seconds / 60)})
+                rows.append({"game": game, **run([*alone, *turn], minutes)})
             own = harmonic_mean([row["steps/s"] for row in rows[i:]])
-            blocks.append({"alone": own, "joined": run(joined, asked.seconds / 60)["steps/s"]})
+            blocks.append({"alone": own, "joined": run([*joined, *turn], minutes)["steps/s"]})
             print(blocks[-1], flush=True)
         found = {"joined": run(joined, asked.minutes), "blocks": blocks, "rows": rows}
     publish(asked.out, {**what, **found}, speed_page(what, **found))
@@ -92,9 +93,9 @@ def speed_page(what: Row, joined: Row, blocks: list[Row], rows: list[Row]) -> li
         verdict(
             f"steps/s, joined / harmonic mean of the games alone, median over {len(blocks)}", median(shares), LEAST
         ),
-        f"- {said}: {both[1]:,.0f} and {both[0]:,.0f} agent steps/s; shares {min(shares):.2f} to {max(shares):.2f};"
-        " float32",
-        f"- a longer run of all: {joined['steps/s']:,.0f} agent steps/s for {joined['seconds']:.0f} s",
+        f"- {said}: {both[1]:,.0f} and {both[0]:,.0f} agent steps/s; shares {min(shares):.2f} to"
+        f" {max(shares):.2f}; float32, `--network nature --compile off`",
+        f"- a longer run by `--preset multitask`: {joined['steps/s']:,.0f} agent steps/s for {joined['seconds']:.0f} s",
         f"- memory {joined['MB']:,.0f} MB (peak PSS of all processes), alone {max(row['MB'] for row in rows):,.0f} MB",
         f"- agent steps of a game: from {low:,} to {high:,}; each lane made as many turns, and first rows are no steps",
         f"- games that ended: {joined['episodes']:,}",
