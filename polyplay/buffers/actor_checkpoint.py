@@ -45,6 +45,7 @@ def save_actor(ctx: WorkerContext, part: CheckpointPart, actor: Any, flight: Bat
         "first_lane": actor.first_lane,
         "lanes": len(partial),
         **{count: int(ctx.counters.get(count)) for count in ("steps", "episodes")},
+        "tasks": ctx.counters.tasks.tolist(),
         "partial": int(partial.sum()),
         "partial_steps": int(games.length[partial].sum()),
         "why": "" if state is not None else _why_unsaved(actor),

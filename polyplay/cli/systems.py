@@ -137,7 +137,8 @@ def command_check(words: list[str]) -> int:
     made = run_options.how_made(run_options.RunOptions(**given))  # as in training
     trials: dict[str, Any] = {name: vars(options)[name] for name in ("steps", "step_timeout", "seed")}
     trials |= {{"kwargs": "options"}.get(k, k): v for k, v in made.items() if v and k != "task_input"}
-    tasks = [name for name, _ in task_words(env[0])] or [env[0]]
+    title = str(run_options.listed({"env": env[0]})["env"])
+    tasks = [name for name, _ in task_words(title)] or [title]
     return max(_check(task, trials, options.json) for task in tasks)
 
 

@@ -20,6 +20,7 @@ import numpy as np
 from polyplay.core import tree
 from polyplay.core.errors import UserError
 from polyplay.core.files import Row
+from polyplay.core.machine import cores
 from polyplay.core.numbers import aggregate
 from polyplay.core.tree import Batch, Field, Spec, Tree
 from polyplay.envs.atari import actions_of, baseline_scores, is_game, read_options, rom
@@ -77,9 +78,25 @@ def _with_task(spec: EnvSpec, how: str) -> EnvSpec:
     return replace(made, task_input=how, describe={**spec.describe, "observation": describe_fields(obs)})
 
 
-def one_task(envs: Envs, name: str, **changes: Any) -> Envs:
-    """The environments of one task by itself."""
-    return replace(envs, name=name, groups=1, at_once=0, only=-1, task_input="none", **changes)
+def one_task(envs: Envs, name: str, spec: EnvSpec | None = None, **changes: Any) -> Envs:
+    """The environments of one task by itself. spec: its description, where it is known."""
+    made = replace(envs, name=name, groups=1, at_once=0, only=-1, task_input="none", **changes)
+    if spec is not None:
+        made.__dict__["spec"] = spec
+    return made
+
+
+def described_parts(envs: Envs) -> tuple[EnvSpec, ...]:
+    """The description of each task. A spec from a file has none of them."""
+    return envs.spec.parts or tuple(one_task(envs, name).spec for name in envs.spec.tasks)
+
+
+def task_parts(envs: Envs) -> list[Envs]:
+    """The environments of each task by itself, as many lanes of it as a group has."""
+    spec, width, threads = envs.spec, envs.lanes // envs.groups, max(1, envs.workers // len(envs.spec.tasks))
+    lanes = [max(1, width * spec.order.count(k) // len(spec.order)) for k in range(len(spec.tasks))]
+    given = zip(spec.tasks, described_parts(envs), lanes, strict=True)
+    return [one_task(envs, name, part, lanes=n, workers=threads, helps=False) for name, part, n in given]
 
 
 def _check(name: str, part: EnvSpec, first: str, other: EnvSpec) -> None:
@@ -101,6 +118,7 @@ def _joined_observations(names: tuple[str, ...], parts: tuple[EnvSpec, ...]) -> 
     """The observations of all, vectors padded to the longest. Raises UserError: they can't be joined."""
     odd = next((i for i, part in enumerate(parts) if part.obs != parts[0].obs), None)
     if odd is None:
+        _check_classes(names, parts)
         return parts[0].obs
     fields = [part.obs for part in parts if isinstance(part.obs, Field) and len(part.obs.shape) == 1]
     plain = len(fields) == len(parts) and not any(part.classes for part in parts)
@@ -108,6 +126,14 @@ def _joined_observations(names: tuple[str, ...], parts: tuple[EnvSpec, ...]) -> 
     need(plain, f"--env: {given}; allowed among several tasks: the same (images: see --size, --stack), or vectors")
     kind = reduce(np.promote_types, [np.dtype(field.dtype) for field in fields])
     return Field((max(field.shape[0] for field in fields),), kind.name)
+
+
+def _check_classes(names: tuple[str, ...], parts: tuple[EnvSpec, ...]) -> None:
+    """Raises UserError: Discrete observations have different numbers of values."""
+    text = [", ".join(f"{path} {n}".strip() for path, n in part.classes.items()) or "other" for part in parts]
+    for name, part, values in zip(names, parts, text, strict=True):
+        both = f"{names[0]} shows numbers of {text[0]} values, {name} of {values}"
+        need(part.classes == parts[0].classes, f"--env: {both}; allowed among several tasks: the same, or vectors")
 
 
 def _joined_actions(names: tuple[str, ...], parts: tuple[EnvSpec, ...]) -> tuple[ActionSpec, Spec | None]:
@@ -126,15 +152,21 @@ def _joined_actions(names: tuple[str, ...], parts: tuple[EnvSpec, ...]) -> tuple
 class TaskReturns:
     """The returns of the last games of each task, human-normalized where all tasks are Atari games of the literature.
 
-    A human-normalized score is in per cent: 0 is random play's, 100 the human's.
+    A human-normalized score is in per cent: 0 is random play's, 100 the human's. `episodes`: games of each so far.
     """
 
-    def __init__(self, names: tuple[str, ...], fewest: int = FEWEST):
-        self.returns, self.fewest = {name: deque[float](maxlen=WINDOW) for name in names}, fewest
+    def __init__(self, names: tuple[str, ...], fewest: int = FEWEST, window: int | None = WINDOW):
+        self.returns, self.fewest = {name: deque[float](maxlen=window) for name in names}, fewest
+        self.episodes = dict.fromkeys(names, 0)
         games = {name: rom(name) for name in names if is_game(name, {})}
         ends = baseline_scores("noop57") if games else {}
         known = len(games) == len(names) and all(game in ends for game in games.values())
         self.ends = {name: ends[game] for name, game in games.items()} if known else {}
+
+    def add(self, name: str, *returns: float) -> None:
+        """Games of a task ended."""
+        self.returns[name].extend(returns)
+        self.episodes[name] += len(returns)
 
     def means(self) -> dict[str, float | None]:
         """The mean return of each task's last games."""
@@ -156,7 +188,7 @@ class TaskReturns:
 
     def row(self) -> Row:
         """Return the keys of a report; intervals are over games."""
-        found: Row = {"task_return_means": self.means()}
+        found: Row = {"task_return_means": self.means(), "task_episodes": dict(self.episodes)}
         if self.ends and self.score() is not None:
             estimates = aggregate(self.scores(), reps=REPS)
             found["human_normalized"] = {name: [e.value, e.low, e.high] for name, e in estimates.items()}
@@ -189,13 +221,23 @@ def _buttons(envs: Envs, name: str) -> tuple[str, ...]:
     return actions_of(rom(name), read_options(name, envs.options).full_actions)
 
 
+def _as_slice(at: np.ndarray) -> slice | None:
+    """These numbers as a slice; None: their distances differ."""
+    step = int(at[1] - at[0]) if len(at) > 1 else 1
+    return slice(int(at[0]), int(at[-1]) + 1, step) if (np.diff(at) == step).all() else None
+
+
 def connect(envs: Envs, seed: int, lane: int) -> TaskPool:
     """See make.connect."""
     return TaskPool(envs, seed, lane)
 
 
 class TaskPool(BasePool):
-    """A pool for each task and group, which are asked in turn. Lanes of a pool have seeds of their own in the run."""
+    """A pool for each task and group, which are asked in turn. Lanes of a pool have seeds of their own in the run.
+
+    A few pools step at a time, and the next one begins when one is done: a thread for each of 57 games would take the
+    processor from the learner.
+    """
 
     def __init__(self, envs: Envs, seed: int, lane: int):
         super().__init__(envs)
@@ -205,23 +247,31 @@ class TaskPool(BasePool):
         self._tells = spec.task_input != "none"
         if self._tells:
             self._rows["obs"]["task"][:] = task
-        described = spec.parts or tuple(one_task(envs, name).spec for name in spec.tasks)  # a spec of a file has none
+        described = described_parts(envs)
         self._numbers, self._tasks = action_numbers(envs, spec, described), list[list[int]]()  # of each group
         for i, k in enumerate(task.tolist()):
             if (numbers := self._numbers[k]) is not None:
                 self._rows["mask"][i] = numbers >= 0
         self._lanes, jobs = list[list[np.ndarray]](), list[tuple[Envs, int]]()  # of each group by task; of each pool
+        self._views = list[list[Batch | None]]()  # of the group's rows, by task; None: lanes have no even distance
         threads, begun = max(1, envs.workers // len({*task.tolist()})), lane
         for group in self._groups_of_lanes:
             here = task[group]
             self._tasks.append(np.unique(here).tolist())
             self._lanes.append([np.flatnonzero(here == k) for k in self._tasks[-1]])
+            rows = tree.at(self._rows, group)
+            shown = {**rows, "obs": rows["obs"]["seen"]} if self._tells else rows
+            evenly = [_as_slice(at) for at in self._lanes[-1]]
+            self._views.append([None if at is None else tree.at(shown, at) for at in evenly])
             for k, own in zip(self._tasks[-1], self._lanes[-1], strict=True):
-                part = one_task(envs, spec.tasks[k], lanes=len(own), workers=threads, helps=False)
-                part.__dict__["spec"] = described[k]
+                how = {"lanes": len(own), "workers": threads, "helps": False}
+                part = one_task(envs, spec.tasks[k], described[k], **how)
                 jobs.append((part, begun))
                 begun += len(own)
         self._of_group, self._got = list[list[Pool]](), 0
+        # pools that step: as many as there are threads for, and one whose thread awakes meanwhile
+        self._at_once = (envs.workers or cores()) // threads + 1
+        self._actions = [list[Tree]() for _ in self._lanes]  # of each group, by pool: those that are not sent yet
         self._waiting: tuple[slice, Batch] | None = None  # what recv is about to give, of which pools gave a part
         self._open_pools(jobs, seed)
 
@@ -263,31 +313,50 @@ class TaskPool(BasePool):
             self._waiting = lanes, rows
         lanes, rows = self._waiting
         group = lanes.start // self._width
-        own = list(zip(self._of_group[group], self._lanes[group], strict=True))
-        for pool, at in own[self._got :]:  # a TimeoutError leaves what came
+        pools = self._of_group[group]
+        while self._got < len(pools):  # a TimeoutError leaves what came
+            self._begin(group, self._got + self._at_once)
+            pool, at = pools[self._got], self._lanes[group][self._got]
             _, found = pool.recv(timeout)
-            self._take_over(pool, rows, at, found)
+            self._take_over(rows, at, self._views[group][self._got], found)
+            if pool.faults or pool.remarks:
+                self._report(pool)
             self._got += 1
         self._got, self._waiting = 0, None
         return lanes, rows
 
-    def _take_over(self, pool: Pool, rows: Batch, at: np.ndarray, found: Batch) -> None:
-        """Write the rows of a pool's lanes into the group's, and take its reports."""
+    def _take_over(self, rows: Batch, at: np.ndarray, view: Batch | None, found: Batch) -> None:
+        """Write the rows of a pool's lanes into the group's. view: of these, where there is one."""
         for key, value in found.items():
             into = rows["obs"]["seen"] if key == "obs" and self._tells else rows[key]
             if key == "obs" and isinstance(value, np.ndarray) and value.shape[1:] != into.shape[1:]:
                 into[at, : value.shape[1]] = value
-            else:
+            elif view is None or not isinstance(value, np.ndarray):
                 tree.write(into, at, value)
+            else:
+                view[key][...] = value
+
+    def _report(self, pool: Pool) -> None:
+        """Take the reports of a pool."""
         for reports, theirs in ((self.faults, pool.faults), (self.remarks, pool.remarks)):
             reports += theirs
             theirs.clear()
 
     def _step(self, numbers: np.ndarray, action: Tree) -> None:
         group = int(numbers[0]) // self._width
-        for pool, at, task in zip(self._of_group[group], self._lanes[group], self._tasks[group], strict=True):
-            own, there = tree.at(action, at), self._numbers[task]
-            pool.send(slice(0, pool.lanes), own if there is None else there[own])
+        for at, task in zip(self._lanes[group], self._tasks[group], strict=True):
+            own, there = tree.at(action, at), self._numbers[task]  # copies
+            if there is not None and (there[own] < 0).any():
+                raise ValueError(f"actions of {self.spec.tasks[task]} must be allowed by its mask, got {own.tolist()}")
+            self._actions[group].append(own if there is None else there[own])
+        self._begin(group, self._at_once)
+
+    def _begin(self, group: int, end: int) -> None:
+        """Have the pools of a group step, up to the one with this number."""
+        pools, actions = self._of_group[group], self._actions[group]
+        while actions and len(pools) - len(actions) < end:
+            pool = pools[len(pools) - len(actions)]
+            pool.send(slice(0, pool.lanes), actions.pop(0))
 
     def picture(self, lane: int) -> tuple[np.ndarray, float] | None:
         """See Pool."""
@@ -300,6 +369,8 @@ class TaskPool(BasePool):
     def state(self) -> Batch | None:
         """See Pool."""
         parts = Batch()
+        for group, pools in enumerate(self._of_group):
+            self._begin(group, len(pools))
         for i, pool in enumerate(self._pools()):
             if (found := pool.state()) is None:
                 self.unsaved = pool.unsaved

@@ -377,7 +377,7 @@ def join_tasks(directory: Path, options: EvaluateOptions, names: tuple[str, ...]
     """Evaluate each task, which has its own file, and join the results: the score is the mean over tasks, of
     human-normalized scores where all have one. An early end leaves out the later tasks.
     """
-    rows, returns = list[Row](), TaskReturns(names, fewest=1)
+    rows, returns = list[Row](), TaskReturns(names, fewest=1, window=None)
     for name in names:
         own = None if watch is None else GamesWatch()
         try:
@@ -388,7 +388,7 @@ def join_tasks(directory: Path, options: EvaluateOptions, names: tuple[str, ...]
             rows[-1]["ended"] = own.ended
         else:
             rows.append(row)
-            returns.returns[name].extend(row["returns"])
+            returns.add(name, *row["returns"])
         if watch is not None and own is not None:
             watch.signal = own.signal
         if "ended" in rows[-1]:

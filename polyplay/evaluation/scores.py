@@ -272,7 +272,7 @@ def print_tasks(result: Row) -> None:
     console, protocol = default_console(), result["protocol"]
     base = _baselines(protocol)
     ends = baseline_scores(base)
-    known = ("impala_multitask_noop", *BESIDE.get(protocol, ())) if protocol.startswith("null-op-") else ()
+    known = ("impala_multitask_noop",) * protocol.startswith("null-op") + BESIDE.get(protocol, ())
     beside = {name: column(name) for name in known if name in columns()}
     rows = []
     for task, found in result["tasks"].items():

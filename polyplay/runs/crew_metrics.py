@@ -86,13 +86,15 @@ SILENCE = 120.0  # seconds without a turn of a worker before a warning
 
 
 class CrewMetrics:
-    """Totals of the run, and what is new since the last report. before: steps and updates that it is resumed with.
-    roles: where the time of each role's workers went, {role: {"workers": n, "env", "infer", "learn", "replay", "wait":
-    fraction}}.
+    """Totals of the run, and what is new since the last report. before: steps and updates that it is resumed with;
+    tasks: steps of each task. roles: where the time of each role's workers went, {role: {"workers": n, "env", "infer",
+    "learn", "replay", "wait": fraction}}.
     """
 
-    def __init__(self, crew: Crew, frames_per_step: int, before: Mapping[str, int]):
-        self.crew, self.frames_per_step, self.before = crew, frames_per_step, before
+    def __init__(
+        self, crew: Crew, frames_per_step: int, before: Mapping[str, int], tasks: Mapping[str, int] | None = None
+    ):
+        self.crew, self.frames_per_step, self.before, self.tasks_before = crew, frames_per_step, before, tasks or {}
         self.totals, self.at, self.memory = dict[str, Any](), time.monotonic(), Throttled(memory_mb)
         self.roles: dict[str, dict[str, float]] = {}
         self.reported: dict[int, int] = {}  # row of the counters → games of it that were reported
@@ -164,7 +166,7 @@ class CrewMetrics:
             "sps": ratio(made, passed, 1),
             "lag_mean": ratio(lag_sum, lags, 4),
             "lag_max": lag_max if lags else None,
-            **self._tasks(),
+            **self.tasks(),
             **({"agent_elo": elo} if elo else {}),
             **({"hosts": hosts} if hosts else {}),
             **self._times(),
@@ -177,10 +179,12 @@ class CrewMetrics:
         new, self.losses = sums - self.losses, sums
         return row, {name: float(new[i, 0] / new[i, 1]) for name, i in self.counters.names.items() if new[i, 1] > 0}
 
-    def _tasks(self) -> Row:
-        """Agent steps of each of several tasks, since the run was begun or resumed."""
-        steps, spec = self.counters.tasks.sum(0).tolist(), self.spec
-        return {"task_steps": dict(zip(spec.tasks, steps, strict=True))} if spec is not None and steps else {}
+    def tasks(self, made: list[list[int]] | None = None) -> Row:
+        """Agent steps of each of several tasks. made: by workers, a row each; None: so far."""
+        steps, spec = np.sum(self.counters.tasks if made is None else made, 0, int).tolist(), self.spec
+        if spec is None or not steps:
+            return {}
+        return {"task_steps": {k: n + self.tasks_before.get(k, 0) for k, n in zip(spec.tasks, steps, strict=True)}}
 
     def _times(self) -> Metrics:
         """Sets `roles`; returns the fractions over all workers."""

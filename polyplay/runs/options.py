@@ -385,8 +385,8 @@ def _choose(page: Page, given: Mapping[str, object], source: str, file: OptionFi
     differs from the defaults. A value of the file that was a default there, and is one here, stays one.
     """
     types = flags.option_types(page.Config, RunOptions)
-    written = dict(_listed(file.checked(types, given))) if file else {}
-    given = _listed(given)
+    written = dict(listed(file.checked(types, given))) if file else {}
+    given = listed(given)
     _check_length({**written, **given})
     name, base = _preset(page, {**written, **given})
     base = _presets.with_lanes_for_tasks(base, {**written, **given})
@@ -410,7 +410,7 @@ def _choose(page: Page, given: Mapping[str, object], source: str, file: OptionFi
     return settings, options, sources
 
 
-def _listed(given: Mapping[str, object]) -> Mapping[str, object]:
+def listed(given: Mapping[str, Any]) -> Mapping[str, Any]:
     """The same with a list of tasks for `--env @FILE` or `@module:function`. Raises UserError."""
     env = given.get("env")
     if not isinstance(env, str) or not env.startswith("@") or "," in env or env == ATARI57:

@@ -23,10 +23,11 @@ from polyplay.buffers.league import League
 from polyplay.core import processes, tree
 from polyplay.core.errors import UserError
 from polyplay.core.machine import cores
-from polyplay.envs.atari import game
+from polyplay.envs.atari import game, plays_games
 from polyplay.envs.images import BARE
 from polyplay.envs.make import native, split_steps
 from polyplay.envs.spaces import describe_scaling
+from polyplay.envs.tasks import task_parts
 from polyplay.runs.flags import flag
 from polyplay.workers.sizing import threads_of
 
@@ -42,7 +43,9 @@ SIZES = {  # of each part: the options that it grows with
     "replay": ("capacity",),
     "rollouts": ("lanes", "unroll", "slots", "actors", "learners"),
     "weights": ("learners", "replicas", "actors"),
+    "emulators": ("lanes", "actors"),
 }
+EMULATOR = 1.7 * MB  # of a game of Atari, as measured
 PROPOSED = 0.75  # of the memory: what a proposal counts; the rest is for what is not counted
 
 
@@ -87,6 +90,8 @@ def predict_memory(crew: Crew, net: Any) -> dict[str, float]:
             parts["replay"] += role.n * role.held_replay.bytes(batches="out" not in role.holds)
         if role.source is not None:  # of each agent that one worker learns for
             parts["rollouts"] += role.n * max(1.0, role.agents / role.n) * role.source.nbytes(net)
+        if role.envs is not None and plays_games(role.envs):
+            parts["emulators"] = parts.get("emulators", 0.0) + role.n * role.envs.lanes * EMULATOR
     for edge in crew.edges():
         parts[edge.memory] = parts.get(edge.memory, 0.0) + edge.nbytes
     return parts
@@ -101,7 +106,19 @@ GAMES = ("toy", "game", "arena")  # our own, which step in the thread of their w
 
 
 def kind_of(envs: Any) -> str:
-    """Which pool serves them: ale, toy, game, arena, envpool, vector, inline or processes."""
+    """Which pool serves them: ale, toy, game, arena, envpool, vector, inline, processes; several tasks may be mixed."""
+    kinds = kinds_of(envs)
+    return kinds.pop() if len(kinds) == 1 else "mixed"
+
+
+def kinds_of(envs: Any) -> set[str]:
+    """The pools that serve them, one for each task."""
+    if envs.spec.tasks and not native(envs):
+        return {_kind(part) for part in task_parts(envs)}
+    return {_kind(envs)}
+
+
+def _kind(envs: Any) -> str:
     if native(envs):
         return "ale"
     for name in (*GAMES, "envpool"):
@@ -278,7 +295,11 @@ def _steppers(envs: Any) -> str:
         "processes": f"stepped by the worker itself and {apart}" if here else apart,
     }
     some |= dict.fromkeys(("inline", *GAMES), "stepped by the worker itself")
-    some |= {"vector": "a vector environment, stepped by the worker itself", "envpool": "EnvPool's threads"}
+    some |= {
+        "mixed": "each task stepped in its own way",
+        "vector": "a vector environment, stepped by the worker itself",
+        "envpool": "EnvPool's threads",
+    }
     return f" ({some[kind]})"
 
 
@@ -286,7 +307,8 @@ def _memory(parts: Mapping[str, float], limit: int) -> str:
     shown = sorted((k for k in parts if parts[k] >= MB), key=lambda k: -parts[k])
     text = "".join(f"; {k} {size_text(parts[k])}" for k in shown)
     least = f"at least {size_text(sum(parts.values()))} of {size_text(limit)} for replays, queues and weights"
-    return f"{least}{text}; not counted: processes, environments, what networks need while they compute"
+    others = "" if "emulators" in parts else ", environments"
+    return f"{least}{text}; not counted: processes{others}, what networks need while they compute"
 
 
 def _length(options: Any, total: float, done: int, skip: int) -> str:
@@ -403,7 +425,7 @@ def _in_step(crew: Any) -> bool:
 
 
 def _resumes(crew: Any) -> str:
-    kinds = {kind_of(r.envs) for r in crew.roles if r.envs}
+    kinds = set[str]().union(*(kinds_of(r.envs) for r in crew.roles if r.envs))
     ahead = _drawn_ahead(crew)
     whole = any(r.spec and r.spec.update.pauses for r in crew.roles)
     if any(r.find(League) for r in crew.roles) and not crew.serial:

@@ -202,6 +202,8 @@ def last_returns(directory: Path, since: int, score: str = "games") -> tuple[flo
     """Returns of the last games that ended after `since` agent steps; those of the last evaluation."""
     if score == "evaluations":
         rows = [row for row in read_lines(directory / "evaluations.jsonl", "steps") if row["steps"] > since]
+        if rows and "task_return_means" in rows[-1]:  # the mean over tasks of their scores
+            return (float(rows[-1]["episodic_return_mean"]),) * len(rows[-1]["returns"])
         return tuple(rows[-1]["returns"]) if rows else ()
     games = [row for row in _tail(directory / "episodes.jsonl", run_files.GAME) if row["steps"] > since]
     if games and "task" in games[-1]:
@@ -214,7 +216,7 @@ def _mean_scores(directory: Path, games: list[Row]) -> tuple[float, ...]:
     words = task_words(run_files.read_config(directory)["config"]["env"])
     returns = TaskReturns(tuple(name for name, _ in words), fewest=1)
     for game in games:
-        returns.returns[game["task"]].append(game["episodic_return"])
+        returns.add(game["task"], game["episodic_return"])
     score = returns.score()
     return () if score is None else (score,) * min(len(games), trainer.GAMES)
 

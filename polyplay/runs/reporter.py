@@ -342,7 +342,7 @@ class Reporter:
         self.returns.append(game["episodic_return"])
         self.lengths.append(game["episodic_length"])
         if self.tasks is not None and game.get("task") in self.tasks.returns:
-            self.tasks.returns[game["task"]].append(game["episodic_return"])
+            self.tasks.add(game["task"], game["episodic_return"])
         mean = self.return_mean
         if len(self.returns) == WINDOW and mean is not None:
             self.return_best = mean if self.return_best is None else max(self.return_best, mean)

@@ -243,9 +243,10 @@ class CheckpointCompleter:
             return {**BEGINNING, "episodes": 0, "games": {}, "episodic_return_mean": None, "wall_seconds": 0.0}
         crew, root = self.metrics.crew, checkpoint.partial(self.directory, version)
         parts = actor_checkpoint.saved_counters(root)
-        steps, games = self.metrics.steps, dict[str, int]()
+        steps, games, tasks = self.metrics.steps, dict[str, int](), self.metrics.tasks()
         if len(parts) >= sum(role.n for role in crew.roles if role.acts and (role.learner or "out" in role.holds)):
             steps = self.metrics.before["steps"] + sum(part["steps"] for part in parts)
+            tasks = self.metrics.tasks([part["tasks"] for part in parts])
             for first, n, ended in ((part["first_lane"], part["lanes"], part["episodes"]) for part in parts):
                 games[f"{first}+{n}"] = ended + sum(self.games_before[lane] for lane in range(first, first + n))
         served = max((role.agents for role in crew.roles), default=0)
@@ -255,6 +256,7 @@ class CheckpointCompleter:
             "steps": steps,
             "frames": steps * self.metrics.frames_per_step,
             "updates": sum(agents.values()) if agents else version,
+            **tasks,
             "episodes": self.reporter.episodes,
             "games": games,
             "episodic_return_mean": self.reporter.return_mean,
@@ -471,7 +473,7 @@ class Session(Supervisor):
         self.config, self.origin = run_files.read_config(self.directory), run_files.origin(self.directory)
         self.lock = setup.lock
         before = {k: int(setup.counters.get(k, 0)) for k in ("steps", "updates")}
-        self.metrics = CrewMetrics(self.crew, setup.frames_per_step, before)
+        self.metrics = CrewMetrics(self.crew, setup.frames_per_step, before, setup.counters.get("task_steps", {}))
         keep, games = self.options.keep, setup.counters.get("games", {})
         start = {**before, "frames": setup.frames_per_step * before["steps"], "episodes": sum(games.values())}
         start["wall_seconds"] = setup.counters.get("wall_seconds", 0.0)

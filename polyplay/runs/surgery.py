@@ -25,7 +25,7 @@ from polyplay.runs import directory as run_directory
 from polyplay.runs import flags, load
 from polyplay.runs.directory import is_locked
 from polyplay.runs.flags import flag
-from polyplay.runs.options import Page, RunOptions, Settings, to_json
+from polyplay.runs.options import Page, RunOptions, Settings, listed, to_json
 
 if TYPE_CHECKING:
     from polyplay.nets.actor_critic import ActorCritic
@@ -38,6 +38,7 @@ def change_options(
     page: Page, settings: Settings, options: RunOptions, system: str, changes: Mapping[str, Any]
 ) -> tuple[Settings, RunOptions]:
     """The options of the grown run. Raises UserError: the system has no such option."""
+    changes = dict(listed(changes))
     types, both = flags.option_types(page.Config), {**vars(settings), **vars(options)}
     for name in changes:
         if name not in both:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import difflib
 import importlib.util
+import math
 from collections.abc import Mapping
 from dataclasses import fields, replace
 from functools import partial
@@ -180,7 +181,12 @@ def with_lanes_for_tasks(c: Any, given: Mapping[str, object]) -> Any:
         return replace(c, workers=-(-(c.workers or cores()) // n) * n)
     if n == 0 or "lanes" not in known or "lanes" in given:
         return c
-    lanes = -(-known["lanes"] // n) * n
+    both = {**known, **given}
+    parts = int(both.get("groups", 1)) * max(int(both.get("replicas", 1)), 1)
+    if both.get("core", "none") != "none" and both.get("algo", "ppo") == "ppo" and "slots" not in known:
+        parts *= int(both.get("minibatches", 1))
+    unit = math.lcm(n, parts)
+    lanes = -(-known["lanes"] // unit) * unit
     queued = {"slots", "batch"} <= known.keys() - given.keys()  # actors fill slots; a batch is so many of their lanes
     each = lanes * known.get("learners", 1)
     return replace(c, lanes=lanes, **({"batch": -(-c.batch // each) * each} if queued else {}))

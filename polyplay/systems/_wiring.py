@@ -66,10 +66,11 @@ def atari_options(c: Any, life_loss: str = "auto", pipeline: str = "", **made: A
             raise UserError(f"--atari: {c.atari} given, but --env {c.env} is no Atari game (ALE/Pong-v5)")
         return {}
     options = atari_preset(type(c).atari if name == "auto" else name)
-    own = id_options(c.env)
+    own = shared_id_options(c.env)
     others = {} if name in {"auto", *usual} else {k: options[k] for k, v in own.items() if options.get(k, v) != v}
     if flaw := ", ".join(f"{k}={own[k]} and not {value}" for k, value in others.items()):
-        cure = f"write --env {current_id(c.env)}, which leaves that to --atari, or leave --atari out"
+        names = ",".join(current_id(name) for name, _ in task_words(c.env)) or current_id(c.env)
+        cure = f"write --env {names}, which leaves that to --atari, or leave --atari out"
         raise UserError(f"--atari: {c.atari} given, but --env {c.env} means {flaw}; {cure}")
     options |= own
     if colon and how not in ("native", "plain"):
@@ -80,6 +81,16 @@ def atari_options(c: Any, life_loss: str = "auto", pipeline: str = "", **made: A
     options |= {"full_actions": True} if task_words(c.env) else {}  # an action is the same button in every game
     cut = {} if life_loss == "auto" else {"life_loss": life_loss}
     return {**options, **cut, **({"pipeline": how} if how else {})}
+
+
+def shared_id_options(env: str) -> dict[str, object]:
+    """The options that the id, or each id of several tasks, stands for. Raises UserError: they differ."""
+    names = [name for name, _ in task_words(env)] or [env]
+    found = [id_options(name) for name in names]
+    if (odd := next((i for i, own in enumerate(found) if own != found[0]), None)) is not None:
+        cure = f"write {current_id(names[0])} and {current_id(names[odd])}, which leave that to --atari"
+        raise UserError(f"--env: {names[0]} given beside {names[odd]}, but they stand for different settings; {cure}")
+    return found[0]
 
 
 def plays_atari(c: Any, kwargs: Mapping[str, Any] | None = None, wrappers: tuple[str, ...] = (), **_: Any) -> bool:

@@ -80,9 +80,9 @@ def _row(envs: Envs, played: list[play.PlayedGame], asked: play.PlayOptions, pro
 
 def _by_task(envs: Envs, games: list[play.PlayedGame], asked: play.PlayOptions) -> Row:
     """The mean return of each task, and their mean score."""
-    lanes, found = play.lanes_of(envs, asked.episodes), TaskReturns(envs.spec.tasks, fewest=1)
+    lanes, found = play.lanes_of(envs, asked.episodes), TaskReturns(envs.spec.tasks, fewest=1, window=None)
     for game in games:
-        found.returns[str(envs.spec.task_of(game.number % lanes))].append(game.ret)
+        found.add(str(envs.spec.task_of(game.number % lanes)), game.ret)
     return {**found.row(), "episodic_return_mean": found.score(), "interval": None}
 
 

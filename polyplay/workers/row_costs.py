@@ -92,7 +92,11 @@ class CostProfile:
             pool.send(at, drawn[next(turns) % DRAWN])
 
         try:
-            drawn = [action_sampler(pool.spec.action, seed)(lanes) for seed in range(DRAWN)]
+            draw = action_sampler(pool.spec.action, 0)
+            at, rows = pool.recv()
+            mask = rows["mask"] if pool.spec.tasks and pool.spec.mask is not None else None  # which stays as it is
+            drawn = [draw(lanes, mask) for _ in range(DRAWN)]
+            pool.send(at, drawn[0])
             return cpu_cost(step, seconds, self.clock)
         finally:
             with contextlib.suppress(EnvFailure):

@@ -92,6 +92,7 @@ def test_the_57_games_of_the_literature_by_one_name():
             f"CartPole-v1,{__name__}:Picture",
             "uint8 .*; allowed among several tasks: the same .images",
         ),
+        ("FrozenLake-v1,FrozenLake8x8-v1", "FrozenLake-v1 shows numbers of 16 values, FrozenLake8x8-v1 of 64; allowed"),
         ("ALE/Pong-v5,CartPole-v1", "a step has 1 and 4 frames"),
         ("ALE/Pong-v5,ALE/Nowhere-v5", "unknown Atari game 'ALE/Nowhere-v5'"),
     ],
@@ -196,7 +197,7 @@ def test_all_18_actions_but_in_skiing_and_fire_only_where_a_game_has_it():
     pool.close()
     pool = Envs("ALE/Pong-v5,ALE/Skiing-v5,ALE/Freeway-v5", 3, options=FULL).open(0)
     lanes, _ = pool.recv()
-    with pytest.raises(ValueError, match=r"actions must lie in 0…8, got -1…-1"):
+    with pytest.raises(ValueError, match=r"actions of ALE.Skiing-v5 must be allowed by its mask, got .1."):
         pool.send(lanes, np.full(3, every.index("FIRE")))
     pool.close()
 
@@ -256,6 +257,14 @@ def test_returns_of_tasks_are_normalized_where_all_are_games_of_the_literature()
     plain.returns["CartPole-v1"].append(10.0)
     plain.returns["ALE/Pong-v5"].append(-20.0)
     assert (plain.score(), plain.ends) == (-5.0, {})
+
+
+def test_returns_of_an_evaluation_are_of_all_its_games():
+    found = tasks.TaskReturns(("a", "b"), fewest=1, window=None)
+    found.add("a", *[1.0] * 150, *[0.0] * 150)
+    found.add("b", 3.0)
+    assert found.row() == {"task_return_means": {"a": 0.5, "b": 3.0}, "task_episodes": {"a": 300, "b": 1}}
+    assert found.score() == 1.75
 
 
 def test_another_number_of_lanes_keeps_what_lanes_play():

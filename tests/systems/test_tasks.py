@@ -9,6 +9,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+import gymnasium as gym
 import numpy as np
 import pytest
 
@@ -22,8 +23,9 @@ from polyplay.envs import Envs, atari
 from polyplay.evaluation import evaluate as evaluate_
 from polyplay.evaluation import scores, verify
 from polyplay.nets.policy import PopArt
-from polyplay.runs import options, population
+from polyplay.runs import options, plan, population
 from polyplay.workers.crew import Crew
+from polyplay.workers.row_costs import CostProfile
 from tests.systems import settings as of
 from tests.systems.trained import resumed_and_whole, same_weights, until, updates, wired
 
@@ -151,6 +153,58 @@ def test_a_run_with_popart_goes_on_to_the_bit(system: str, given: dict[str, Any]
     resumed, whole = resumed_and_whole(system, tmp_path, 2_048, **more)
     assert updates(resumed) == updates(whole)
     assert same_weights(resumed, whole)
+
+
+@pytest.mark.parametrize(
+    ("system", "given", "lanes"),
+    [
+        ("accel", {"env": f"{TWO},toy:catch+rows=7"}, 18),  # the preset's 16, in two groups
+        ("ppo", {"env": f"{TWO},toy:catch+rows=7", "core": "lstm"}, 12),  # of the 8, in four minibatches
+        ("ppo", {"env": TWO, "replicas": 3}, 12),
+    ],
+)
+def test_lanes_for_all_tasks_divide_as_the_system_divides_them(system: str, given: dict[str, Any], lanes: int):
+    settings, _, _ = options.resolve(systems.load(system), **given)
+    assert settings.lanes == lanes
+
+
+@pytest.mark.parametrize("system", ["a3c", "gorila", "dqn"])
+def test_values_in_units_of_their_own_are_for_some_systems(system: str, tmp_path: Path):
+    with pytest.raises(UserError, match="value"):
+        polyplay.train(system, env=TWO, value="popart", run=str(tmp_path / "run"), **QUICK)
+
+
+def test_old_ids_of_several_games_stand_for_one_setting(tmp_path: Path):
+    names = "PongNoFrameskip-v4,BreakoutNoFrameskip-v4", "Pong-v0,Breakout-v0"
+    found = [wired("ppo", Crew(), env=name).envs.options["sticky"] for name in names]
+    assert found == [0.0, 0.25]
+    with pytest.raises(UserError, match="--env: Pong-v0 given beside ALE/Breakout-v5, but they stand for different"):
+        wired("ppo", Crew(), env="Pong-v0,ALE/Breakout-v5")
+
+
+def test_the_plan_counts_emulators_and_names_how_tasks_are_stepped():
+    crew = Crew()
+    made = wired("impala", crew, env="ALE/Pong-v5,ALE/Breakout-v5", actors=2, lanes=4, batch=8)
+    assert plan.predict_memory(crew, made.policy())["emulators"] == pytest.approx(8 * 1.7 * 2**20)
+    assert [plan.kind_of(Envs(name, 2, inline=True)) for name in (TWO, BOTH)] == ["toy", "inline"]
+    mixed = Envs(f"toy:tests.toys:Cue,{__name__}:Four", 2, inline=True)
+    assert (plan.kind_of(mixed), plan.kinds_of(mixed)) == ("mixed", {"toy", "inline"})
+
+
+class Four(gym.Env):
+    observation_space, action_space = gym.spaces.Box(-1, 1, (4,), np.float32), gym.spaces.Discrete(2)
+
+    def reset(self, **kw):
+        return np.zeros(4, np.float32), {}
+
+    def step(self, action):
+        return np.zeros(4, np.float32), 1.0, False, False, {}
+
+
+def test_what_a_step_of_tasks_costs_is_measured_with_allowed_actions():
+    made = wired("impala", Crew(), env=BOTH, actors=1, lanes=2, batch=2, network="mlp")
+    profile = CostProfile(made.envs, made.spec)
+    assert profile.env(0.01, 2) > 0.0
 
 
 GAMES = {"env": "ALE/Pong-v5,ALE/Breakout-v5", "atari": "impala:plain", "network": "a3c", "unroll": 8, "quiet": True}
@@ -287,6 +341,22 @@ def test_evaluations_beside_training_are_of_all_tasks(tmp_path: Path):
     first, *_ = read_lines(tmp_path / "run/evaluations.jsonl")
     assert first["episodes"] == 6
     assert first["episodic_return_mean"] == pytest.approx(np.mean(list(first["task_return_means"].values())))
+    *_, last = read_lines(tmp_path / "run/evaluations.jsonl")
+    fitness = population.last_returns(tmp_path / "run", 0, "evaluations")
+    assert fitness == pytest.approx((last["episodic_return_mean"],) * 6)
+
+
+def test_a_run_of_two_tasks_grows_to_three(trained: Path, tmp_path: Path):
+    new, steps = tmp_path / "new", {}
+    file = tmp_path / "tasks.txt"
+    file.write_text(f"{TWO.replace(',', chr(10))}\ntoy:catch+rows=7\n")
+    assert main.main(["surgery", str(trained), "--out", str(new), "--env", f"@{file}", "--lanes", "12"]) == 0
+    grown = polyplay.resume(str(new), steps=13_000)
+    for run in (trained, grown.directory):
+        *_, row = read_lines(Path(run) / "metrics.jsonl")
+        steps[str(run)] = list(row["task_steps"].values())
+        assert sum(steps[str(run)]) == row["steps"], "also those before it was resumed"
+    assert len(steps[str(grown.directory)]) == 3
 
 
 @pytest.mark.long
