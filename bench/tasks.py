@@ -129,8 +129,7 @@ def learn() -> None:
         if name in finished:
             continue
         run = run_of(asked.place, name)
-        if not (run / "summary.json").exists():
-            train("--preset", "six", *words, "--run", str(run))
+        train("--preset", "six", *words, "--run", str(run), "--resume", "auto")
         done = subprocess.run(
             [sys.executable, "-m", "polyplay", "evaluate", str(run), "--episodes", "20"], cwd=ROOT, capture_output=True
         )
@@ -138,7 +137,7 @@ def learn() -> None:
             raise SystemExit(done.stderr.decode())
         rows.append({"who": name, "scores": scores_of(run)})
         publish(asked.out, {**what, "frames": each, "rows": rows}, learn_page(what, rows, each))
-    draw = [str(run_of(asked.place, name)) for name in arms]
+    draw = [str(run) for name in arms if (run := run_of(asked.place, name)).exists()]
     subprocess.run([sys.executable, "-m", "polyplay", "plot", *draw, "--out", f"{asked.out}.png"], cwd=ROOT, check=True)
 
 
