@@ -664,7 +664,7 @@ class Sac(RunOptions, total=False):
     learning_rate: float  # learning rate of the actor, constant
     critic_rate: float  # learning rate of the critics, in --learning-rate
     temperature_rate: float  # learning rate of the temperature, in --learning-rate
-    optimizer: str | Callable[..., Any]  # adam, another of docs/reference/optimizers.md, or module:callable
+    optimizer: str | Callable[..., Any]  # adam; if rates and --delay are 1 another, see optimizers.md, or module:callable
     beta1: float  # β₁ of Adam
     frames: int  # agent steps to train for, unless --steps is given
 
@@ -688,7 +688,7 @@ class Td3(RunOptions, total=False):
     alpha: float  # exponent α of priorities, which are errors; 0 draws uniformly
     learning_rate: float  # learning rate of the actor, constant
     critic_rate: float  # learning rate of the critics, in --learning-rate
-    optimizer: str | Callable[..., Any]  # adam, another of docs/reference/optimizers.md, or module:callable
+    optimizer: str | Callable[..., Any]  # adam; with --delay 1 also another of docs/reference/optimizers.md, or module:callable
     frames: int  # agent steps to train for, unless --steps is given
 
 @overload

@@ -5,13 +5,14 @@ from __future__ import annotations
 import contextlib
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from polyplay.core import checkpoint, tree
 from polyplay.core.checkpoint import CheckpointPart
@@ -160,7 +161,7 @@ class LearnerCheckpoints:
         return saved
 
 
-def save_batch(learner: Learner, rows: Batch, loss: float, norm: float) -> str:
+def save_batch(learner: Learner, rows: Batch, loss: float, norm: float, metrics: Mapping[str, Tensor | float]) -> str:
     """Save the batch of an update that is not finite; what to say of it."""
     where, ctx, agent = "nowhere (no run directory)", learner.ctx, learner.spec.agent
     if ctx.directory is not None:
@@ -171,7 +172,12 @@ def save_batch(learner: Learner, rows: Batch, loss: float, norm: float) -> str:
             where = str(path)
         except OSError as e:
             where = f"nowhere ({refusal_text(e)})"
-    return (
-        f"update {learner.version}: loss {loss}, gradient norm {norm}; the batch was saved to {where}. "
-        "A NaN in it from the environment is the usual cause; else lower --learning-rate or --max-grad-norm"
-    )
+    said = f"update {learner.version}: loss {loss}, gradient norm {norm}; the batch was saved to {where}. "
+    alpha = float(metrics["alpha"]) if "alpha" in metrics else 0.0
+    if not alpha < DIVERGED:
+        return f"{said}The temperature α is {alpha:.3g}: lower --entropy, which the policy does not reach"
+    clips = " or --max-grad-norm" if learner.spec.update.optim.clip else ""
+    return f"{said}A NaN in it from the environment is the usual cause; else lower --learning-rate{clips}"
+
+
+DIVERGED = 1e4  # a temperature of a policy that never reaches its entropy

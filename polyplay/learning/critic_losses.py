@@ -11,6 +11,7 @@ backward pass and one step of the optimizer are what the papers do in three.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import cast
@@ -26,6 +27,7 @@ from polyplay.learning.losses import Hyper, Key, Loss, LossOutput, check_shapes,
 from polyplay.learning.value_losses import td_target
 from polyplay.nets.critics import CriticsNetwork, picked
 
+DISCRETE = 0.89  # of the entropy of uniform discrete actions: the target (CleanRL; Christodoulou 2019 has 0.98)
 METRICS = ("loss", "critic_loss", "actor_loss", "q_mean", "target_mean", "td_abs", "weight_mean")
 
 
@@ -57,9 +59,9 @@ def critic_loss(q: Tensor, goal: Tensor, weight: Tensor) -> Tensor:
     return 0.5 * (weight * (q - goal).square()).mean(1).sum()
 
 
-def temperature_loss(log_alpha: Tensor, logp: Tensor, entropy: float) -> Tensor:
+def temperature_loss(log_alpha: Tensor, logp: Tensor, entropy: float | Tensor) -> Tensor:
     """−log α·mean(log π + H̄) [], with the mean as a constant (Haarnoja et al. 2018b, equation 18, in log α): one step
-    raises α where the entropy −log π is below H̄. log_alpha [1], logp [B]. Raises ValueError for shapes.
+    raises α where the entropy −log π is below H̄. log_alpha [1], logp [B], entropy []. Raises ValueError for shapes.
     """
     fit = log_alpha.shape == (1,) and logp.ndim == 1
     check_shapes(fit, "log_alpha must be [1], logp [B]", log_alpha, logp)
@@ -93,7 +95,8 @@ class SACLoss(Loss):
     actor        α·log π(ã|s) − min_j Q_j(s, ã), ã ~ π(s), whose gradient goes through ã
     temperature  −log α·(log π(ã|s) + H̄)
 
-    entropy: H̄ in nats. alpha: a fixed temperature; 0: it is learned. Of discrete actions all expectations are sums over
+    entropy: H̄ in nats; in rows with masked actions it is lower by 0.89 of what the masks take from the entropy of
+    uniform actions. alpha: a fixed temperature; 0: it is learned. Of discrete actions all expectations are sums over
     the actions (Christodoulou 2019); of an action with real and discrete parts, over these and along one draw of the
     real ones, and log π is that of both (Delalleau et al. 2019). The priority is the mean of |δ| over the critics.
     Metrics: "entropy" is −log π.
@@ -151,8 +154,15 @@ class SACLoss(Loss):
         if self._changes_actor(batch):
             loss = loss + actor
             if policy.log_alpha is not None and not self.alpha:
-                loss = loss + temperature_loss(policy.log_alpha, logp, self.entropy)
+                loss = loss + temperature_loss(policy.log_alpha, logp, self._entropy(policy, batch))
         return _measured(self, (loss, critic, actor, alpha.mean(), -logp.mean()), q, goal, weight)
+
+    def _entropy(self, policy: CriticsNetwork, batch: Batch) -> float | Tensor:
+        """H̄, of rows with masks its mean []."""
+        legal = policy.actions.mask(tree.map(lambda x: x[0], batch["mask"])) if "mask" in batch else None
+        if legal is None:
+            return self.entropy
+        return self.entropy - DISCRETE * (math.log(legal.shape[1]) - legal.sum(1).clamp_min(1).log().mean())
 
     def _changes_actor(self, batch: Batch) -> bool:
         return self.delay == 1 or "actor" in batch

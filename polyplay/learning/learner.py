@@ -562,7 +562,7 @@ class Learner:
             self.policy.settle()
         loss = float(scored.loss)
         if not (math.isfinite(loss) and math.isfinite(norm)):
-            raise NotFinite(save_batch(self, rows, loss, norm))
+            raise NotFinite(save_batch(self, rows, loss, norm, scored.metrics))
         self._count(versions, scored.metrics, loss, norm, rate, total)
         return kl if total is None else float(total[3] / total[4])
 

@@ -265,7 +265,8 @@ def set_precision(policy: Policy, how: str) -> Policy:
     if policy.bf16 is not None:
         policy.bf16 = is_half(how, next(policy.parameters()).device.type)
     elif how == "bfloat16":
-        raise UserError("--precision bfloat16: this --network is a whole policy, with numbers of its own; leave it out")
+        name = type(policy).__name__
+        raise UserError(f"--precision bfloat16: given, but {name} computes in numbers of its own; leave it out")
     return policy
 
 

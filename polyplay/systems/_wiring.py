@@ -18,6 +18,7 @@ from polyplay.envs.make import whole_matches
 from polyplay.envs.pool import WRAPPERS, need, task_words
 from polyplay.games.boards import Game
 from polyplay.learning import LearnerSpec
+from polyplay.learning.critic_losses import DISCRETE
 from polyplay.learning.unreal import task_costs
 from polyplay.nets import NetworkFactory
 from polyplay.search import SearchOptions
@@ -273,7 +274,7 @@ def entropy_target(c: Any, envs: Envs) -> float:
     real = sum(math.prod(x.shape) for x in parts if isinstance(x, spaces.Box))
     discrete = sum(math.log(x.n) for x in parts if isinstance(x, spaces.Discrete))
     most = real * math.log(2.0) + discrete  # of uniform actions
-    found = 0.89 * discrete - real if c.entropy is None else c.entropy
+    found = DISCRETE * discrete - real if c.entropy is None else c.entropy
     what = f"below {most:.3g}, the entropy of uniform actions of {envs.title}"
     need(c.temperature > 0.0 or found < most or not most, f"--entropy: {found:g} given, allowed: {what}")
     return found

@@ -49,7 +49,7 @@ class Config:
     learning_rate: Positive = 3e-4  # learning rate of the actor, constant
     critic_rate: Positive = 1.0  # learning rate of the critics, in --learning-rate
     temperature_rate: Positive = 1.0  # learning rate of the temperature, in --learning-rate
-    optimizer: str = "adam"  # adam, another of docs/reference/optimizers.md, or module:callable
+    optimizer: str = "adam"  # adam; if rates and --delay are 1 another, see optimizers.md, or module:callable
     beta1: Fraction = 0.9  # β₁ of Adam
     frames: Count = 1_000_000  # agent steps to train for, unless --steps is given
 

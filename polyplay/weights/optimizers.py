@@ -156,6 +156,10 @@ class PartsAdam(Adam):
         self.parts = parts
         super().__init__(params, **given)
 
+    def begin(self, p: Tensor, group: Group) -> State:
+        # a float32 stops at 16,777,216, and periods would stop with it
+        return {**super().begin(p, group), "step": torch.zeros((), dtype=torch.float64, device=p.device)}
+
     def update(self, p: Tensor, grad: Tensor, state: State, group: Group) -> None:
         updates, at, due = int(state["step"].add_(1)), 0, list[AdamPart]()
         for part in self.parts:

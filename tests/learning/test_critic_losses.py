@@ -16,6 +16,7 @@ from polyplay.envs.pool import EnvSpec
 from polyplay.envs.spaces import Box, Discrete
 from polyplay.learning import SACLoss, TD3Loss
 from polyplay.learning.critic_losses import (
+    DISCRETE,
     critic_loss,
     smoothed,
     soft_value,
@@ -150,42 +151,119 @@ def batch_of(rng: np.random.Generator, action: Any) -> dict[str, Any]:
     }
 
 
-def mlp_twin(ensemble: Any, x: np.ndarray) -> np.ndarray:
+Layers = list[np.ndarray]  # weights and biases of an ensemble, in turn, float64
+
+
+def layers_of(ensemble: Any) -> Layers:
+    both = zip(ensemble.weights, ensemble.biases, strict=True)
+    return [x.detach().double().numpy().copy() for pair in both for x in pair]
+
+
+def mlp_twin(layers: Layers, x: np.ndarray) -> np.ndarray:
     """[N, inputs] → [n, N, outputs] in float64."""
     found = []
-    for j in range(ensemble.n):
+    for j in range(len(layers[0])):
         y = x
-        for i, (w, b) in enumerate(zip(ensemble.weights, ensemble.biases, strict=True)):
-            y = (np.maximum(y, 0.0) if i else y) @ w[j].detach().double().numpy() + b[j].detach().double().numpy()
+        for i in range(0, len(layers), 2):
+            y = (np.maximum(y, 0.0) if i else y) @ layers[i][j] + layers[i + 1][j]
         found.append(y)
     return np.stack(found)
 
 
-def test_the_loss_of_sac_is_that_of_a_slow_twin():
-    rng = np.random.default_rng(4)
-    for seed in range(30):
+def values_twin(layers: Layers, obs: np.ndarray, y: np.ndarray) -> np.ndarray:
+    return mlp_twin(layers, np.concatenate([obs, y], 1))[..., 0]
+
+
+def actor_twin(system: str, actor: Layers, obs: np.ndarray, z: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """An action [B, 2] and log π [B]; td3's has none."""
+    raw = mlp_twin(actor, obs)[0]
+    if system == "sac":
+        return logp_twin(raw[:, :2], np.clip(raw[:, 2:], -20, 2), z)
+    return np.tanh(raw), np.zeros(len(obs))
+
+
+def goal_twin(system: str, actor: Layers, critics: Layers, x: dict[str, np.ndarray]) -> np.ndarray:
+    """Targets y [B], of the actor of sac itself or td3's target actor, and the target critics."""
+    then, z = x["obs"][1], x["z_then" if system == "sac" else "z"]
+    y, logp = actor_twin(system, actor, then, z)
+    if system == "td3":
+        y = np.clip(y + np.clip(0.2 * z, -0.5, 0.5), -1.0, 1.0)
+    return x["return"] + x["discount"] * (values_twin(critics, then, y).min(0) - logp)
+
+
+def actor_term_twin(system: str, actor: Layers, critics: Layers, x: dict[str, np.ndarray]) -> float:
+    y, logp = actor_twin(system, actor, x["obs"][0], x["z"])
+    q = values_twin(critics, x["obs"][0], y)
+    return float(np.mean(logp - q.min(0)) if system == "sac" else -q[0].mean())
+
+
+def slope(term: Any, x: np.ndarray, at: tuple[int, ...], step: float = 1e-6) -> float:
+    """The derivative of term() by a number of x, which it reads, by differences."""
+    kept, found = x[at], []
+    for sign in (1.0, -1.0):
+        x[at] = kept + sign * step
+        found.append(term())
+    x[at] = kept
+    return (found[0] - found[1]) / (2.0 * step)
+
+
+@pytest.mark.parametrize("cases", [pytest.param(30, id="30"), MANY])
+@pytest.mark.parametrize("system", ["sac", "td3"])
+def test_loss_targets_and_gradient_are_those_of_a_slow_twin(system: str, cases: int):
+    """The twin's gradient is by differences, at a number of each layer of the actor and of the critics."""
+    rng, given = np.random.default_rng(4), {} if system == "sac" else {"actor": "deterministic", "alpha": 0.0}
+    for seed in range(cases):
         torch.manual_seed(seed)
         action = space(rng, 2)
-        policy, target = network(action), network(action)
-        loss, batch = SACLoss(-2.0), batch_of(rng, action)
+        policy, target = network(action, **given), network(action, **given)
+        loss, batch = SACLoss(-2.0) if system == "sac" else TD3Loss(delay=1), batch_of(rng, action)
         batch |= {k: torch.from_numpy(x) for k, x in loss.noise(policy, batch, (0, 0, seed)).items()}
+        policy.zero_grad()
         found = loss(policy, target, batch, {}, {})
-        now, then = batch["obs"].double().numpy()
-        raw = mlp_twin(policy.actor, then)[0]
-        y, logp = logp_twin(raw[:, :2], np.clip(raw[:, 2:], -20, 2), batch["z_then"].double().numpy())
-        ahead = mlp_twin(target.critics, np.concatenate([then, y], 1))[..., 0].min(0) - 1.0 * logp
-        goal = batch["return"].double().numpy() + batch["discount"].double().numpy() * ahead
+        found.loss.backward()
+        x = {k: batch[k].double().numpy() for k in batch if k != "action"}
         taken = policy.taken(batch["action"])[0].double().numpy()
-        q = mlp_twin(policy.critics, np.concatenate([now, taken], 1))[..., 0]
-        critic = sum(0.5 * np.mean((row - goal) ** 2) for row in q)
-        raw = mlp_twin(policy.actor, now)[0]
-        y, logp = logp_twin(raw[:, :2], np.clip(raw[:, 2:], -20, 2), batch["z"].double().numpy())
-        actor = np.mean(logp - mlp_twin(policy.critics, np.concatenate([now, y], 1))[..., 0].min(0))
-        assert float(found.metrics["critic_loss"]) == pytest.approx(critic, rel=1e-4)
-        assert float(found.metrics["actor_loss"]) == pytest.approx(actor, rel=1e-4, abs=1e-5)
-        assert float(found.metrics["entropy"]) == pytest.approx(-np.mean(logp), rel=1e-4, abs=1e-5)
+        actor, critics = layers_of(policy.actor), layers_of(policy.critics)
+        goal = goal_twin(system, layers_of((policy if system == "sac" else target).actor), layers_of(target.critics), x)
+        q = values_twin(critics, x["obs"][0], taken)
+
+        def critic_term(c: Layers = critics, x: Any = x, y: Any = taken, goal: Any = goal) -> float:
+            return sum(0.5 * float(np.mean((row - goal) ** 2)) for row in values_twin(c, x["obs"][0], y))
+
+        def actor_term(a: Layers = actor, c: Layers = critics, x: Any = x) -> float:
+            return actor_term_twin(system, a, c, x)
+
+        assert float(found.metrics["critic_loss"]) == pytest.approx(critic_term(), rel=1e-4)
+        assert float(found.metrics["actor_loss"]) == pytest.approx(actor_term(), rel=1e-4, abs=1e-5)
+        assert float(found.metrics["target_mean"]) == pytest.approx(goal.mean(), rel=1e-4, abs=1e-5)
         assert found.priority is not None
         np.testing.assert_allclose(found.priority.numpy(), np.abs(q - goal).mean(0), rtol=1e-4, atol=1e-5)
+        for term, layers, module in ((critic_term, critics, policy.critics), (actor_term, actor, policy.actor)):
+            for array, weight in zip(layers[::2], module.weights, strict=True):
+                at = tuple(int(rng.integers(n)) for n in array.shape)
+                assert float(weight.grad[at]) == pytest.approx(slope(term, array, at), rel=2e-3, abs=2e-5)
+        if system == "sac":
+            logp = actor_twin(system, actor, x["obs"][0], x["z"])[1]
+            assert float(found.metrics["entropy"]) == pytest.approx(-np.mean(logp), rel=1e-4, abs=1e-5)
+            assert float(policy.log_alpha.grad) == pytest.approx(2.0 - np.mean(logp), rel=1e-4, abs=1e-5)
+
+
+def test_the_target_of_the_entropy_is_lower_where_actions_are_masked():
+    """Some rows have one legal action of three, whose entropy is 0."""
+    rng, policy = np.random.default_rng(12), network(Discrete(3), actor="categorical")
+    batch = batch_of(rng, Discrete(3))
+    legal = torch.ones(2, BATCH, 3, dtype=torch.bool)
+    found = []
+    for few in (0, BATCH // 2):
+        legal[0, :few, 1:] = False
+        batch["action"][:few] = 0
+        loss = SACLoss(DISCRETE * math.log(3.0))
+        scored = loss(policy, network(Discrete(3), actor="categorical"), {**batch, "mask": legal.clone()}, {}, {})
+        policy.zero_grad()
+        scored.loss.backward()
+        found.append(float(policy.log_alpha.grad) - float(scored.metrics["entropy"]))  # −H̄
+    wanted = [-DISCRETE * math.log(3.0) * share for share in (1.0, 1.0 - BATCH // 2 / BATCH)]
+    assert found == pytest.approx(wanted, rel=1e-5)
 
 
 def gradients(loss: Any, policy: Any, target: Any, batch: dict[str, Any]) -> dict[str, np.ndarray]:
@@ -248,15 +326,15 @@ def test_redq_draws_critics_of_the_target_and_its_actor_climbs_their_mean():
         (pair,) = {tuple(sorted(row)) for row in batch["subset"].tolist()}  # one for all rows
         seen.add(pair)
         now, then = batch["obs"].double().numpy()
-        raw = mlp_twin(policy.actor, then)[0]
+        raw = mlp_twin(layers_of(policy.actor), then)[0]
         y, logp = logp_twin(raw[:, :2], np.clip(raw[:, 2:], -20, 2), batch["z_then"].double().numpy())
-        both = mlp_twin(target.critics, np.concatenate([then, y], 1))[list(pair), :, 0]
+        both = mlp_twin(layers_of(target.critics), np.concatenate([then, y], 1))[list(pair), :, 0]
         goal = batch["return"].double().numpy() + batch["discount"].double().numpy() * (both.min(0) - 0.5 * logp)
         assert float(found.metrics["target_mean"]) == pytest.approx(goal.mean(), rel=1e-4, abs=1e-5)
         if "actor" in batch:
-            raw = mlp_twin(policy.actor, now)[0]
+            raw = mlp_twin(layers_of(policy.actor), now)[0]
             y, logp = logp_twin(raw[:, :2], np.clip(raw[:, 2:], -20, 2), batch["z"].double().numpy())
-            mean = mlp_twin(policy.critics, np.concatenate([now, y], 1))[..., 0].mean(0)
+            mean = mlp_twin(layers_of(policy.critics), np.concatenate([now, y], 1))[..., 0].mean(0)
             assert float(found.metrics["actor_loss"]) == pytest.approx(np.mean(0.5 * logp - mean), rel=1e-4, abs=1e-5)
     assert len(seen) > 3
 

@@ -25,7 +25,7 @@ OF: dict[str, dict[str, Any]] = {
     "a2c": of.A2C, "a3c": of.A3C, "accel": of.ACCEL, "accel_dqn": of.ACCEL_DQN, "alphago_zero": of.BOARD,
     "apex": of.APEX, "apex_dpg": of.AIM, "appo": of.APPO, "dqn": of.DQN, "ga3c": of.GA3C, "gorila": of.GORILA,
     "impala": of.IMPALA, "ppo": of.PPO, "r2d2": {**of.R2D2, "learning_starts": 300}, "rainbow": of.RAINBOW,
-    "apex_sac": of.APEX_SAC, "sac": of.SAC, "td3": of.SAC,
+    "apex_sac": of.APEX_SAC, "sac": of.SAC, "td3": {**of.SAC, "delay": 1},
 }  # fmt: skip
 FAST = ("a2c", "a3c", "dqn", "impala", "ppo", "rainbow")
 LONG = [pytest.param(name, marks=pytest.mark.long) for name in OF if name not in FAST]

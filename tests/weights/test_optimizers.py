@@ -172,6 +172,24 @@ def test_threads_that_share_a_step_make_the_same_bits(name: str):
     assert torch.equal(*paths)
 
 
+def test_periods_go_on_beyond_the_numbers_that_a_float32_can_count():
+    parts = (OptimizerPart(2), OptimizerPart(2, 1.0, 20))
+    spec = OptimizerSpec("adam", parts=parts)
+    optimizer, changed = spec.make(torch.nn.Parameter(torch.zeros(4)), 1e-2), []
+    (parameter,) = optimizer.param_groups[0]["params"]
+    state = optimizer_state(optimizer)
+    state["step"].fill_(2.0**24)
+    pure = [parameter.detach().clone(), *(x.clone() for x in state.values())]
+    for _ in range(20):
+        before, parameter.grad = parameter.detach().clone(), torch.ones(4)
+        optimizer.step()
+        changed.append((parameter != before).tolist())
+        weights, after, _ = pure_step(spec, pure[0], torch.ones(4), pure[1:], torch.tensor(1e-2))
+        pure = [weights, *after]
+    assert [sum(rows) for rows in zip(*changed, strict=True)] == [20, 20, 1, 1]
+    torch.testing.assert_close(pure[0], parameter.detach())
+
+
 # The per-parameter clip of OpenAI Five in Adam: a scalar twin, Adam where nothing is clipped, one pass and several.
 
 SPIKE = [0.01, -0.01] * 20 + [3.0, 0.01, -3.0]  # Δ, of which two are far outside what came before
