@@ -23,11 +23,11 @@ TOP = ["__init__", "__main__", "api", "extend"]
 # At most so many lines of code (bench/code_size.py). Whoever adds some takes some away, or says in the commit why not.
 BUDGET = {
     "core": 1935,
-    "envs": 5309,
-    "buffers": 2103,
+    "envs": 5357,
+    "buffers": 2104,
     "games": 3835,
-    "nets": 3747,
-    "weights": 1600,
+    "nets": 3748,
+    "weights": 1611,
     "acting": 1162,
     "search": 1306,
     "learning": 3865,
