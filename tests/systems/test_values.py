@@ -195,6 +195,13 @@ def test_an_actor_and_critics_learn_to_aim(system, given, tmp_path):
     assert run.evaluate(episodes=64, greedy=True)["episodic_return_mean"] >= 0.7  # always 0 has 0.5
 
 
+@pytest.mark.parametrize(("system", "ratio"), [("sac", 0.25), ("td3", 3.0)])
+def test_updates_are_exactly_as_many_as_the_ratio_says(system, ratio, tmp_path):
+    """64 transitions each. Rows that begin a game are no steps, so the first update comes when 64 are there."""
+    run = trained(system, tmp_path / "run", steps=400, serial=True, lanes=1, learning_starts=100, ratio=64.0 * ratio)
+    assert run.summary["updates"] == int((run.summary["steps"] - 100) * ratio)
+
+
 @pytest.mark.parametrize("system", ["sac", pytest.param("apex_sac", marks=pytest.mark.long)])
 def test_sac_learns_actions_with_real_and_discrete_parts(system, tmp_path):
     given = {**OF[system], "env": f"{TRAITS}+hybrid+continuous+mask+questions=2"}
@@ -206,6 +213,13 @@ def test_sac_learns_discrete_actions(tmp_path):
     given = {**of.SAC, "env": "toy:catch", "gamma": 0.97, "ratio": 32.0, "learning_rate": 2e-3}
     run = polyplay.train("sac", run=str(tmp_path / "run"), steps=4_000, **given)
     assert run.evaluate(episodes=64, greedy=True)["episodic_return_mean"] >= 0.8
+
+
+@pytest.mark.long
+def test_sac_solves_cartpole(tmp_path):
+    """By its preset; seed 5 had 500 of 500 in 30 games, drawn and greedy."""
+    run = polyplay.train("sac", env="CartPole-v1", seed=5, run=str(tmp_path / "run"), tensorboard=False, quiet=True)
+    assert run.evaluate(episodes=30, greedy=True)["episodic_return_mean"] >= 475.0
 
 
 @pytest.mark.parametrize(("system", "more"), [("sac", {}), ("sac", {"normalization": "batch"}), ("td3", {})])
