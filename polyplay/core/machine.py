@@ -109,6 +109,6 @@ class ThreadPool:
         """Have one of the other threads do it, in order, while the caller goes on."""
         return self._others.submit(work)
 
-    def part(self, i: int, size: int, begin: int = 0) -> slice:
-        """Of `size` numbers from `begin` on, what belongs to thread i."""
-        return slice(begin + size * i // self.n, begin + size * (i + 1) // self.n)
+    def part(self, i: int, size: int) -> slice:
+        """Of 0 … size, what belongs to thread i."""
+        return slice(size * i // self.n, size * (i + 1) // self.n)

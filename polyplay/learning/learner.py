@@ -258,10 +258,6 @@ class Runner:
         drawn = self.noise_of(batch, version)
         return {**batch, **to_device(drawn, self.vector.flat.device)} if drawn else batch
 
-    def each_part(self, work: Callable[[slice], object], size: int) -> None:
-        """Do something to each of `size` numbers; threads share them."""
-        work(slice(0, size))
-
     def compile(self) -> bool:
         """Have its updates compiled, from now on; False: another runner does that."""
         return False

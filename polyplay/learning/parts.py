@@ -123,8 +123,8 @@ class TargetNetwork(LearnerPart):
             checkpoint.load_into(cast("Policy", self.net), saved)
         else:
             self.learner.update.refresh()
-            mine, theirs = self.vector.flat, self.learner.update.vector.flat
-            self.learner.run.each_part(lambda at: mine[at].lerp_(theirs[at], tau), self.vector.weights)
+            at = self.vector.weights
+            self.vector.flat[:at].lerp_(self.learner.update.vector.flat[:at], tau)
             self.observed()
         self.copies = self.learner.version // self.every
         cast("Policy", self.net).cache_weights()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import operator
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import Future, wait
 from functools import partial
 from pathlib import Path
@@ -27,7 +27,7 @@ from polyplay.nets.device import to_device
 from polyplay.nets.factory import build_network
 from polyplay.nets.layers import Linear, Tape
 from polyplay.nets.policy import Policy
-from polyplay.weights.optimizers import OwnOptimizer
+from polyplay.weights.optimizers import RMSProp
 from polyplay.weights.params import FlatParams
 
 Factors = list[tuple[Tensor, Tensor]]
@@ -77,7 +77,7 @@ class ThreadedRunner(Runner):
         self.nets = [self._copy(learner.policy, learner.update.vector) for _ in range(n)]
         torch.set_num_threads(1)  # of an operation
         self.team = ThreadPool(n, partial(torch.set_num_threads, 1))
-        if isinstance(learner.update.optimizer, OwnOptimizer):
+        if isinstance(learner.update.optimizer, RMSProp):
             learner.update.optimizer.team = self.team
         each = zip(learner.policy.parameters(), *(net.parameters() for net in self.nets), strict=True)
         self.grads = [(p.grad, parts) for p, *parts in each]
@@ -121,10 +121,6 @@ class ThreadedRunner(Runner):
 
         if self.halves:
             self.team.each(copy)
-
-    def each_part(self, work: Callable[[slice], object], size: int) -> None:
-        """See Runner."""
-        self.team.each(lambda i: work(self.team.part(i, size)))
 
     def compile(self) -> bool:
         """See Runner."""
@@ -359,8 +355,10 @@ class PartsCall:
         self.wait()
         if self.failure:
             raise RuntimeError(self.failure)
-        loss = self.runner.loss
-        self.runner.each_part(self._add_up, self.runner.vector.weights)
+        loss, grad = self.runner.loss, self.runner.vector.grad
+        torch.mul(self.given[0][VECTORS - 1], self.weights[0], out=grad)
+        for given, weight in zip(self.given[1:], self.weights[1:], strict=True):
+            grad.add_(given[VECTORS - 1], alpha=weight)
         numbers = [found[0].tolist() for found in self.results]
         shares = [n / sum(self.rows) for n in self.rows]
         total, *means = [sum(map(operator.mul, shares, column)) for column in zip(*numbers, strict=True)]
@@ -370,12 +368,6 @@ class PartsCall:
         priority = [found[1] for found in self.results] if len(self.results[0]) > 1 else []
         joined = torch.cat(priority) if priority else None
         return LossOutput(cast("Any", total), cast("Any", metrics), joined)
-
-    def _add_up(self, at: slice) -> None:
-        """Add up the parts' gradients of some weights."""
-        grad = torch.mul(self.given[0][VECTORS - 1][at], self.weights[0], out=self.runner.vector.grad[at])
-        for given, weight in zip(self.given[1:], self.weights[1:], strict=True):
-            grad.add_(given[VECTORS - 1][at], alpha=weight)
 
     def close(self) -> None:
         """End the others."""

@@ -44,8 +44,6 @@ Number = np.float32
 class OwnOptimizer(torch.optim.Optimizer, ABC):
     """One of ours: each parameter's update by itself, of state that exists from the start."""
 
-    team: ThreadPool | None = None  # threads that divide RMSProp's and Adam's pass over the weights among them
-
     @torch.no_grad()
     def step(self, closure: None = None) -> None:  # type: ignore[override]
         """One update of every parameter; gradients are only read."""
@@ -94,37 +92,17 @@ class Adam(OwnOptimizer):
         return {"step": torch.zeros((), device=p.device), **own}
 
     def update(self, p: Tensor, grad: Tensor, state: State, group: Group) -> None:
-        values, steps = (p, grad, state["exp_avg"], state["exp_avg_sq"]), state["step"].add_(1)
-        if self.team is None:
-            adam(values, steps, group["lr"], group)
-        else:
-            self.update_parts(values, group, [(slice(0, len(p)), steps, group["lr"])])
-
-    def update_parts(self, values: Sequence[Tensor], group: Group, parts: Sequence[AdamPart]) -> None:
-        """Update parts of the weights. values: see adam. Each thread of the team takes its share of each part."""
-        team = self.team
-
-        @torch.no_grad()  # which is a thread's own
-        def update(i: int) -> None:
-            for at, steps, rate in parts:
-                own = at if team is None else team.part(i, at.stop - at.start, at.start)
-                adam([x[own] for x in values], steps, rate, group)
-
-        if team is None:
-            update(0)
-        else:
-            team.each(update)
-
-
-AdamPart = tuple[slice, Tensor, float]  # the place among the weights, the number of the step, the learning rate
-
-
-def adam(values: Sequence[Tensor], steps: Tensor, rate: float, group: Group) -> None:
-    """Make Adam's step in place. values: weights, gradient, first and second moment."""
-    p, grad, mean, square = values
-    (beta1, beta2), eps = group["betas"], group["eps"]
-    rest = {"eps": eps, "weight_decay": 0.0, "amsgrad": False, "maximize": False}
-    torch._fused_adam_([p], [grad], [mean], [square], [], [steps], lr=rate, beta1=beta1, beta2=beta2, **rest)
+        steps, (beta1, beta2) = state["step"].add_(1), group["betas"]
+        torch._fused_adam_(
+            *([p], [grad], [state["exp_avg"]], [state["exp_avg_sq"]], [], [steps]),
+            lr=group["lr"],
+            beta1=beta1,
+            beta2=beta2,
+            eps=group["eps"],
+            weight_decay=0.0,
+            amsgrad=False,
+            maximize=False,
+        )
 
 
 @dataclass(frozen=True)
@@ -161,13 +139,14 @@ class PartsAdam(Adam):
         return {**super().begin(p, group), "step": torch.zeros((), dtype=torch.float64, device=p.device)}
 
     def update(self, p: Tensor, grad: Tensor, state: State, group: Group) -> None:
-        updates, at, due = int(state["step"].add_(1)), 0, list[AdamPart]()
+        updates, at = int(state["step"].add_(1)), 0
         for part in self.parts:
+            own, at = slice(at, at + part.size), at + part.size
             if updates % part.every == 0:
-                steps = torch.tensor(float(updates // part.every))
-                due.append((slice(at, at + part.size), steps, group["lr"] * part.rate))
-            at += part.size
-        self.update_parts((p, grad, state["exp_avg"], state["exp_avg_sq"]), group, due)
+                statistics = {name: state[name][own] for name in ("exp_avg", "exp_avg_sq")}
+                steps = torch.tensor(updates // part.every - 1.0)
+                rate = {**group, "lr": group["lr"] * part.rate}
+                super().update(p[own], grad[own], {"step": steps, **statistics}, rate)
 
 
 class ClippedAdam(Adam):
@@ -262,6 +241,8 @@ class RMSProp(OwnOptimizer):
     All exist from the start (state "mean", "square") and are updated in place, so they may be shared memory. On a CPU
     it is one pass over memory.
     """
+
+    team: ThreadPool | None = None  # threads that share that pass
 
     def __init__(
         self, params: Iterable[Tensor], flavour: Group, lr: float, alpha: float = 0.99, eps: float = 0.1
