@@ -31,7 +31,7 @@ from polyplay.weights.optimizers import RMSProp
 from polyplay.weights.params import FlatParams
 
 Factors = list[tuple[Tensor, Tensor]]
-BESIDE_ACTING, BESIDE_COMPILED = 0.75, 0.82  # of an equal part, for the thread that acts too: in bfloat16; compiled
+BESIDE_ACTING, BESIDE_COMPILED = 0.75, 0.94  # of an equal part, for the thread that acts too: in bfloat16; compiled
 TWO = ("obs", "mask", "first")  # rows [2, B] of a transition; all else is [B]
 # rows of a thread, with fewer of which most of its work is what their number does not change; weights of a network,
 # with fewer of which waking threads costs more than they save
@@ -255,11 +255,13 @@ def uneven(rows: int, n: int, share: float) -> list[int]:
 
 def _split(batch: Batch, rows: Sequence[int]) -> list[Batch]:
     """Its parts of so many rows each, in order."""
-    own, split = batch.keys() - {"key"}, dict[str, Sequence[Tensor]]()
-    for path, x in tree.leaves({k: batch[k] for k in own}):
-        split[path] = x.split(list(rows), int(path.partition("/")[0] in TWO))
-    parts = ({path: x[i] for path, x in split.items()} for i in range(len(rows)))
-    return [{**batch, **tree.nest(part)} for part in parts]
+    split = {path: _divided(path, x, rows) for path, x in tree.leaves(batch)}
+    return [cast("Batch", tree.nest({path: x[i] for path, x in split.items()})) for i in range(len(rows))]
+
+
+def _divided(path: str, x: Tensor, rows: Sequence[int]) -> Sequence[Tensor]:
+    """A leaf's parts of so many rows each; a key is the whole batch's."""
+    return [x] * len(rows) if path == "key" else x.split(list(rows), int(path.partition("/")[0] in TWO))
 
 
 def _sum(grads: list[Tensor], out: Tensor) -> None:
@@ -330,11 +332,11 @@ class PartsCall:
     def start(self, batch: Batch) -> None:
         """Have the others begin, as soon as each has its arguments; the first part's come last."""
         values, (mine, buffers) = torch.tensor([*self.runner.hyper.values()], dtype=torch.float32), self.copies[0]
-        parts = _split(batch, self.rows)
-        for i in (*range(1, len(parts)), 0):
+        leaves = [_divided(path, x, self.rows) for path, x in tree.leaves(batch)]
+        for i in (*range(1, len(self.rows)), 0):
             self.given[i][VECTORS].copy_(values)
-            for place, (_, x) in zip(self.given[i][VECTORS + 1 :], tree.leaves(parts[i]), strict=True):
-                place.copy_(x)
+            for place, parts in zip(self.given[i][VECTORS + 1 :], leaves, strict=True):
+                place.copy_(parts[i])
             if i:
                 self.others[i - 1].start()
         mine.copy_(buffers)
