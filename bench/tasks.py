@@ -138,7 +138,9 @@ def learn() -> None:
         rows.append({"who": name, "scores": scores_of(run)})
         publish(asked.out, {**what, "frames": each, "rows": rows}, learn_page(what, rows, each))
     draw = [str(run) for name in arms if (run := run_of(asked.place, name)).exists()]
-    subprocess.run([sys.executable, "-m", "polyplay", "plot", *draw, "--out", f"{asked.out}.png"], cwd=ROOT, check=True)
+    if draw:
+        plot = [sys.executable, "-m", "polyplay", "plot", *draw, "--out", f"{asked.out}.png"]
+        subprocess.run(plot, cwd=ROOT, check=True)
 
 
 def run_of(place: Path, name: str) -> Path:

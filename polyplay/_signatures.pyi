@@ -653,7 +653,7 @@ class Sac(RunOptions, total=False):
     dropout: float  # part of the critics' units that a pass leaves out
     log_std: Literal['clip', 'tanh']  # how log σ is bounded: clipped to −20 … 2, or by tanh to −5 … 2
     temperature: float  # a fixed temperature; 0: it is learned
-    entropy: float | None  # target of the entropy in nats; none: −dim of a Box, 0.89·ln |A| of discrete actions
+    entropy: float | None  # target of the entropy in nats; none: −dim of a Box, 0.89·ln of the number of legal actions
     tau: float  # how far an update of the target network moves it
     target_update: int  # updates between two updates of the target network
     batch: int  # transitions in one update
@@ -664,7 +664,7 @@ class Sac(RunOptions, total=False):
     learning_rate: float  # learning rate of the actor, constant
     critic_rate: float  # learning rate of the critics, in --learning-rate
     temperature_rate: float  # learning rate of the temperature, in --learning-rate
-    optimizer: str | Callable[..., Any]  # adam; if rates and --delay are 1 another, see optimizers.md, or module:callable
+    optimizer: str | Callable[..., Any]  # adam; others (docs/reference/optimizers.md) need all rates in --learning-rate and --delay 1
     beta1: float  # β₁ of Adam
     frames: int  # agent steps to train for, unless --steps is given
 
@@ -688,7 +688,7 @@ class Td3(RunOptions, total=False):
     alpha: float  # exponent α of priorities, which are errors; 0 draws uniformly
     learning_rate: float  # learning rate of the actor, constant
     critic_rate: float  # learning rate of the critics, in --learning-rate
-    optimizer: str | Callable[..., Any]  # adam; with --delay 1 also another of docs/reference/optimizers.md, or module:callable
+    optimizer: str | Callable[..., Any]  # adam; others (docs/reference/optimizers.md) need --critic-rate 1 and --delay 1
     frames: int  # agent steps to train for, unless --steps is given
 
 @overload

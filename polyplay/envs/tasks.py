@@ -235,8 +235,8 @@ def connect(envs: Envs, seed: int, lane: int) -> TaskPool:
 class TaskPool(BasePool):
     """A pool for each task and group, which are asked in turn. Lanes of a pool have seeds of their own in the run.
 
-    A few pools step at a time, and the next one begins when one is done: a thread for each of 57 games would take the
-    processor from the learner.
+    With one group a few pools step at a time, and the next one begins when one is done: a thread for each of 57 games
+    would take the processor from the learner. Of several groups one steps while the caller acts for another.
     """
 
     def __init__(self, envs: Envs, seed: int, lane: int):
@@ -269,8 +269,8 @@ class TaskPool(BasePool):
                 jobs.append((part, begun))
                 begun += len(own)
         self._of_group, self._got = list[list[Pool]](), 0
-        # pools that step: as many as there are threads for, and one whose thread awakes meanwhile
-        self._at_once = (envs.workers or cores()) // threads + 1
+        # pools that step: as many as there are threads for, and one more, so that no thread waits for the caller
+        self._most_stepping = ((envs.workers or cores()) // threads + 1) if envs.groups == 1 else len(jobs)
         self._actions = [list[Tree]() for _ in self._lanes]  # of each group, by pool: those that are not sent yet
         self._waiting: tuple[slice, Batch] | None = None  # what recv is about to give, of which pools gave a part
         self._open_pools(jobs, seed)
@@ -315,7 +315,7 @@ class TaskPool(BasePool):
         group = lanes.start // self._width
         pools = self._of_group[group]
         while self._got < len(pools):  # a TimeoutError leaves what came
-            self._begin(group, self._got + self._at_once)
+            self._begin(group, self._got + self._most_stepping)
             pool, at = pools[self._got], self._lanes[group][self._got]
             _, found = pool.recv(timeout)
             self._take_over(rows, at, self._views[group][self._got], found)
@@ -349,7 +349,7 @@ class TaskPool(BasePool):
             if there is not None and (there[own] < 0).any():
                 raise ValueError(f"actions of {self.spec.tasks[task]} must be allowed by its mask, got {own.tolist()}")
             self._actions[group].append(own if there is None else there[own])
-        self._begin(group, self._at_once)
+        self._begin(group, self._most_stepping)
 
     def _begin(self, group: int, end: int) -> None:
         """Have the pools of a group step, up to the one with this number."""
@@ -380,6 +380,9 @@ class TaskPool(BasePool):
 
     def load(self, state: Batch) -> None:
         """See Pool."""
+        self._got, self._waiting = 0, None
+        for actions in self._actions:
+            actions.clear()
         for i, pool in enumerate(self._pools()):
             pool.load(state["parts"][str(i)])
         tree.write(self._arrays, ..., {name: state[name] for name in self._arrays})

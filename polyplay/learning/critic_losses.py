@@ -95,8 +95,8 @@ class SACLoss(Loss):
     actor        α·log π(ã|s) − min_j Q_j(s, ã), ã ~ π(s), whose gradient goes through ã
     temperature  −log α·(log π(ã|s) + H̄)
 
-    entropy: H̄ in nats; in rows with masked actions it is lower by 0.89 of what the masks take from the entropy of
-    uniform actions. alpha: a fixed temperature; 0: it is learned. Of discrete actions all expectations are sums over
+    entropy: H̄ in nats. masked: in rows with masked actions H̄ is lower, by 0.89 of what the masks take from the entropy
+    of uniform actions. alpha: a fixed temperature; 0: it is learned. Of discrete actions all expectations are sums over
     the actions (Christodoulou 2019); of an action with real and discrete parts, over these and along one draw of the
     real ones, and log π is that of both (Delalleau et al. 2019). The priority is the mean of |δ| over the critics.
     Metrics: "entropy" is −log π.
@@ -114,6 +114,7 @@ class SACLoss(Loss):
     mean: bool = False
     delay: Count = 1
     joint: bool = False
+    masked: bool = True
 
     metrics = (*METRICS, "alpha", "entropy")
 
@@ -159,8 +160,8 @@ class SACLoss(Loss):
 
     def _entropy(self, policy: CriticsNetwork, batch: Batch) -> float | Tensor:
         """H̄, of rows with masks its mean []."""
-        legal = policy.actions.mask(tree.map(lambda x: x[0], batch["mask"])) if "mask" in batch else None
-        if legal is None:
+        masks = tree.map(lambda x: x[0], batch["mask"]) if self.masked and "mask" in batch else None
+        if (legal := policy.actions.mask(masks)) is None:
             return self.entropy
         return self.entropy - DISCRETE * (math.log(legal.shape[1]) - legal.sum(1).clamp_min(1).log().mean())
 

@@ -306,8 +306,8 @@ def _steppers(envs: Any) -> str:
 def _memory(parts: Mapping[str, float], limit: int) -> str:
     shown = sorted((k for k in parts if parts[k] >= MB), key=lambda k: -parts[k])
     text = "".join(f"; {k} {size_text(parts[k])}" for k in shown)
-    least = f"at least {size_text(sum(parts.values()))} of {size_text(limit)} for replays, queues and weights"
-    others = "" if "emulators" in parts else ", environments"
+    games, others = (", emulators", "") if "emulators" in parts else ("", ", environments")
+    least = f"at least {size_text(sum(parts.values()))} of {size_text(limit)} for replays, queues{games} and weights"
     return f"{least}{text}; not counted: processes{others}, what networks need while they compute"
 
 

@@ -54,7 +54,7 @@ def build(c: Config, crew: Crew) -> System:
     # rows hold the critics' values, of which first priorities are made
     start = c.temperature or 1.0
     policy = critics_network(c, envs, actor="gaussian", critics=c.critics, alpha=start, values=True)
-    loss = SACLoss(entropy_target(c, envs), c.temperature)
+    loss = SACLoss(entropy_target(c, envs), c.temperature, masked=c.entropy is None)
     update, target = averaged(OptimizerSpec(c.optimizer), c.learners), TargetNetwork(tau=c.tau)
     hyper = Hyperparameters(learning_rate=c.learning_rate)
     spec = LearnerSpec(policy, loss, update, hyper, crew.agent_steps(envs, c.frames), parts=(target,))

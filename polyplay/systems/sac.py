@@ -38,7 +38,9 @@ class Config:
     dropout: Fraction = 0.0  # part of the critics' units that a pass leaves out
     log_std: Literal["clip", "tanh"] = "clip"  # how log σ is bounded: clipped to −20 … 2, or by tanh to −5 … 2
     temperature: NonNegative = 0.0  # a fixed temperature; 0: it is learned
-    entropy: Real | None = None  # target of the entropy in nats; none: −dim of a Box, 0.89·ln |A| of discrete actions
+    entropy: Real | None = (
+        None  # target of the entropy in nats; none: −dim of a Box, 0.89·ln of the number of legal actions
+    )
     tau: Fraction = 0.005  # how far an update of the target network moves it
     target_update: Count = 1  # updates between two updates of the target network
     batch: Count = 256  # transitions in one update
@@ -49,7 +51,9 @@ class Config:
     learning_rate: Positive = 3e-4  # learning rate of the actor, constant
     critic_rate: Positive = 1.0  # learning rate of the critics, in --learning-rate
     temperature_rate: Positive = 1.0  # learning rate of the temperature, in --learning-rate
-    optimizer: str = "adam"  # adam; if rates and --delay are 1 another, see optimizers.md, or module:callable
+    optimizer: str = (
+        "adam"  # adam; others (docs/reference/optimizers.md) need all rates in --learning-rate and --delay 1
+    )
     beta1: Fraction = 0.9  # β₁ of Adam
     frames: Count = 1_000_000  # agent steps to train for, unless --steps is given
 
@@ -69,7 +73,7 @@ def build(c: Config, crew: Crew) -> System:
     source = Replayed(Inline(envs, c.unroll, explore), replay)  # it acts itself, with the weights that it learns
     joint = c.normalization == "batch"  # one pass of the critics for s and s', which needs no target network
     redq = c.subset, c.actor_value == "mean", c.delay
-    loss = SACLoss(entropy_target(c, envs), c.temperature, *redq, joint)
+    loss = SACLoss(entropy_target(c, envs), c.temperature, *redq, joint, masked=c.entropy is None)
     rates = {"actor": (1.0, c.delay), "log_alpha": (c.temperature_rate, c.delay)}  # an Adam for each
     parts = parts_of(network, critics=(c.critic_rate, 1), trunk=(c.critic_rate, 1), **rates)
     optim = OptimizerSpec(c.optimizer, beta1=c.beta1, parts=parts)

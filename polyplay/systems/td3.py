@@ -42,7 +42,7 @@ class Config:
     alpha: Fraction = 0.0  # exponent α of priorities, which are errors; 0 draws uniformly
     learning_rate: Positive = 3e-4  # learning rate of the actor, constant
     critic_rate: Positive = 1.0  # learning rate of the critics, in --learning-rate
-    optimizer: str = "adam"  # adam; with --delay 1 also another of docs/reference/optimizers.md, or module:callable
+    optimizer: str = "adam"  # adam; others (docs/reference/optimizers.md) need --critic-rate 1 and --delay 1
     frames: Count = 1_000_000  # agent steps to train for, unless --steps is given
 
 

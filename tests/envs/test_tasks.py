@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from polyplay.core import tree
-from polyplay.core.errors import UserError
+from polyplay.core.errors import EnvFailure, UserError
 from polyplay.core.tree import Field
 from polyplay.envs import Envs, tasks
 from polyplay.envs.atari import actions_of, atari57, atari_preset
@@ -188,6 +188,7 @@ def test_all_18_actions_but_in_skiing_and_fire_only_where_a_game_has_it():
     shown = [tuple(name for name, here in zip(every, mask, strict=True) if here) for mask in rows["mask"]]
     assert shown == [every, skiing, every], "an action is the same button in each game"
     assert len(np.unique(rows["obs"][:, -1].reshape(3, -1), axis=0)) == 3
+    pool._most_stepping = 3  # whatever the number of cores
     sent: dict[str, list[int]] = {}
     for part in pool._of_group[0]:  # type: ignore[attr-defined]
         sent[part.title] = []
@@ -200,6 +201,23 @@ def test_all_18_actions_but_in_skiing_and_fire_only_where_a_game_has_it():
     with pytest.raises(ValueError, match=r"actions of ALE.Skiing-v5 must be allowed by its mask, got .1."):
         pool.send(lanes, np.full(3, every.index("FIRE")))
     pool.close()
+
+
+def test_pools_that_step_one_after_the_other_give_the_same_rows():
+    names = ["toy:catch", *(f"toy:catch+rows={n}" for n in (6, 7, 8))]
+    envs = Envs(",".join(names), 4, workers=1)
+    few, every, other = (envs.open(seed) for seed in (0, 0, 1))
+    assert few._most_stepping == 2
+    every._most_stepping = 4
+    for turn in range(31):
+        (lanes, rows), (_, theirs) = few.recv(), every.recv()
+        tree.map(np.testing.assert_array_equal, rows, theirs)
+        for pool in (few, every):
+            pool.send(lanes, np.full(4, turn % 3))
+    assert [len(pool._actions[0]) for pool in (few, every)] == [2, 0]
+    other.load(few.state())
+    assert not few._actions[0], "a state is of pools that have stepped"
+    tree.map(np.testing.assert_array_equal, other.recv()[1], every.recv()[1])
 
 
 @pytest.mark.parametrize("name", [BOTH, "toy:catch,toy:catch+rows=6"])
@@ -236,6 +254,19 @@ def test_a_task_that_raises_is_begun_anew_and_named():
         pool.send(lanes, np.zeros(2, np.int64))
     assert pool.restarts == 1
     assert f"{__name__}:Frail" in pool.faults[0]
+    pool.close()
+
+
+def test_a_task_that_raises_too_often_ends_the_pool():
+    pool = Envs(f"{__name__}:Frail,{__name__}:Calm", 2, max_restarts=2).open(0)
+
+    def turns() -> None:
+        for _ in range(12):
+            lanes, _ = pool.recv()
+            pool.send(lanes, np.zeros(2, np.int64))
+
+    with pytest.raises(EnvFailure, match=r"environments failed 3 times .*Frail.* it broke"):
+        turns()
     pool.close()
 
 

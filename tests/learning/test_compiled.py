@@ -540,7 +540,7 @@ def test_a_user_s_loss_is_given_no_rows_to_leave_out(traced):
 
 
 CASES = ["ppo", "r2d2", "a2c", "a2c lstm", "ga3c", "appo", "impala gru", "accel", "rainbow", "apex_dpg", "league"]
-CASES += ["ftw", "five", "alphago_zero", "a2c pong"]
+CASES += ["ftw", "five", "alphago_zero", "a2c pong", "impala two tasks", "ppo two tasks"]
 
 
 @pytest.mark.parametrize("case", CASES)

@@ -332,7 +332,7 @@ def test_redq_draws_critics_of_the_target_and_its_actor_climbs_their_mean():
         y, logp = logp_twin(raw[:, :2], np.clip(raw[:, 2:], -20, 2), batch["z_then"].double().numpy())
         both = mlp_twin(layers_of(target.critics), np.concatenate([then, y], 1))[list(pair), :, 0]
         goal = batch["return"].double().numpy() + batch["discount"].double().numpy() * (both.min(0) - 0.5 * logp)
-        assert float(found.metrics["target_mean"]) == pytest.approx(goal.mean(), rel=1e-9, abs=1e-9)
+        assert float(found.metrics["target_mean"]) == pytest.approx(goal.mean(), rel=1e-4, abs=1e-5)
         if "actor" in batch:
             raw = mlp_twin(layers_of(policy.actor), now)[0]
             y, logp = logp_twin(raw[:, :2], np.clip(raw[:, 2:], -20, 2), batch["z"].double().numpy())

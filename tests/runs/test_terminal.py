@@ -174,6 +174,16 @@ def test_of_several_agents_each_has_its_return_and_of_many_the_extremes():
     assert "return agent 8 -8.00, agent 0 0.00" in many.text
 
 
+def test_of_several_tasks_scores_are_shown_or_few_returns():
+    found = {"ALE/Pong-v5": -3.0, "ALE/Breakout-v5": None}
+    normalized = {"median": [50.0, 40.0, 60.0], "iqm": [51.0, 45.0, 58.0]}
+    shown = terminal._task_returns(found, normalized)
+    assert shown == ["human-normalized median 50.0 % (40.0 … 60.0), iqm 51.0 % (45.0 … 58.0)"]
+    assert terminal._task_returns(found, None) == ["return Pong-v5 -3.00, Breakout-v5 -"]
+    many = {f"toy:{i}": 1.0 if i else None for i in range(57)}
+    assert terminal._task_returns(many, None) == ["return: 56 of 57 tasks have one"]
+
+
 def test_the_panel_is_drawn_4_times_a_second_at_most():
     case = Case(True)
     case.report()
