@@ -35,7 +35,7 @@ BUDGET = {
     "workers/hosts": 1300,
     "population": 1510,
     "systems": 1983,
-    "runs": 4245,
+    "runs": 4269,
     "evaluation": 1535,
     "cli": 2550,
 }
