@@ -99,7 +99,8 @@ def speed_page(what: Row, joined: Row, blocks: list[Row], rows: list[Row]) -> li
         f"- {said}: {both[1]:,.0f} and {both[0]:,.0f} agent steps/s; shares {min(shares):.2f} to"
         f" {max(shares):.2f}; float32, `--network nature --compile off`",
         f"- a longer run by `--preset multitask`: {joined['steps/s']:,.0f} agent steps/s for {joined['seconds']:.0f} s",
-        f"- memory {joined['MB']:,.0f} MB (peak PSS of all processes), alone {max(row['MB'] for row in rows):,.0f} MB",
+        f"- its memory {joined['MB']:,.0f} MB (peak PSS of all processes); a game alone, with the small network,"
+        f" {max(row['MB'] for row in rows):,.0f} MB",
         f"- agent steps of a game: from {low:,} to {high:,}; each lane made as many turns, and first rows are no steps",
         f"- games that ended: {joined['episodes']:,}",
         "",
