@@ -75,7 +75,7 @@ def test_a_part_reports_counters_and_what_is_lost(shop: Shop):
     shop.one.counters.episode(1.0, 5, 0)
     flight = {"0": {"rows": {"x": np.arange(2)}}}
     actor_checkpoint.save_actor(shop.one, CheckpointPart(shop.directory, 3), actor_of(), flight)
-    counts = {"first_lane": 4, "lanes": 4, "steps": 40, "episodes": 1, "partial": 2, "partial_steps": 5}
+    counts = {"first_lane": 4, "lanes": 4, "steps": 40, "episodes": 1, "tasks": [], "partial": 2, "partial_steps": 5}
     assert shop.saved(3) == [{**counts, "why": "of a reason"}]
     part = checkpoint.partial(shop.directory, 3)
     said = "4 lanes begin anew, from seed 9: 2 partial episodes (5 agent steps) are lost, since of a reason"
