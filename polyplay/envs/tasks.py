@@ -92,7 +92,7 @@ def described_parts(envs: Envs) -> tuple[EnvSpec, ...]:
 
 
 def task_parts(envs: Envs) -> list[Envs]:
-    """The environments of each task by itself, as many lanes of it as a group has."""
+    """Return the environments of each task. Each has the lanes that the task has in a group."""
     spec, width, threads = envs.spec, envs.lanes // envs.groups, max(1, envs.workers // len(envs.spec.tasks))
     lanes = [max(1, width * spec.order.count(k) // len(spec.order)) for k in range(len(spec.tasks))]
     given = zip(spec.tasks, described_parts(envs), lanes, strict=True)
@@ -233,7 +233,7 @@ def connect(envs: Envs, seed: int, lane: int) -> TaskPool:
 
 
 class TaskPool(BasePool):
-    """A pool for each task and group, which are asked in turn. Lanes of a pool have seeds of their own in the run.
+    """A pool of lanes that has an ordinary pool for each task and group. Each lane has a seed of its own in the run.
 
     With one group a few pools step at a time, and the next one begins when one is done: a thread for each of 57 games
     would take the processor from the learner. Of several groups one steps while the caller acts for another.

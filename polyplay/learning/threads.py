@@ -260,7 +260,7 @@ def _split(batch: Batch, rows: Sequence[int]) -> list[Batch]:
 
 
 def _divided(path: str, x: Tensor, rows: Sequence[int]) -> Sequence[Tensor]:
-    """A leaf's parts of so many rows each; a key is the whole batch's."""
+    """Split a leaf into parts of so many rows each. Every part gets the whole key."""
     return [x] * len(rows) if path == "key" else x.split(list(rows), int(path.partition("/")[0] in TWO))
 
 

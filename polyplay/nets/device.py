@@ -266,7 +266,7 @@ def set_precision(policy: Policy, how: str) -> Policy:
         policy.bf16 = is_half(how, next(policy.parameters()).device.type)
     elif how == "bfloat16":
         name = type(policy).__name__
-        raise UserError(f"--precision bfloat16: given, but {name} computes in numbers of its own; leave it out")
+        raise UserError(f"--precision: bfloat16 given, but {name} sets its own precision; leave it out")
     return policy
 
 

@@ -173,7 +173,5 @@ def test_what_cannot_be_is_refused():
         polyplay.train("a2c", env="toy:catch", precision="fp16")
     own = Policy()
     assert device.set_precision(own, "auto") is own
-    with pytest.raises(
-        UserError, match="--precision bfloat16: given, but Policy computes in numbers of its own; leave it out"
-    ):
+    with pytest.raises(UserError, match="--precision: bfloat16 given, but Policy sets its own precision; leave it out"):
         device.set_precision(own, "bfloat16")
