@@ -122,9 +122,9 @@ def learn() -> None:
     alone = ["--lanes", "12", "--value", "plain", "--reward", "clip", "--env-kwargs", "full_actions=true"]
     arms: dict[str, list[str]] = {
         "one network, PopArt, unclipped": ["--frames", str(6 * each), "--value", "popart", "--reward", "none"],
+        **{game: ["--env", game, *alone, "--frames", str(each)] for game in games},
         "one network, clipped": ["--frames", str(6 * each), "--value", "plain", "--reward", "clip"],
     }
-    arms |= {game: ["--env", game, *alone, "--frames", str(each)] for game in games}
     finished = [row["who"] for row in rows]
     for name, words in arms.items():
         if name in finished:
