@@ -2,7 +2,8 @@
 
 The site has the tree of the repository: README.md is its first page, ARCHITECTURE.md and CONTRIBUTING.md lie beside it
 and the rest in docs/ and bench/. So a relative link means the same on the code host and on the site. Every page is
-copied, and every file that a page links to.
+copied, and every file that a page links to. In a copy, formulas are MathML, which browsers draw without a script, terms
+of the glossary show their meaning under the pointer, and pages of bench/ are left out of the search.
 """
 
 from __future__ import annotations
@@ -13,10 +14,19 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import latex2mathml.converter
+
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = ("*.md", "docs/**/*.md", "bench/**/*.md")
 FENCE = re.compile(r"^( *)(```+)(.*?)^\1\2 *$", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"\[(?:[^\[\]]|\[[^\]]*\](?:\([^)]*\))?)*\]\(([^()\s]+)\)")
+PROTECTED = re.compile(rf"{FENCE.pattern}|`[^`\n]+`", FENCE.flags)  # code, which has no formulas
+DISPLAY = re.compile(r"^\$\$\n(.+?)\n\$\$$", re.MULTILINE | re.DOTALL)
+INLINE = re.compile(r"(?<![\w$\\])\$([^\s$](?:[^$\n]*[^\s$])?)\$(?![\w$])")
+TERM = re.compile(r"^- \*\*(.+?)\*\*: (.+)$", re.MULTILINE)
+GLOSSARY = ROOT / "docs" / "reference" / "glossary.md"
+PLAIN = {"actor", "agent", "episode", "frame", "game", "match", "plan", "round", "row", "task", "version", "worker"}
+HIDDEN = "---\nsearch:\n  exclude: true\n---\n\n"
 HEADING = re.compile(r"^#{1,6} +(.+?) *#* *$", re.MULTILINE)
 
 
@@ -52,15 +62,53 @@ def linked(page: Path) -> Iterator[Path]:
             yield path
 
 
+def formula(tex: str, display: str) -> str:
+    """Return MathML that Markdown leaves alone."""
+    made = latex2mathml.converter.convert(tex, display=display)
+    return made.replace("*", "&#42;").replace("_", "&#95;")
+
+
+def formulas(text: str) -> list[str]:
+    """Return the LaTeX of every formula of a page."""
+    plain = PROTECTED.sub("", text)
+    return [*DISPLAY.findall(plain), *INLINE.findall(DISPLAY.sub("", plain))]
+
+
+def with_formulas(text: str) -> str:
+    """Return a page whose formulas are MathML; code stays as it is."""
+    parts, at = [], 0
+    for code in [*PROTECTED.finditer(text), None]:
+        prose = text[at : code.start() if code else len(text)]
+        prose = DISPLAY.sub(lambda m: f'<div class="formula">{formula(m[1], "block")}</div>', prose)
+        parts += [INLINE.sub(lambda m: formula(m[1], "inline"), prose), code[0] if code else ""]
+        at = code.end() if code else at
+    return "".join(parts)
+
+
+def abbreviations() -> str:
+    """Return the glossary as Markdown's abbreviations, without words of everyday English."""
+    terms = [(t, m) for t, m in TERM.findall(GLOSSARY.read_text()) if t not in PLAIN]
+    meanings = {t: re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", m).replace("`", "") for t, m in terms}
+    return "\n" + "".join(f"*[{term}]: {meaning}\n" for term, meaning in meanings.items())
+
+
+def copied(page: Path) -> str:
+    """Return the text of a page of the site."""
+    text = with_formulas(page.read_text())
+    if "bench" in page.relative_to(ROOT).parts:
+        return HIDDEN + text
+    return text if page == GLOSSARY else text + abbreviations()
+
+
 def assemble(out: Path) -> int:
-    """Copy all that the site is made from to `out`; the number of files."""
+    """Write all files that the site is made from to `out`. Return their number."""
     shutil.rmtree(out, ignore_errors=True)
     files = {*pages()}
     files |= {file for page in pages() for file in linked(page)}
     for file in files:
         to = out / file.relative_to(ROOT)
         to.parent.mkdir(parents=True, exist_ok=True)
-        shutil.copyfile(file, to)
+        to.write_text(copied(file)) if file.suffix == ".md" else shutil.copyfile(file, to)
     return len(files)
 
 

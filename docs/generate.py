@@ -146,7 +146,7 @@ def systems_table(page: Path, *columns: str) -> str:
     """Every system, linked to its page, with these of its six choices; without any all of them."""
     wanted = [c.strip() for c in " ".join(columns).split(",") if c.strip()]
     rows = {name: systems.load(name).row for name in systems.names()}
-    wanted = wanted or [name for name in next(iter(rows.values())) if name != "good for"]
+    wanted = wanted or [name for name in next(iter(rows.values())) if name not in ("idea", "good for")]
     where = os.path.relpath(ROOT / "docs" / "systems", page.parent)
     body = ([f"[`{n}`]({os.path.normpath(f'{where}/{n}.md')})", *(row[c] for c in wanted)] for n, row in rows.items())
     return table(["system", *wanted], body)
@@ -236,7 +236,7 @@ def verbs(page: Path) -> str:
     return "\n\n".join(f"## {name}\n\n{verb(page, name)}" for name in rest)
 
 
-INHERITED = ("Loss", "Policy", "Torso", "LearnerPart", "PolicyFactory")  # whose methods a user's own class defines
+INHERITED = ("Run", "Loss", "Policy", "Torso", "LearnerPart", "PolicyFactory")  # whose methods a user's own class defines
 CALLED = {"Crew": ("add", "agent_steps"), **dict.fromkeys(("Replay", "RolloutQueue", "Params"), ("of",))}
 PLAIN = {  # what has no docstring
     "Batch": "A row or several of them: a dict of arrays or tensors by name, such as `obs`, `action`, `reward`.",
@@ -249,6 +249,13 @@ def extend(page: Path) -> str:
     from polyplay import extend
 
     return "\n\n".join(entry(name, vars(extend)[name]) for name in extend.__all__)
+
+
+def api(page: Path) -> str:
+    """Every name that `import polyplay` offers."""
+    import polyplay
+
+    return "\n\n".join(entry(name, getattr(polyplay, name)) for name in polyplay.__all__ if not name.startswith("_"))
 
 
 def entry(name: str, found: Any) -> str:
@@ -291,6 +298,7 @@ KINDS: dict[str, Callable[..., str]] = {
     "learning": learning,
     "usage": usage,
     "extend": extend,
+    "api": api,
     "verbs": verbs,
 }
 

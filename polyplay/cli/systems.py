@@ -34,10 +34,10 @@ def command(words: list[str]) -> None:
     if words:
         print("usage: polyplay systems\n\nWhat each system is good for.")
         return
-    table = ruled_table("system", "good for", "source")
+    table = ruled_table("system", "idea", "good for")
     for name in systems.names():
         row = systems.load(name).row
-        table.add_row(Text(name, style="bold"), row.get("good for", ""), row["source"])
+        table.add_row(Text(name, style="bold"), row.get("idea", ""), row.get("good for", ""))
     default_console().print(table)
     print("A lane is one parallel environment; other libraries count them with num_envs.")
     print("Start with ppo. docs/systems/index.md compares all systems.")

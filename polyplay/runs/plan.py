@@ -493,7 +493,14 @@ def measure_speed(crew: Any, metrics: tuple[str, ...], plan: Plan, skip: int) ->
     if plan.refused:
         return []
     first = "updates" if search_role(crew) is None else "steps"
-    crew.log = lambda kind, text: None if kind == "game" else print(text, file=sys.stderr)
+    printed = set[str]()  # eight workers say once that they compile
+
+    def log(kind: str, text: str) -> None:
+        if kind != "game" and text not in printed:
+            printed.add(text)
+            print(text, file=sys.stderr)
+
+    crew.log = log
     crew.start(metrics)
     try:
         _until(crew, lambda: crew.counters.column(first).max() >= 1, PATIENCE)

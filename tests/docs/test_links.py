@@ -48,7 +48,7 @@ def test_the_site_shows_every_page():
 
 
 def test_short_pages_stay_short():
-    assert len((ROOT / "README.md").read_text().splitlines()) <= 100
+    assert len((ROOT / "README.md").read_text().splitlines()) <= 120
     assert len((ROOT / "ARCHITECTURE.md").read_text().splitlines()) <= 120
     assert len((ROOT / "CHANGELOG.md").read_text().split("<!-- renamed options -->")[0].splitlines()) <= 60
 

@@ -7,17 +7,31 @@ from dataclasses import fields
 from functools import cache
 from pathlib import Path
 
+import pytest
+
 from polyplay import systems
 from polyplay.runs.options import RunOptions
 
 ROOT = Path(__file__).parents[2]
-SECTIONS = ("The figure", "The paper's terms", "Fields and presets", "What differs", "What was verified")
+SECTIONS = (
+    "The figure",
+    "The loss",
+    "Train it",
+    "What differs from the paper",
+    "What was verified",
+    "Options",
+    "Sources",
+)
+
+
+def text(name: str) -> str:
+    return (ROOT / "docs" / "systems" / f"{name}.md").read_text()
 
 
 def sections(name: str) -> dict[str, str]:
-    """The text of each section of a page."""
-    parts = re.split(r"^## (.+)$", (ROOT / "docs" / "systems" / f"{name}.md").read_text(), flags=re.M)
-    return dict(zip(parts[1::2], parts[2::2], strict=True))
+    """Return the text of each section of a page; that before the first one is `idea`."""
+    begin, *parts = re.split(r"^## (.+)$", text(name), flags=re.M)
+    return {"idea": begin.partition("\n")[2].strip(), **dict(zip(parts[::2], parts[1::2], strict=True))}
 
 
 @cache
@@ -28,16 +42,29 @@ def known_tests() -> frozenset[str]:
     return frozenset([*names, *(file.name for file in files)])
 
 
-def test_every_page_has_the_sections_in_this_order() -> None:
-    for name in systems.names():
-        assert [head for head in sections(name) if head in SECTIONS] == list(SECTIONS), name
+@pytest.mark.parametrize("name", systems.names())
+def test_a_page_has_the_form(name: str) -> None:
+    parts = sections(name)
+    assert list(parts) == ["idea", *SECTIONS], f"docs/systems/{name}.md: write exactly these sections, in this order"
+    ideas = re.findall(r"[^.!?]+[.!?](?=\s|$)", parts["idea"].replace("et al.", "et al"))
+    assert len(ideas) == 3, f"docs/systems/{name}.md: the idea in three sentences, not {len(ideas)}"
+    assert "```text" in parts["The figure"], f"docs/systems/{name}.md: The figure: draw it in a text block"
+    formula = "$$" in parts["The loss"] or name in OTHER_LOSS
+    assert formula, f"docs/systems/{name}.md: The loss: write it as a formula"
+    train = re.search(rf"```sh\n.*?polyplay train {name} ", parts["Train it"], re.S)
+    assert train, f"docs/systems/{name}.md: Train it: a command that trains {name}"
+    assert "](../" in parts["Train it"], f"docs/systems/{name}.md: Train it: link the results"
+    assert "![" in parts["Train it"], f"docs/systems/{name}.md: Train it: show the curve"
+    for kind in ("fields", "presets"):
+        there = f"<!-- generated: {kind} {name} -->" in parts["Options"]
+        assert there or name == "pbt", f"docs/systems/{name}.md: Options: the generated {kind}"
 
 
 def test_differences_and_evidence_are_tables_with_rows() -> None:
     for name in systems.names():
-        for head in SECTIONS[-2:]:
+        for head in ("What differs from the paper", "What was verified"):
             rows = re.findall(r"^\|(?! *-)[^\n]+\|$", sections(name)[head], re.M)
-            assert len(rows) >= 3, f"{name}, {head}: a head and at least two rows"
+            assert len(rows) >= 3, f"docs/systems/{name}.md: {head}: a head and at least two rows"
 
 
 def test_the_evidence_exists() -> None:
@@ -50,6 +77,7 @@ def test_the_evidence_exists() -> None:
     assert not gone, "\n".join(gone)
 
 
+OTHER_LOSS = ()  # pages that have the loss of another system
 EVALUATE = {"agent", "checkpoint", "protocol"}  # options of `polyplay evaluate` that pages name
 
 
@@ -57,8 +85,8 @@ def test_the_options_exist() -> None:
     """Options that a page names in its text; its commands run in test_code."""
     for name in systems.names():
         known = {f.name.replace("_", "-") for of in (systems.load(name).Config, RunOptions) for f in fields(of)}
-        text = "".join((ROOT / "docs" / "systems" / f"{name}.md").read_text().split("```")[::2])
-        named = set(re.findall(r"`--(?:no-)?([a-z-]+)", text))
+        prose = "".join(text(name).split("```")[::2])
+        named = set(re.findall(r"`--(?:no-)?([a-z-]+)", prose))
         assert named <= known | EVALUATE, f"docs/systems/{name}.md: {sorted(named - known)}"
 
 

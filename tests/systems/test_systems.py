@@ -122,7 +122,7 @@ def test_every_system_is_good_for_something():
 @pytest.mark.parametrize("name", systems.ordinary())
 def test_every_page_has_its_row_its_presets_and_a_figure(name):
     page = systems.load(name)
-    assert set(page.row) == {"good for", "envs", "policy runs", "between", "pace", "update", "weights travel", "source"}
+    assert set(page.row) == {"idea", "good for", "envs", "policy runs", "between", "pace", "update", "weights travel", "source"}
     if name == "league":  # nobody published settings for so small a one
         assert page.presets["selfplay"]() == page.Config()
     else:
