@@ -40,7 +40,7 @@ from common import (
 
 from polyplay import systems
 from polyplay.acting.actor import act_rows
-from polyplay.cli.plot import COLOURS, FAINT, INK
+from polyplay.cli.plot import COLORS, FAINT, INK
 from polyplay.core.files import write_json
 from polyplay.envs import Envs
 from polyplay.nets.factory import build_network
@@ -241,13 +241,13 @@ def draw(rows: list[Row], out: Path) -> None:
     figure = Figure(figsize=(11, 4.2), dpi=150, layout="constrained", facecolor="white")
     FigureCanvasAgg(figure)
     panels = figure.subplots(1, 2, sharey=True)
-    for actors, colour in zip(sorted({r["actors"] for r in rows}), COLOURS, strict=False):
+    for actors, color in zip(sorted({r["actors"] for r in rows}), COLORS, strict=False):
         points = np.array([r["points"][: LOOKS + 1] for r in rows if r["actors"] == actors])
         name = f"{actors} actor{'s' * (actors > 1)}"
         for panel, column in zip(panels, (0, 1), strict=True):
             at, curves = points[:, :, column].mean(0), points[:, :, 2]
-            panel.fill_between(at, curves.min(0), curves.max(0), color=colour, alpha=0.12, linewidth=0)
-            panel.plot(at, curves.mean(0), color=colour, linewidth=1.8, label=name)
+            panel.fill_between(at, curves.min(0), curves.max(0), color=color, alpha=0.12, linewidth=0)
+            panel.plot(at, curves.mean(0), color=color, linewidth=1.8, label=name)
     panels[1].set_xscale("log")
     panels[0].set_title(f"{rows[0]['env']}, played without ε", loc="left", color=INK)
     panels[0].set_ylabel("mean return", color=INK)

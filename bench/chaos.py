@@ -34,7 +34,7 @@ import numpy as np
 import psutil
 from common import HERE, RESULTS, Row, about, command_line, commands, lines_about, publish, table
 
-from polyplay.cli.plot import COLOURS, FAINT, INK
+from polyplay.cli.plot import COLORS, FAINT, INK
 from polyplay.core import checkpoint
 from polyplay.core.errors import UserError
 from polyplay.core.files import read_lines
@@ -499,9 +499,9 @@ def draw(report: Row, out: Path) -> None:
     for name in names:
         role = name.rpartition(" ")[0]
         points = [(s["seconds"] / 60, s["rss"][name]) for s in samples if name in s["rss"]]
-        colour = COLOURS[roles.index(role) % len(COLOURS)]
+        color = COLORS[roles.index(role) % len(COLORS)]
         label = role if name == next(n for n in names if n.rpartition(" ")[0] == role) else None
-        axes.plot(*zip(*points, strict=True), color=colour, linewidth=1.2, label=label)
+        axes.plot(*zip(*points, strict=True), color=color, linewidth=1.2, label=label)
     axes.set_title(f"{report['system']}: resident memory of each process", loc="left", color=INK, fontsize=11)
     axes.set_xlabel("minutes", color=INK)
     axes.set_ylabel("MB", color=INK)

@@ -31,14 +31,14 @@ from common import QUIET, RESULTS, ROOT, Row, about, command_line, lines_about, 
 from contests import CONTESTS, PEERS, Contender, Contest, missing, python, words
 from measure import Limits, around, measure, turn_of, versions
 
-from polyplay.cli.plot import COLOURS, FAINT, INK
+from polyplay.cli.plot import COLORS, FAINT, INK
 from polyplay.core.files import write_json
 from polyplay.systems import ordinary
 
 # The page of a contest of compare.py, and one picture of all of them
 
 
-KINDS = {"Polyplay": COLOURS[0], "Polyplay, float32": COLOURS[5], "a peer": COLOURS[1], "a limit": "#999999"}
+KINDS = {"Polyplay": COLORS[0], "Polyplay, float32": COLORS[5], "a peer": COLORS[1], "a limit": "#999999"}
 
 Spread = dict[str, Any]
 
@@ -231,11 +231,11 @@ def _bars(axes: Any, contest: Contest, rows: list[Row]) -> None:
     own = {w: "Polyplay, float32" if "float32" in w else "Polyplay" for w in ours}
     own |= {c.name: "a limit" for c in contest.contenders if c.limit}
     kind = [own.get(w, "a peer") for w in found]
-    colour = [KINDS[k] for k in kind]
+    color = [KINDS[k] for k in kind]
     middle = [s["median"] for s in found.values()]
     reach = [[s["median"] - s["min"] for s in found.values()], [s["max"] - s["median"] for s in found.values()]]
     style = {"ecolor": INK, "elinewidth": 1.0, "capsize": 2}
-    axes.barh(range(len(found)), middle, color=colour, height=0.72, xerr=reach, error_kw=style)
+    axes.barh(range(len(found)), middle, color=color, height=0.72, xerr=reach, error_kw=style)
     peer = best_peer(found, contest)
     for i, (w, s) in enumerate(found.items()):
         share = spread(ratios(rows, w, peer))["median"] if peer and w in ours else None

@@ -26,7 +26,7 @@ import numpy as np
 from common import HERE, RESULTS, ROOT, Row, about, command_line, lines_about, publish, table
 
 from polyplay import systems
-from polyplay.cli.plot import COLOURS, FAINT, INK
+from polyplay.cli.plot import COLORS, FAINT, INK
 from polyplay.core.files import read_lines, write_json
 from polyplay.runs.options import RunOptions
 
@@ -113,7 +113,7 @@ def words(system: str, seed: int, how: str, steps: int = 0) -> list[str]:
 
 def curve(games: list[Row], steps: int) -> list[float]:
     """Mean return of the games that ended in each of BINS equal parts of the agent steps [BINS]; where none ended,
-    between its neighbours. ValueError: no game ended.
+    between its neighbors. ValueError: no game ended.
     """
     at = np.minimum((np.array([g["steps"] for g in games]) * BINS / steps).astype(int), BINS - 1)
     returns, bins = np.array([g["episodic_return"] for g in games]), np.arange(BINS)
@@ -179,7 +179,7 @@ def pong() -> list[Row]:
 
 
 def draw(rows: list[Row], out: Path) -> None:
-    """A panel per system: a thin line per seed, a thick one for their mean, on and off in two colours."""
+    """A panel per system: a thin line per seed, a thick one for their mean, on and off in two colors."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
@@ -192,13 +192,13 @@ def draw(rows: list[Row], out: Path) -> None:
     for panel in panels.flat[len(names) :]:
         panel.set_visible(False)
     for panel, name in zip(panels.flat, names, strict=False):
-        for how, colour in zip(HOW, COLOURS, strict=False):
+        for how, color in zip(HOW, COLORS, strict=False):
             mine = [r for r in rows if (r["system"], r["shortcuts"]) == (name, how)]
             for r in mine:
-                panel.plot(thousands(r), r["curve"], color=colour, linewidth=0.7, alpha=0.55)
+                panel.plot(thousands(r), r["curve"], color=color, linewidth=0.7, alpha=0.55)
             if mine:
                 mean = np.mean([r["curve"] for r in mine], axis=0)
-                panel.plot(thousands(mine[0]), mean, color=colour, linewidth=2.0, label=f"shortcuts {how}")
+                panel.plot(thousands(mine[0]), mean, color=color, linewidth=2.0, label=f"shortcuts {how}")
         panel.set_title(name, loc="left", color=INK)
         panel.set_ylim(-1.05, 1.05)
         panel.set_xlim(left=0.0)

@@ -4,7 +4,7 @@
 
 TrueSkill is what each run's rater wrote beside training (ratings.jsonl), on a scale where random play is 0. The newest
 checkpoint of each run then plays random play and every bot, half of the matches on each side, in the game without
-`randomise`; a match is won by its fallen core, else by the health of towers and core.
+`randomize`; a match is won by its fallen core, else by the health of towers and core.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from polyplay.acting.play import (
     random_player,
     scripted_player,
 )
-from polyplay.cli.plot import COLOURS, FAINT, INK
+from polyplay.cli.plot import COLORS, FAINT, INK
 from polyplay.core import checkpoint
 from polyplay.envs.lane import load_bot
 from polyplay.evaluation.agent import find_agents
@@ -83,13 +83,13 @@ def draw(runs: dict[str, list[RatedVersion]], references: dict[str, float], out:
     figure = Figure(figsize=(11, 4.6), dpi=150, layout="constrained", facecolor="white")
     FigureCanvasAgg(figure)
     panels = figure.subplots(1, 2, sharey=True)
-    for (name, rated), colour in zip(runs.items(), COLOURS, strict=False):
+    for (name, rated), color in zip(runs.items(), COLORS, strict=False):
         mu, sigma = (np.array([v.skill[i] for v in rated]) for i in (0, 1))
         for panel, x in zip(
             panels, ([v.steps / 1e6 for v in rated], [v.wall_seconds / 60 for v in rated]), strict=True
         ):
-            panel.fill_between(x, mu - 2 * sigma, mu + 2 * sigma, color=colour, alpha=0.15, linewidth=0)
-            panel.plot(x, mu, color=colour, linewidth=1.8, label=name)
+            panel.fill_between(x, mu - 2 * sigma, mu + 2 * sigma, color=color, alpha=0.15, linewidth=0)
+            panel.plot(x, mu, color=color, linewidth=1.8, label=name)
     for panel, name in zip(panels, ("million steps of heroes", "minutes"), strict=True):
         for reference, skill in references.items():
             panel.axhline(skill, color=INK, linewidth=0.6, linestyle="--", alpha=0.5)

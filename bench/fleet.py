@@ -37,7 +37,7 @@ from senders import SLACK, Recording, record, spec_of
 from polyplay.buffers.replay import Proportional, Replay
 from polyplay.buffers.replay_worker import SampleQueue, serve_replay
 from polyplay.buffers.rollout_queue import RolloutBatches, RolloutQueue
-from polyplay.cli.plot import COLOURS, FAINT, INK
+from polyplay.cli.plot import COLORS, FAINT, INK
 from polyplay.core import tree
 from polyplay.core.tree import Field
 from polyplay.core.worker import Hyperparameters, WorkerContext
@@ -115,14 +115,14 @@ def draw(what: Row, asked: argparse.Namespace, out: Path) -> None:
     FigureCanvasAgg(figure)
     rates, ages = figure.subplots(2, 1, sharex=True)
     at = (np.arange(len(what["windows"])) + 0.5) * asked.window
-    for (way, goal, name), colour in zip(
-        (("in/s", asked.rate, "in"), ("out/s", asked.out_rate, "out")), COLOURS, strict=False
+    for (way, goal, name), color in zip(
+        (("in/s", asked.rate, "in"), ("out/s", asked.out_rate, "out")), COLORS, strict=False
     ):
-        rates.plot(at, [w[way] for w in what["windows"]], color=colour, marker="o", markersize=3, label=name)
-        rates.axhline(goal, color=colour, linewidth=0.8, linestyle="--")
-    for q, colour in ((50, COLOURS[2]), (99, COLOURS[3])):
+        rates.plot(at, [w[way] for w in what["windows"]], color=color, marker="o", markersize=3, label=name)
+        rates.axhline(goal, color=color, linewidth=0.8, linestyle="--")
+    for q, color in ((50, COLORS[2]), (99, COLORS[3])):
         ages.plot(
-            at, [w[f"age p{q}, s"] for w in what["windows"]], color=colour, marker="o", markersize=3, label=f"p{q}"
+            at, [w[f"age p{q}, s"] for w in what["windows"]], color=color, marker="o", markersize=3, label=f"p{q}"
         )
     rates.set_ylabel("transitions a second", color=INK)
     ages.set_ylabel("age when drawable, s", color=INK)

@@ -28,7 +28,7 @@ from torch import Tensor
 from polyplay import systems
 from polyplay.acting.actor import MatchEnds, act_rows
 from polyplay.acting.play import PlayOptions, TeamPlayer, load_player, policy_player, random_player, scripted_player
-from polyplay.cli.plot import COLOURS, FAINT, INK
+from polyplay.cli.plot import COLORS, FAINT, INK
 from polyplay.core import checkpoint, tree
 from polyplay.core.files import read_lines
 from polyplay.core.machine import cores
@@ -150,8 +150,8 @@ def curve_of(run: Path, envs: Envs, n: int, matches_of: int) -> tuple[list[Row],
         share = 2 * max(1, matches_of // len(agents) // 2)
         met = {o: joined([meet(envs, agent, o, share) for agent in agents]) for o in OPPONENTS}
         scored = {o: float(played.points.mean()) for o, played in met.items()}
-        behaviour = against("random", met["random"])
-        rows.append({**{o: f"{x:.0%}" for o, x in scored.items()}, **{k: behaviour[k] for k in (*SHOWN, *WHERE)}})
+        behavior = against("random", met["random"])
+        rows.append({**{o: f"{x:.0%}" for o, x in scored.items()}, **{k: behavior[k] for k in (*SHOWN, *WHERE)}})
         points.append(list(scored.values()))
     return rows, np.array(points).reshape(-1, len(OPPONENTS))
 
@@ -176,12 +176,12 @@ def draw(curves: dict[str, list[Row]], found: Row, out: Path) -> None:
     figure = Figure(figsize=(11, 4.6), dpi=150, layout="constrained", facecolor="white")
     FigureCanvasAgg(figure)
     panels = figure.subplots(1, 2, sharey=True)
-    for (run, points), colour in zip(curves.items(), COLOURS, strict=False):
+    for (run, points), color in zip(curves.items(), COLORS, strict=False):
         for panel, at in zip(panels, ("steps", "minutes"), strict=True):
             x, elo, low, high = (np.array([p[k] for p in points]) for k in (at, "elo", "low", "high"))
             x = x / (1e6 if at == "steps" else 1)
-            panel.fill_between(x, low, high, color=colour, alpha=0.15, linewidth=0)
-            panel.plot(x, elo, color=colour, linewidth=1.8, label=run)
+            panel.fill_between(x, low, high, color=color, alpha=0.15, linewidth=0)
+            panel.plot(x, elo, color=color, linewidth=1.8, label=run)
     for panel, name in zip(panels, ("million agent steps of all agents", "minutes"), strict=True):
         for player in found["players"]:
             if player["name"] in OPPONENTS:

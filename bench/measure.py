@@ -295,7 +295,7 @@ def measure_parts(request: MeasureRequest) -> Microseconds:
 
 
 def interpolate(at: float, step: int, measured: Callable[[int], float]) -> float:
-    """`measured` at a number that need not be a multiple of `step`: a straight line between its neighbours."""
+    """`measured` at a number that need not be a multiple of `step`: a straight line between its neighbors."""
     low = max(step, int(at // step) * step)
     here = measured(low)
     return here if at <= low else here + (at - low) / step * (measured(low + step) - here)

@@ -45,7 +45,7 @@ from contests import flags
 from measure import limits, measure, versions
 from measure import shown as shown_limits
 
-from polyplay.cli.plot import COLOURS, FAINT, INK
+from polyplay.cli.plot import COLORS, FAINT, INK
 from polyplay.core.files import read_lines, write_json
 from polyplay.core.machine import cores
 
@@ -64,7 +64,7 @@ PACKAGES = ["torch", "gymnasium", "ale-py", "opencv-python-headless", "numpy", "
 NOTES = [
     "- GA3C: the repository's server, agents, predictors, trainers, queues; its TensorFlow 1 network in PyTorch (same",
     "  SAME-padded layers, loss, RMSProp), gym and scipy.misc as stand-ins. With frames=cv2 a frame is prepared by",
-    "  OpenCV in a fraction of the time that its own code takes (frames=own): in the peer's favour.",
+    "  OpenCV in a fraction of the time that its own code takes (frames=own): in the peer's favor.",
     "- pytorch-a3c: the repository's processes, shared model, shared Adam and loop; in place of its LSTM on 42×42 the",
     "  A3C paper's small network on 4×84×84, as ours; its tester, a process of its own, does not play.",
     "- Both see RGB frames of gymnasium's Atari environment, skip 4, gray and resized by OpenCV; ours prepare frames",
@@ -368,26 +368,26 @@ def draw(found: list[Row], out: Path) -> Path:
     figure = Figure(figsize=(10, 4), dpi=160, layout="constrained", facecolor="white")
     FigureCanvasAgg(figure)
     left, right = figure.subplots(1, 2)
-    for system, colour in (("a3c", COLOURS[1]), ("ga3c", COLOURS[0])):
-        _line(left, [f[system] for f in found], colour, system.upper(), ".0f")
-    _line(right, [f["ratio"] for f in found], COLOURS[2], "this machine", ".2f")
+    for system, color in (("a3c", COLORS[1]), ("ga3c", COLORS[0])):
+        _line(left, [f[system] for f in found], color, system.upper(), ".0f")
+    _line(right, [f["ratio"] for f in found], COLORS[2], "this machine", ".2f")
     talk = [spread([f["talk"]]) for f in found]
-    _line(right, talk, COLOURS[6], "the talk: 16 cores and a GPU", ".0f")
+    _line(right, talk, COLORS[6], "the talk: 16 cores and a GPU", ".0f")
     _dress(left, found, "agent steps per second", "A3C and GA3C by size of the network, Pong")
     _dress(right, found, "GA3C / A3C", "")
     figure.savefig(out)
     return out
 
 
-def _line(axes: Any, some: list[Row], colour: str, label: str, form: str) -> None:
+def _line(axes: Any, some: list[Row], color: str, label: str, form: str) -> None:
     """Medians, with bars from the least to the greatest."""
     at = [i for i, s in enumerate(some) if s["n"]]
     kept = [some[i] for i in at]
     middle = [s["median"] for s in kept]
     reach = [[s["median"] - s["min"] for s in kept], [s["max"] - s["median"] for s in kept]]
-    axes.errorbar(at, middle, yerr=reach, color=colour, label=label, marker="o", markersize=4, linewidth=1.6, capsize=2)
+    axes.errorbar(at, middle, yerr=reach, color=color, label=label, marker="o", markersize=4, linewidth=1.6, capsize=2)
     for x, y in zip(at, middle, strict=True):
-        axes.annotate(f"{y:{form}}", (x, y), (0, 6), textcoords="offset points", ha="center", color=colour, fontsize=8)
+        axes.annotate(f"{y:{form}}", (x, y), (0, 6), textcoords="offset points", ha="center", color=color, fontsize=8)
 
 
 def _dress(axes: Any, found: list[Row], up: str, title: str) -> None:
@@ -529,7 +529,7 @@ def talk_batches() -> None:
     names = [n for n in RUNS if (KEPT / f"batches-{n}").exists()]
     picture = figure(2, 2)
     panels = picture.subplots(1, 2, sharey=True)
-    colours, found = dict(zip((0, 20, 40), COLOURS, strict=False)), []
+    colors, found = dict(zip((0, 20, 40), COLORS, strict=False)), []
     for name in names:
         n, seed = (int(word.strip("s")) for word in name.split("-")[2:])
         rows = list(read_lines(KEPT / f"batches-{name}" / "metrics.jsonl"))
@@ -537,7 +537,7 @@ def talk_batches() -> None:
         y = [r["episodic_return_mean"] for r in judged]
         label = f"at least {n}" if n else "one chunk"
         for panel, key, scale in zip(panels, ("steps", "wall_seconds"), (1e3, 1.0), strict=True):
-            panel.plot([r[key] / scale for r in judged], y, color=colours[n], label="" if seed else label)
+            panel.plot([r[key] / scale for r in judged], y, color=colors[n], label="" if seed else label)
         last = rows[-1]
         found.append(
             {

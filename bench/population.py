@@ -265,7 +265,7 @@ def report(rows: list[Row], states: list[Row], asked: Any) -> None:
 def run_population_rules() -> None:
     """Exploit and explore rules of population based training on a noisy toy, 10 seeds each; no timing.
 
-    The toy is that of Jaderberg et al. 2017, Fig. 2, with noise. To maximise is Q(θ) = 1.2 − (θ₀² + θ₁²). A member
+    The toy is that of Jaderberg et al. 2017, Fig. 2, with noise. To maximize is Q(θ) = 1.2 − (θ₀² + θ₁²). A member
     descends h₀θ₀² + h₁θ₁² by SGD with momentum and normal noise in its gradients, and is scored by ten games, each Q
     plus normal noise. h₀, h₁ and the learning rate are varied: a high rate is fast and ends far from the optimum, the
     highest diverge. All rules begin with the same draws and see the same noise.

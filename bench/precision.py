@@ -113,7 +113,7 @@ def main() -> None:
     publish(asked.out, {**where, "rows": found}, text)
 
 
-# An actor's forward pass by other means: would a compiled, exported or quantised network make acting cheaper?
+# An actor's forward pass by other means: would a compiled, exported or quantized network make acting cheaper?
 
 
 Turn = Callable[[np.ndarray], np.ndarray]  # images [n, 4, 84, 84] → greedy actions [n]
@@ -138,8 +138,8 @@ def onnx(file: Path) -> Turn:
     return lambda x: session.run(["action"], {"obs": x})[0]
 
 
-def quantised(file: Path) -> Turn:
-    """Weights of the matrix products in 8 bits, activations quantised as they come."""
+def quantized(file: Path) -> Turn:
+    """Weights of the matrix products in 8 bits, activations quantized as they come."""
     from onnxruntime.quantization import QuantType, quantize_dynamic
 
     small = file.with_suffix(".int8.onnx")
@@ -167,7 +167,7 @@ def means(network: str, place: Path) -> dict[str, Turn]:
         "polyplay": lambda: eager(policy),
         "torch.compile": lambda: compiled(policy),
         "onnxruntime": lambda: onnx(file),
-        "onnxruntime, int8 products": lambda: quantised(file),
+        "onnxruntime, int8 products": lambda: quantized(file),
         "OpenVINO": lambda: openvino(file),
     }
     answer = {}
@@ -201,7 +201,7 @@ def measure_inference(network: str, n: int, turns: dict[str, Turn], asked: argpa
 
 
 def run_inference() -> None:
-    """An actor's forward pass by other means: would a compiled, exported or quantised network make acting cheaper?
+    """An actor's forward pass by other means: would a compiled, exported or quantized network make acting cheaper?
 
         pip install onnxruntime openvino      # what is not there is left out; torch.compile needs a C++ compiler
         python bench/precision.py inference

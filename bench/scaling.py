@@ -27,7 +27,7 @@ from common import RESULTS, ROOT, Row, about, command_line, lines_about, publish
 from measure import measure
 from server import PARTS, exchange, parameters, rollouts
 
-from polyplay.cli.plot import COLOURS, FAINT, INK
+from polyplay.cli.plot import COLORS, FAINT, INK
 from polyplay.core.files import write_json
 
 # How replicas scale: two simulations of replicas whose rollouts take random times, and a model of time and hour
@@ -78,7 +78,7 @@ def synchronous(draw: Draw, replicas: int, cost: float, updates: int = 20_000, s
     return float(times.mean() / (times.max(1).mean() + cost))
 
 
-class Centre:
+class Center:
     """The central vector of asynchronous replicas, in chunks; a chunk has one holder at a time."""
 
     def __init__(self, replicas: int, chunks: int, service: float):
@@ -117,7 +117,7 @@ def asynchronous(
     Staleness, in updates: how many others updated a chunk between a replica's look at it and its own update of it,
     mean over chunks and updates. Efficiency: updates / (time · R) · mean(T). The first tenth doesn't count.
     """
-    centre = Centre(replicas, chunks, service)
+    center = Center(replicas, chunks, service)
     drawn = draw(np.random.default_rng(seed), (updates + 2 * replicas,))
     times = iter(np.maximum(drawn - less, 0.0).tolist())
     events = [(next(times) * (i + 1) / replicas, i) for i in range(replicas)]  # they begin out of step
@@ -125,15 +125,15 @@ def asynchronous(
     done, warm, begun, now = 0, updates // 10, 0.0, 0.0
     while done < updates:
         now, i = heapq.heappop(events)
-        if centre.left[i]:
-            heapq.heappush(events, (centre.visit(i, now), i))
+        if center.left[i]:
+            heapq.heappush(events, (center.visit(i, now), i))
             continue
         done += 1
         if done == warm:
-            begun, centre.staleness = now, []
-        centre.left[i] = list(range(chunks))
+            begun, center.staleness = now, []
+        center.left[i] = list(range(chunks))
         heapq.heappush(events, (now + next(times), i))
-    return (updates - warm) / ((now - begun) * replicas) * float(drawn.mean()), float(np.mean(centre.staleness))
+    return (updates - warm) / ((now - begun) * replicas) * float(drawn.mean()), float(np.mean(center.staleness))
 
 
 # ------------------------------------------------------------------------------------------- a model of many GPUs
@@ -143,7 +143,7 @@ def asynchronous(
 class Machine:
     """What is assumed of a machine with several GPUs."""
 
-    bandwidth: float = 10e9  # bytes/s of one GPU's ring neighbour, as NCCL reaches it with a few MB
+    bandwidth: float = 10e9  # bytes/s of one GPU's ring neighbor, as NCCL reaches it with a few MB
     latency: float = 10e-6  # of one of the ring's 2(R − 1) turns
     host: float = 10e9  # bytes/s between a GPU and the host's memory (PCIe 3.0 × 16)
 
@@ -151,7 +151,7 @@ class Machine:
 @dataclass(frozen=True)
 class Algorithm:
     """What one GPU does. `updates`: of a rollout of `rows` agent steps, each with an all-reduce, or a visit to the
-    centre. `hours`: of one GPU for `steps` agent steps.
+    center. `hours`: of one GPU for `steps` agent steps.
     """
 
     name: str
@@ -340,18 +340,18 @@ def draw(rows: list[Row], kept: list[Row], out: Path) -> None:
     FigureCanvasAgg(figure)
     left, right = figure.subplots(1, 2)
     names = {k: f"{k}, simulated" for k in ("in step", "asynchronous")} | {"measured": "in step, measured"}
-    for (key, label), colour in zip(names.items(), COLOURS, strict=False):
+    for (key, label), color in zip(names.items(), COLORS, strict=False):
         there = [r for r in rows if r.get(key) is not None]
         style = "o" if key == "measured" else "o-"
-        left.plot([r["replicas"] for r in there], [r[key] for r in there], style, color=colour, label=label)
+        left.plot([r["replicas"] for r in there], [r[key] for r in there], style, color=color, label=label)
     left.set_ylabel("efficiency", color=INK)
     left.set_ylim(0.0, 1.05)
     left.set_title("replicas on this machine's cores", loc="left", color=INK, fontsize=10)
-    for (what, published), colour in zip(PUBLISHED, COLOURS, strict=False):
+    for (what, published), color in zip(PUBLISHED, COLORS, strict=False):
         mine = [r for r in kept if r["algorithm"] == what.name]
         model = {1: what.hours} | {r["GPUs"]: r["model, h"] for r in mine}
-        right.plot(list(model), [n * h for n, h in model.items()], "-", color=colour)
-        right.plot(list(published), [n * h for n, h in published.items()], "o", color=colour, label=what.name)
+        right.plot(list(model), [n * h for n, h in model.items()], "-", color=color)
+        right.plot(list(published), [n * h for n, h in published.items()], "o", color=color, label=what.name)
     right.set_ylim(bottom=0.0)
     right.set_ylabel("GPUs · hours to 50M agent steps", color=INK)
     right.set_title("Accel RL on GPUs: published (points), model (lines)", loc="left", color=INK, fontsize=10)
@@ -438,9 +438,7 @@ def main() -> None:
     parser.add_argument("--turns", type=int, default=150, help="updates of each exchange")
     parser.add_argument("--seconds", type=float, default=40.0, help="of rollouts")
     parser.add_argument("--window", type=float, default=15.0, help="seconds of each rate; 0: none")
-    parser.add_argument(
-        "--bandwidth", type=float, default=Machine.bandwidth, help="bytes/s of a GPU's neighbour (1e10)"
-    )
+    parser.add_argument("--bandwidth", type=float, default=Machine.bandwidth, help="bytes/s of a GPU's neighbor (1e10)")
     parser.add_argument("--latency", type=float, default=Machine.latency, help="seconds of a ring's turn")
     parser.add_argument("--host", type=float, default=Machine.host, help="bytes/s between GPU and host")
     parser.add_argument("--draw", action="store_true", help="measure nothing")

@@ -31,7 +31,7 @@ from compare import inventory, neutral
 from contests import PEERS, Contender, missing, words
 from measure import ProcessWatch, end
 
-from polyplay.cli.plot import COLOURS, FAINT, INK
+from polyplay.cli.plot import COLORS, FAINT, INK
 from polyplay.core.files import write_json
 from polyplay.systems import ordinary
 
@@ -86,7 +86,7 @@ RACERS = (
         "sample-factory, atari",
         "sample-factory",
         f"{SF} {ATARI}",
-        "its presets for Atari (synchronous, 8 environments, inputs and returns normalised); EnvPool steps them",
+        "its presets for Atari (synchronous, 8 environments, inputs and returns normalized); EnvPool steps them",
     ),
     Racer(
         "rlpyt A2C",
@@ -224,7 +224,7 @@ def cells(r: Row) -> Row:
 
 
 def picture(rows: list[Row], out: Path) -> None:
-    """Mean return against time and against frames: ours in thick lines, a colour per racer."""
+    """Mean return against time and against frames: ours in thick lines, a color per racer."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
@@ -234,7 +234,7 @@ def picture(rows: list[Row], out: Path) -> None:
     names = list(dict.fromkeys(r["who"] for r in rows))
     for r in rows:
         index = names.index(r["who"])
-        style: Any = {"color": COLOURS[index % len(COLOURS)], "linestyle": ("-", "--", ":")[index // len(COLOURS) % 3]}
+        style: Any = {"color": COLORS[index % len(COLORS)], "linestyle": ("-", "--", ":")[index // len(COLORS) % 3]}
         style |= {"linewidth": 2.2 if r["who"] in OURS else 1.2}
         again = any(q is not r and q["who"] == r["who"] for q in rows[: rows.index(r)])
         mean = [p["mean"] for p in r["curve"]]

@@ -265,7 +265,7 @@ class Simulated:
         self.waits = False
         behind = max(0.0, now - self.due - SLACK)
         self.counts[LATE] += behind > 0
-        self.held = history.at(self.made - pace.delay)  # these weights have travelled, too
+        self.held = history.at(self.made - pace.delay)  # these weights have traveled, too
         self.made += period + behind
         self.due = max(self.due, self.made + max(0.0, pace.delay + pace.jitter * (2 * self.draws.random() - 1)))
         self.wake = self.due

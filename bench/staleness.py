@@ -25,7 +25,7 @@ import numpy as np
 from common import RESULTS, Row, about, at_once, command_line, lines_about, publish, table
 
 from polyplay import systems
-from polyplay.cli.plot import COLOURS, FAINT, INK
+from polyplay.cli.plot import COLORS, FAINT, INK
 from polyplay.core.files import write_json
 from polyplay.learning import Loss, LossOutput
 from polyplay.weights.update import Apply, Sums
@@ -220,13 +220,13 @@ def draw(rows: list[Row], out: Path) -> None:
     FigureCanvasAgg(figure)
     panels = figure.subplots(1, 2, sharey=True)
     for panel, (title, begin, end) in zip(panels, PANELS, strict=True):
-        for case, colour in zip([next(iter(CASES)), *list(CASES)[max(begin, 1) : end]], COLOURS, strict=False):
+        for case, color in zip([next(iter(CASES)), *list(CASES)[max(begin, 1) : end]], COLORS, strict=False):
             curves = np.array([r["curve"] for r in rows if r["case"] == case])
             if len(curves):
                 at = (np.arange(BINS) + 0.5) * rows[0]["updates"] / BINS
-                panel.fill_between(at, curves.min(0), curves.max(0), color=colour, alpha=0.12, linewidth=0)
+                panel.fill_between(at, curves.min(0), curves.max(0), color=color, alpha=0.12, linewidth=0)
                 dashes = "--" if "dropped" in case else "-"
-                panel.plot(at, curves.mean(0), dashes, color=colour, linewidth=1.8, label=case)
+                panel.plot(at, curves.mean(0), dashes, color=color, linewidth=1.8, label=case)
         panel.set_title(title, loc="left", color=INK)
         panel.set_xlabel("gradients that came to the server", color=INK)
         panel.grid(color=FAINT)

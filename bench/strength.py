@@ -6,7 +6,7 @@
 
 A network alone, and in a search of 100 and 800 simulations: how often does its move keep the value of the decisive
 positions, where the game has some? With 400 simulations: 100 games against tree search by 1,000 random
-roll-outs, from 50 openings of 2 random plies, each with both colours. --perfect: in connect four so many games against
+roll-outs, from 50 openings of 2 random plies, each with both colors. --perfect: in connect four so many games against
 perfect play too, from positions after 8 random plies that perfect play does not lose. A game is held if the run gets
 what its first position is worth.
 """
@@ -246,7 +246,7 @@ class Judge:
 
 
 def unlost(board: Game, games: int, plies: int, seed: int) -> tuple[MatchStarts, np.ndarray]:
-    """Positions that perfect play does not lose for the player, drawn ones with both colours; their values int8 [n]."""
+    """Positions that perfect play does not lose for the player, drawn ones with both colors; their values int8 [n]."""
     found = list[tuple[np.ndarray, bool, int]]()
     for record in openings(board, plies, seed):
         value = int(np.sign(max(solver().scores(record).values())))
@@ -464,7 +464,7 @@ def version() -> str:
     return version("bitbully")
 
 
-# Elo of a run's checkpoints and of opponents by name, from a tournament: every two meet, with both colours
+# Elo of a run's checkpoints and of opponents by name, from a tournament: every two meet, with both colors
 
 
 def spread(paths: list[Path], n: int) -> list[Path]:
@@ -484,7 +484,7 @@ def elo_row_of(player: Row, games: int) -> Row:
 
 
 def run_elo() -> None:
-    """Elo of a run's checkpoints and of opponents by name, from a tournament: every two meet, with both colours.
+    """Elo of a run's checkpoints and of opponents by name, from a tournament: every two meet, with both colors.
 
         python bench/strength.py elo runs/go9 --checkpoints 6 --games 20 --simulations 100 --anchor mcts:1000 \
             --others random "gtp:gnugo --mode gtp --chinese-rules --capture-all-dead --positional-superko --level 1"
@@ -507,7 +507,7 @@ def run_elo() -> None:
     best = sorted(found["players"], key=lambda player: -player["elo"])
     rows, what = [elo_row_of(player, asked.games * (len(best) - 1)) for player in best], about()
     text = [f"# {asked.run.name}: Elo of its checkpoints", "", *lines_about(what), ""]
-    text += [f"Every two players met in {asked.games} games, with both colours, after {found['opening_plies']} random"]
+    text += [f"Every two players met in {asked.games} games, with both colors, after {found['opening_plies']} random"]
     text += [f"plies; {asked.simulations} simulations a move of the run's. Elo is relative to {asked.anchor}.", ""]
     publish(asked.out or RESULTS / f"{asked.run.name}_elo", {**what, **found}, [*text, *table(rows)])
 
@@ -527,7 +527,7 @@ def run_against_search() -> None:
 
     Trains into RUN if it is not there, by the command that the page prints. The curve: the mean return of all games
     that ended in each twentieth of the run (1 for a win, -1 for a loss, 0 is even). Then 1,000 games as in training,
-    and 400 from 200 openings of 2 random plies, each with both colours, which training did not have.
+    and 400 from 200 openings of 2 random plies, each with both colors, which training did not have.
     """
     parser = command_line(run_against_search.__doc__)
     parser.add_argument("run", type=Path)
@@ -557,7 +557,7 @@ def run_against_search() -> None:
     publish(RESULTS / "against_search", {**what, "rows": rows, "after": after}, text)
 
 
-# How an agent does against GNU Go at some of its levels, with both colours: its points of N games
+# How an agent does against GNU Go at some of its levels, with both colors: its points of N games
 
 
 FLAGS = "--mode gtp --chinese-rules --capture-all-dead --positional-superko"
@@ -592,11 +592,11 @@ def against(agent: BoardPlayer, name: str, games: int, seed: int) -> tuple[Row, 
 
 
 def run_gnugo() -> None:
-    """How an agent does against GNU Go at some of its levels, with both colours: its points of N games.
+    """How an agent does against GNU Go at some of its levels, with both colors: its points of N games.
 
         python bench/strength.py gnugo runs/go9 --games 100 --levels 0 1 10 --simulations 400
 
-    Every opening of two random moves is played with both colours. Our rules decide on moves and score: GNU Go is told
+    Every opening of two random moves is played with both colors. Our rules decide on moves and score: GNU Go is told
     to capture all dead stones before it passes (FLAGS). Its final_score is asked for after every game of two passes.
     """
     parser = command_line(run_gnugo.__doc__)

@@ -27,7 +27,7 @@ from common import RESULTS, ROOT, Row, about, command_line, commands, lines_abou
 
 from polyplay import systems
 from polyplay.core.files import read_lines
-from polyplay.envs.atari import atari57, baseline_scores, normalise, rom
+from polyplay.envs.atari import atari57, baseline_scores, normalize, rom
 from polyplay.envs.pool import task_words
 
 SIX = task_words(systems.load("impala").presets["six"]().env)
@@ -159,7 +159,7 @@ def learn_page(what: Row, rows: list[Row], frames: int) -> list[str]:
     joint = {row["who"]: row["scores"] for row in rows if row["who"] not in row["scores"]}
     ends, shown = baseline_scores("noop57"), []
     normal = {
-        who: normalise({rom(game): score[0] for game, score in found.items()}, ends)
+        who: normalize({rom(game): score[0] for game, score in found.items()}, ends)
         for who, found in {**joint, "own": own}.items()
     }
     for game, _ in SIX:

@@ -30,7 +30,7 @@ from strength import decisive_positions, moves_kept
 
 import polyplay
 from polyplay.acting.play import match
-from polyplay.cli.plot import COLOURS, FAINT, INK
+from polyplay.cli.plot import COLORS, FAINT, INK
 from polyplay.core import checkpoint, tree
 from polyplay.core.files import read_lines
 from polyplay.envs import Discrete, Envs
@@ -69,7 +69,7 @@ LIST: list[tuple[str, str, str, float]] = [
 ]
 
 
-SEEN = ("--images", "--stack", "--grey", "--size", "--frame-skip", "--env-kwargs")  # what the observations depend on
+SEEN = ("--images", "--stack", "--gray", "--size", "--frame-skip", "--env-kwargs")  # what the observations depend on
 
 
 def run_polyplay(*words: str, seconds: float) -> tuple[int, str, str]:
@@ -124,7 +124,7 @@ def draw_curves(rows: list[Row], out: Path) -> None:
         panel.set_visible(False)
     for panel, row in zip(panels.flat, rows, strict=False):
         panel.axhline(row["asked"], color=FAINT, linewidth=2.0)
-        panel.plot([s / 1e3 for s, _ in row["curve"]], [x for _, x in row["curve"]], color=COLOURS[0], linewidth=1.6)
+        panel.plot([s / 1e3 for s, _ in row["curve"]], [x for _, x in row["curve"]], color=COLORS[0], linewidth=1.6)
         panel.set_title(row["environment"].removesuffix(":env").rpartition(":")[2], loc="left", color=INK, fontsize=9)
         panel.tick_params(colors=INK, length=0, labelsize=8)
         for side in ("top", "right", "left"):
@@ -325,7 +325,7 @@ def draw(curves: dict[str, list[Row]], out: Path) -> None:
     FigureCanvasAgg(figure)
     panels = figure.subplots(1, 3)
     for axes, column in zip(panels, ("value kept", *AGAINST.values()), strict=True):
-        for (name, rows), color in zip(curves.items(), COLOURS, strict=False):
+        for (name, rows), color in zip(curves.items(), COLORS, strict=False):
             axes.plot([r["moves"] / 1e6 for r in rows], [r[column] for r in rows], color=color, label=name)
         axes.set_title(column, color=INK, fontsize=10)
         axes.set_xlabel("million moves", color=INK)
@@ -342,7 +342,7 @@ def run_pettingzoo_game() -> None:
     Trains PPO, one policy in both seats, into RUN if it is not there, by the command that the page prints. DIR: what
     `peers/sb3_connect_four.py --moves 5000000` left. The curve, for each checkpoint and its likeliest moves: how often
     they keep the value of the decisive positions; and points, 1 for a win and ½ for a draw, in 400 games
-    from 200 openings of 2 random plies, each with both colours, against random moves and against tree search by 50
+    from 200 openings of 2 random plies, each with both colors, against random moves and against tree search by 50
     random roll-outs. A move is one player's; in PettingZoo's parallel form the other player has a row too, so that a
     move is two agent steps. Polyplay's policy learns from all moves, the peer's from those of one side.
     """
@@ -479,7 +479,7 @@ CLAIMS: tuple[tuple[str, Callable[[], bool]], ...] = (
     ("without it games are played to their end", whole_games),
     ("time limits truncate at the right row", cut),
     ("lanes can be parked, and a pool given up in mid-step", parked),
-    ("a2c learns CartPole with it, normalised, in a process, and evaluates", lambda: learns("process")),
+    ("a2c learns CartPole with it, normalized, in a process, and evaluates", lambda: learns("process")),
     ("a2c trains on its Pong", lambda: pong("a2c")),
     ("impala trains on its Pong", lambda: pong("impala")),
 )  # fmt: skip

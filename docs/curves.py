@@ -1,4 +1,4 @@
-"""Makes the learning curves of the systems' pages, docs/pictures/curve_NAME.png, by `polyplay plot` from committed runs.
+"""Makes docs/pictures/curve_NAME.png, the learning curves of the systems' pages, by `polyplay plot` from committed runs.
 
     python docs/curves.py [NAME …]
 

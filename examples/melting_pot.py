@@ -39,8 +39,8 @@ class CaptureTheFlag:
         self.players = {f"{('red', 'blue')[self.teams[player]]}_{player // 2}": player for player in order}
         self.possible_agents, self.agents = list(self.players), list[str]()
         self.polyplay_teams = {agent: self.teams[player] for agent, player in self.players.items()}
-        high, wide, colours = config.timestep_spec.observation["RGB"].shape
-        view, ready = spaces.Box(0, 255, (colours, high, wide), np.uint8), spaces.Box(-1, 1, (1,), np.float32)
+        high, wide, colors = config.timestep_spec.observation["RGB"].shape
+        view, ready = spaces.Box(0, 255, (colors, high, wide), np.uint8), spaces.Box(-1, 1, (1,), np.float32)
         self._seen = spaces.Dict({"rgb": view, "ready": ready})
         self._acted = spaces.Discrete(config.action_spec.num_values)
         self._game: Any = None

@@ -40,7 +40,7 @@ class RunOptions(TypedDict, total=False):
     wrapper: tuple[str, ...]  # wrappers of a Gymnasium environment, each as module:callable; the first is innermost
     images: str  # parts of observations that are images: LEAF,LEAF or none (auto: bytes of at least 24 pixels a side); an observation of one part is called obs
     stack: int | None  # stack this many frames of every image, the newest last (none: the environment's own)
-    grey: bool  # show images in gray
+    gray: bool  # show images in gray
     size: str | None  # resize images by area, to this side or HEIGHTxWIDTH in pixels (none: as they are)
     frame_skip: int | None  # an action lasts this many frames, whose rewards are added (none: the environment's own)
     task_input: Literal['none', 'onehot', 'embedding']  # the task as an input of the network, if --env lists several: one-hot, or a learned embedding
@@ -65,7 +65,7 @@ class RunOptions(TypedDict, total=False):
 
 class A2C(RunOptions, total=False):
     env: str | Callable[..., Any] | Env[Any, Any]  # environment: ALE/NAME, a Gymnasium id, module:callable, or toy:NAME; several with commas (NAME:2 has two turns)
-    inputs: Literal['raw', 'centre', 'normalize']  # centre: subtract mean image; normalize: scale numbers
+    inputs: Literal['raw', 'center', 'normalize']  # center: subtract mean image; normalize: scale numbers
     core: Literal['none', 'lstm', 'gru', 'temporal']  # recurrent core; temporal: FTW's of two clocks
     actions: Literal['scale', 'clip']  # real actions: −1 … 1 is scaled to their bounds, or clip to them
     value: Literal['plain', 'popart', 'heads']  # outputs of the value head; heads: one per task of --env, popart: the same, normalized by running statistics
@@ -95,7 +95,7 @@ class A2C(RunOptions, total=False):
 
 class A3C(RunOptions, total=False):
     env: str | Callable[..., Any] | Env[Any, Any]  # environment: ALE/NAME, a Gymnasium id, module:callable, or toy:NAME; several with commas (NAME:2 has two turns)
-    inputs: Literal['raw', 'centre', 'normalize']  # centre: subtract mean image; normalize: scale numbers
+    inputs: Literal['raw', 'center', 'normalize']  # center: subtract mean image; normalize: scale numbers
     core: Literal['none', 'lstm', 'gru', 'temporal']  # recurrent core; temporal: FTW's of two clocks
     actions: Literal['scale', 'clip']  # real actions: −1 … 1 is scaled to their bounds, or clip to them
     atari: str  # preprocessing of Atari games: a preset of docs/guides/atari.md
@@ -125,7 +125,7 @@ class A3C(RunOptions, total=False):
 
 class Accel(RunOptions, total=False):
     env: str | Callable[..., Any] | Env[Any, Any]  # environment: ALE/NAME, a Gymnasium id, module:callable, or toy:NAME; several with commas (NAME:2 has two turns)
-    inputs: Literal['raw', 'centre', 'normalize']  # centre: subtract mean image; normalize: scale numbers
+    inputs: Literal['raw', 'center', 'normalize']  # center: subtract mean image; normalize: scale numbers
     core: Literal['none', 'lstm', 'gru', 'temporal']  # recurrent core; temporal: FTW's of two clocks
     actions: Literal['scale', 'clip']  # real actions: −1 … 1 is scaled to their bounds, or clip to them
     atari: str  # preprocessing of Atari games: a preset of docs/guides/atari.md
@@ -154,7 +154,7 @@ class Accel(RunOptions, total=False):
 
 class AccelDqn(RunOptions, total=False):
     env: str | Callable[..., Any] | Env[Any, Any]  # environment: ALE/NAME, a Gymnasium id, module:callable, or toy:NAME; several with commas (NAME:2 has two turns)
-    inputs: Literal['raw', 'centre', 'normalize']  # centre: subtract mean image; normalize: scale numbers
+    inputs: Literal['raw', 'center', 'normalize']  # center: subtract mean image; normalize: scale numbers
     atari: str  # preprocessing of Atari games: a preset of docs/guides/atari.md
     algo: Literal['dqn', 'catdqn', 'rainbow']  # rainbow: ε-Rainbow, without noisy layers
     sync: Literal['allreduce', 'chunked']  # replicas learn in step, or (chunked) asynchronously
@@ -221,7 +221,7 @@ class AlphagoZero(RunOptions, total=False):
 
 class Apex(RunOptions, total=False):
     env: str | Callable[..., Any] | Env[Any, Any]  # environment: ALE/NAME, a Gymnasium id, module:callable, or toy:NAME; several with commas (NAME:2 has two turns)
-    inputs: Literal['raw', 'centre', 'normalize']  # centre: subtract mean image; normalize: scale numbers
+    inputs: Literal['raw', 'center', 'normalize']  # center: subtract mean image; normalize: scale numbers
     atari: str  # preprocessing of Atari games: a preset of docs/guides/atari.md
     actors: int  # acting workers, each with its own copy of the weights
     lanes: int  # parallel environments (num-envs) of each actor
@@ -301,7 +301,7 @@ class ApexSac(RunOptions, total=False):
 
 class Appo(RunOptions, total=False):
     env: str | Callable[..., Any] | Env[Any, Any]  # environment: ALE/NAME, a Gymnasium id, module:callable, or toy:NAME; several with commas (NAME:2 has two turns)
-    inputs: Literal['raw', 'centre', 'normalize']  # centre: subtract mean image; normalize: scale numbers
+    inputs: Literal['raw', 'center', 'normalize']  # center: subtract mean image; normalize: scale numbers
     core: Literal['none', 'lstm', 'gru', 'temporal']  # recurrent core; temporal: FTW's of two clocks
     actions: Literal['scale', 'clip']  # real actions: −1 … 1 is scaled to their bounds, or clip to them
     value: Literal['plain', 'popart', 'heads']  # outputs of the value head; heads: one per task of --env, popart: the same, normalized by running statistics
@@ -332,7 +332,7 @@ class Appo(RunOptions, total=False):
 
 class Dqn(RunOptions, total=False):
     env: str | Callable[..., Any] | Env[Any, Any]  # environment: ALE/NAME, a Gymnasium id, module:callable, or toy:NAME; several with commas (NAME:2 has two turns)
-    inputs: Literal['raw', 'centre', 'normalize']  # centre: subtract mean image; normalize: scale numbers
+    inputs: Literal['raw', 'center', 'normalize']  # center: subtract mean image; normalize: scale numbers
     atari: str  # preprocessing of Atari games: a preset of docs/guides/atari.md
     lanes: int  # parallel environments (num-envs), over all replicas
     replicas: int  # copies of the loop, each with a share of the lanes, replay and batch, and one core
@@ -421,7 +421,7 @@ class Ftw(RunOptions, total=False):
 
 class Ga3C(RunOptions, total=False):
     env: str | Callable[..., Any] | Env[Any, Any]  # environment: ALE/NAME, a Gymnasium id, module:callable, or toy:NAME; several with commas (NAME:2 has two turns)
-    inputs: Literal['raw', 'signed', 'centre', 'normalize']  # of images, raw: x/255, signed: x/128 − 1, centre: minus the mean image; of numbers, normalize: scaled
+    inputs: Literal['raw', 'signed', 'center', 'normalize']  # of images, raw: x/255, signed: x/128 − 1, center: minus the mean image; of numbers, normalize: scaled
     core: Literal['none', 'lstm', 'gru', 'temporal']  # recurrent core; temporal: FTW's of two clocks
     actions: Literal['scale', 'clip']  # real actions: −1 … 1 is scaled to their bounds, or clip to them
     atari: str  # preprocessing of Atari games: a preset of docs/guides/atari.md
@@ -450,7 +450,7 @@ class Ga3C(RunOptions, total=False):
 
 class Gorila(RunOptions, total=False):
     env: str | Callable[..., Any] | Env[Any, Any]  # environment: ALE/NAME, a Gymnasium id, module:callable, or toy:NAME; several with commas (NAME:2 has two turns)
-    inputs: Literal['raw', 'centre', 'normalize']  # centre: subtract mean image; normalize: scale numbers
+    inputs: Literal['raw', 'center', 'normalize']  # center: subtract mean image; normalize: scale numbers
     atari: str  # preprocessing of Atari games: a preset of docs/guides/atari.md
     actors: int  # free mode: workers that only act; 0: bundled mode, each learner has an actor and a replay
     replay_workers: int  # free mode: replay workers; 1 is a global replay, one per actor are local replays
@@ -478,7 +478,7 @@ class Gorila(RunOptions, total=False):
 
 class Impala(RunOptions, total=False):
     env: str | Callable[..., Any] | Env[Any, Any]  # environment: ALE/NAME, a Gymnasium id, module:callable, or toy:NAME; several with commas (NAME:2 has two turns)
-    inputs: Literal['raw', 'centre', 'normalize']  # centre: subtract mean image; normalize: scale numbers
+    inputs: Literal['raw', 'center', 'normalize']  # center: subtract mean image; normalize: scale numbers
     core: Literal['none', 'lstm', 'gru', 'temporal']  # recurrent core; temporal: FTW's of two clocks
     actions: Literal['scale', 'clip']  # real actions: −1 … 1 is scaled to their bounds, or clip to them
     value: Literal['plain', 'popart', 'heads']  # outputs of the value head; heads: one per task of --env, popart: the same, normalized by running statistics
@@ -509,7 +509,7 @@ class Impala(RunOptions, total=False):
 
 class League(RunOptions, total=False):
     env: str | Callable[..., Any] | Env[Any, Any]  # an environment with several players: toy:rps, a PettingZoo one, or module:callable
-    inputs: Literal['raw', 'centre', 'normalize']  # centre: subtract mean image; normalize: scale numbers
+    inputs: Literal['raw', 'center', 'normalize']  # center: subtract mean image; normalize: scale numbers
     core: Literal['none', 'lstm', 'gru', 'temporal']  # recurrent core; temporal: FTW's of two clocks
     actions: Literal['scale', 'clip']  # real actions: −1 … 1 is scaled to their bounds, or clip to them
     agents: int  # agents that learn, each by its own games
@@ -549,7 +549,7 @@ class Pbt(RunOptions, total=False):
 
 class Ppo(RunOptions, total=False):
     env: str | Callable[..., Any] | Env[Any, Any]  # environment: ALE/NAME, a Gymnasium id, module:callable, or toy:NAME; several with commas (NAME:2 has two turns)
-    inputs: Literal['raw', 'centre', 'normalize']  # centre: subtract mean image; normalize: scale numbers
+    inputs: Literal['raw', 'center', 'normalize']  # center: subtract mean image; normalize: scale numbers
     core: Literal['none', 'lstm', 'gru', 'temporal']  # recurrent core; temporal: FTW's of two clocks
     actions: Literal['scale', 'clip']  # real actions: −1 … 1 is scaled to their bounds, or clip to them
     value: Literal['plain', 'popart', 'heads']  # outputs of the value head; heads: one per task of --env, popart: the same, normalized by running statistics
@@ -581,7 +581,7 @@ class Ppo(RunOptions, total=False):
 
 class R2D2(RunOptions, total=False):
     env: str | Callable[..., Any] | Env[Any, Any]  # environment: ALE/NAME, a Gymnasium id, module:callable, or toy:NAME; several with commas (NAME:2 has two turns)
-    inputs: Literal['raw', 'centre', 'normalize']  # centre: subtract mean image; normalize: scale numbers
+    inputs: Literal['raw', 'center', 'normalize']  # center: subtract mean image; normalize: scale numbers
     atari: str  # preprocessing of Atari games: a preset of docs/guides/atari.md
     actors: int  # acting workers, each with its own copy of the weights
     lanes: int  # parallel environments (num-envs) of each actor
@@ -610,7 +610,7 @@ class R2D2(RunOptions, total=False):
 
 class Rainbow(RunOptions, total=False):
     env: str | Callable[..., Any] | Env[Any, Any]  # environment: ALE/NAME, a Gymnasium id, module:callable, or toy:NAME; several with commas (NAME:2 has two turns)
-    inputs: Literal['raw', 'centre', 'normalize']  # centre: subtract mean image; normalize: scale numbers
+    inputs: Literal['raw', 'center', 'normalize']  # center: subtract mean image; normalize: scale numbers
     atari: str  # preprocessing of Atari games: a preset of docs/guides/atari.md
     lanes: int  # parallel environments (num-envs), over all replicas
     replicas: int  # copies of the loop, each with a share of the lanes, replay and batch, and one core

@@ -125,7 +125,7 @@ def _asked(draw: Draw) -> Arrays:
 
 @dataclass(frozen=True)
 class Pendulum(Toy):
-    """gymnasium/envs/classic_control/pendulum.py, vectorised; the torque is clipped to [-2, 2]."""
+    """gymnasium/envs/classic_control/pendulum.py, vectorized; the torque is clipped to [-2, 2]."""
 
     steps: int = 200  # then truncated
 
@@ -150,7 +150,7 @@ class Pendulum(Toy):
 
 @dataclass(frozen=True)
 class CartPole(Toy):
-    """gymnasium/envs/classic_control/cartpole.py (Euler), vectorised; actions: push left, push right."""
+    """gymnasium/envs/classic_control/cartpole.py (Euler), vectorized; actions: push left, push right."""
 
     steps: int = 500  # then truncated
 

@@ -145,7 +145,7 @@ def rmsprop(
     *,
     eps_inside: bool,
     g0: float,
-    centred: bool = False,
+    centered: bool = False,
     sums: bool = False,
 ) -> list[float]:
     """One number through RMSProp or AdaGrad, step by step: its value after each gradient."""
@@ -153,7 +153,7 @@ def rmsprop(
     for grad, rate in zip(grads, lr, strict=True):
         g = g + grad * grad if sums else alpha * g + (1.0 - alpha) * grad * grad
         mean = alpha * mean + (1.0 - alpha) * grad
-        spread = max(g - mean * mean, 0.0) if centred else g
+        spread = max(g - mean * mean, 0.0) if centered else g
         update = grad / math.sqrt(spread + eps) if eps_inside else grad / (math.sqrt(spread) + eps)
         theta -= rate * update
         path.append(theta)

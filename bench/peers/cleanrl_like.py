@@ -30,7 +30,7 @@ class Rollouts:
 
 
 def advantages(kept: Rollouts, value: Tensor, done: Tensor, gamma: float, lam: float) -> Tensor:
-    """Generalised advantage estimation."""
+    """Generalized advantage estimation."""
     answer, last = torch.zeros_like(kept.rewards), torch.zeros_like(value)
     for t in reversed(range(len(answer))):
         delta = kept.rewards[t] + gamma * value * (1.0 - done) - kept.values[t]

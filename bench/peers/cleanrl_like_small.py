@@ -79,7 +79,7 @@ def faster(work: Callable[..., Any], asked: argparse.Namespace) -> Callable[...,
 def advantages(
     rows: dict[str, np.ndarray], value: np.ndarray, done: np.ndarray, gamma: float, lam: float
 ) -> np.ndarray:
-    """Generalised advantage estimation; rows["done"]: before a step."""
+    """Generalized advantage estimation; rows["done"]: before a step."""
     answer, last = np.zeros_like(rows["reward"]), np.zeros_like(value)
     for t in reversed(range(len(answer))):
         delta = rows["reward"][t] + gamma * value * (1.0 - done) - rows["value"][t]

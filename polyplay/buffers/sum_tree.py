@@ -69,7 +69,7 @@ class SumTree:
     def put(self, at: np.ndarray, values: np.ndarray) -> None:
         """leaves[at] = values, the last one where an index comes twice. at int64 [n], values float64 [n], ≥ 0, finite.
 
-        Neighbours share their ancestors' sums: n leaves in a row cost little more than n/8 sums.
+        Neighbors share their ancestors' sums: n leaves in a row cost little more than n/8 sums.
         """
         if len(at) > len(self._work):
             self._work = np.zeros(2 * len(at), np.uint64)

@@ -88,7 +88,7 @@ def command_starts(words: list[str]) -> None:
     if options.out is None:
         raise UserError(f"starts takes the file to write: polyplay starts {directory} --out FILE")
     files.write_bytes(Path(options.out), verify.record_starts(directory, options))
-    print(f"{options.number} start states of the run's own play, labelled substitute: {options.out}")
+    print(f"{options.number} start states of the run's own play, labeled substitute: {options.out}")
 
 
 # `polyplay scores`.

@@ -24,7 +24,7 @@ from polyplay.games.boards import Go
 from polyplay.search.search import Finished, Search, SearchPolicy
 
 BLACK, WHITE = 1, 2
-COLOURS = {"b": BLACK, "black": BLACK, "w": WHITE, "white": WHITE}
+COLORS = {"b": BLACK, "black": BLACK, "w": WHITE, "white": WHITE}
 PLACES = ((0, 0), (2, 2), (0, 2), (2, 0), (0, 1), (2, 1), (1, 0), (1, 2))  # of a handicap: column, row; 0 the low one
 
 
@@ -33,7 +33,7 @@ class GtpError(Exception):
 
 
 class GtpBoard:
-    """A game of Go as GTP has it: stones of any colour in any order, taken back at will, any komi.
+    """A game of Go as GTP has it: stones of any color in any order, taken back at will, any komi.
 
     Positions so far, the present one last. A second pass does not end it: the position is as after the first. Nor
     does its length: a record that has used three quarters of its plies forgets the oldest ones, and then superko too.
@@ -41,7 +41,7 @@ class GtpBoard:
 
     def __init__(self, board: Go):
         self.board, self.name = board, board.move_name
-        self.records, self.moves = [board.new()], list[tuple[int, int]]()  # moves: (colour, action)
+        self.records, self.moves = [board.new()], list[tuple[int, int]]()  # moves: (color, action)
 
     @property
     def record(self) -> np.ndarray:
@@ -49,12 +49,12 @@ class GtpBoard:
 
     @property
     def to_move(self) -> int:
-        """The colour that did not move last."""
+        """The color that did not move last."""
         return 3 - self.moves[-1][0] if self.moves else records.mover(self.record) + 1
 
-    def passed(self, colour: int) -> bool:
-        """Whether the last move was a pass of that colour."""
-        return self.moves[-1:] == [(colour, self.board.cells)]
+    def passed(self, color: int) -> bool:
+        """Whether the last move was a pass of that color."""
+        return self.moves[-1:] == [(color, self.board.cells)]
 
     @property
     def komi(self) -> float:
@@ -66,12 +66,12 @@ class GtpBoard:
             raise GtpError("komi must be whole or half")
         self.board = replace(self.board, halves=int(komi * 2))
 
-    def position(self, colour: int) -> np.ndarray:
-        """The record with that colour to move. It forgets the oldest EIGHT plies where it is nearly full: as many as
+    def position(self, color: int) -> np.ndarray:
+        """The record with that color to move. It forgets the oldest EIGHT plies where it is nearly full: as many as
         that, because the last positions lie in a record by ply % EIGHT.
         """
         record = self.record.copy()
-        if records.mover(record) != colour - 1:
+        if records.mover(record) != color - 1:
             record[records.OWN] = 0  # so that a pass does not end it
             self.board.play(record, self.board.cells)
             record[records.OWN] = 0
@@ -81,16 +81,16 @@ class GtpBoard:
             record[2], record[1] = divmod(records.ply(record) - go.EIGHT, records.PLIES)
         return record
 
-    def play(self, colour: int, action: int) -> None:
+    def play(self, color: int, action: int) -> None:
         """Raises GtpError: an illegal move."""
-        record = self.position(colour)
+        record = self.position(color)
         if action not in self.board.legal(record):
             raise GtpError("illegal move")
         if action == self.board.cells:
             record[records.OWN] = 0
         self.board.play(record, action)
         self.records.append(record)
-        self.moves.append((colour, action))
+        self.moves.append((color, action))
 
     def undo(self) -> None:
         """Raises GtpError: there is no move."""
@@ -99,13 +99,13 @@ class GtpBoard:
         self.records.pop()
         self.moves.pop()
 
-    def lead(self, colour: int = BLACK) -> float:
-        """The points by which that colour leads, komi included, on the board as it stands."""
+    def lead(self, color: int = BLACK) -> float:
+        """The points by which that color leads, komi included, on the board as it stands."""
         lead = self.board.area(self.record) - self.komi
-        return lead if colour == BLACK else -lead
+        return lead if color == BLACK else -lead
 
     def owners(self) -> np.ndarray:
-        """int8 [n²]: the colour whose area each cell is; 0: it is empty and reaches stones of both, or none."""
+        """int8 [n²]: the color whose area each cell is; 0: it is empty and reaches stones of both, or none."""
         return self.board.owners(self.record)
 
     def stones(self, position: int = -1) -> np.ndarray:
@@ -113,9 +113,9 @@ class GtpBoard:
         return self.board.stones(self.records[position])
 
     def set_up(self, stones: list[tuple[int, int]], to_move: int) -> None:
-        """Put (colour, cell) on an empty board. They are no moves: `undo` takes none of them back. Raises GtpError."""
-        for colour, cell in stones:
-            self.play(colour, cell)
+        """Put (color, cell) on an empty board. They are no moves: `undo` takes none of them back. Raises GtpError."""
+        for color, cell in stones:
+            self.play(color, cell)
         self.records, self.moves = [self.position(to_move)], []
 
     @property
@@ -182,14 +182,14 @@ def load_sgf(path: str, board: Go, until: int | None = None) -> tuple[GtpBoard, 
         game.set_komi(root.get("KM") if root.has_property("KM") else game.komi)
     except (ValueError, GtpError):
         known = False
-    stones = sorted((COLOURS[colour], action(point)) for colour, point in set_up.list_occupied_points())
+    stones = sorted((COLORS[color], action(point)) for color, point in set_up.list_occupied_points())
     handicap = stones and stones[-1][0] == BLACK
-    game.set_up(stones, COLOURS[named or (moves[0][0] if moves else "w" if handicap else "b")])
-    for number, (colour, point) in enumerate(moves[: None if until is None else max(until - 1, 0)], 1):
+    game.set_up(stones, COLORS[named or (moves[0][0] if moves else "w" if handicap else "b")])
+    for number, (color, point) in enumerate(moves[: None if until is None else max(until - 1, 0)], 1):
         try:
-            game.play(COLOURS[colour], action(point))
+            game.play(COLORS[color], action(point))
         except GtpError as e:
-            raise GtpError(f"move {number} {colour.upper()} {game.name(action(point))}: {e}") from None
+            raise GtpError(f"move {number} {color.upper()} {game.name(action(point))}: {e}") from None
     return game, known
 
 
@@ -223,29 +223,29 @@ HOPELESS = -0.9  # a value below it: after the other's pass, moves into an area 
 
 
 def outlook(found: Finished) -> float:
-    """The better of the values of the root and of its best child, for the colour to move."""
+    """The better of the values of the root and of its best child, for the color to move."""
     root = float(found.value[0])
     return max(root, float(found.best[0])) if found.visits[0].any() else root
 
 
-def move_or_pass(game: GtpBoard, colour: int, search: Search, found: Finished) -> int:
+def move_or_pass(game: GtpBoard, color: int, search: Search, found: Finished) -> int:
     """The search's move, or a pass instead of a move that gains nothing.
 
-    A move into the colour's own area changes no score. So it is left out once the other colour has passed, and once
-    the colour is behind and every legal move is into an area that has an owner.
+    A move into the color's own area changes no score. So it is left out once the other color has passed, and once
+    the color is behind and every legal move is into an area that has an owner.
     """
     action, a_pass = int(search.choose(found)[0]), game.board.cells
     if action == a_pass:
         return action
-    owners, behind = game.owners(), game.lead(colour) <= 0
-    own, legal = owners[action] == colour, found.legal[0, :a_pass]
-    if not game.passed(3 - colour):
+    owners, behind = game.owners(), game.lead(color) <= 0
+    own, legal = owners[action] == color, found.legal[0, :a_pass]
+    if not game.passed(3 - color):
         return a_pass if own and behind and not (legal & (owners == 0)).any() else action
     if behind and owners[action] and outlook(found) < HOPELESS:
         return a_pass
     if not own:
         return action
-    useful = legal & (owners != colour)
+    useful = legal & (owners != color)
     if not behind or not useful.any():
         return a_pass
     return int(np.where(useful, found.visits[0, :a_pass] + found.priors[0, :a_pass], -1.0).argmax())
@@ -257,7 +257,7 @@ RESERVE = 0.9  # of the time for a move
 
 @dataclass
 class Clock:
-    """Seconds of main time, then of `stones` moves each. left, by colour: seconds, and for how many stones; 0: main
+    """Seconds of main time, then of `stones` moves each. left, by color: seconds, and for how many stones; 0: main
     time.
     """
 
@@ -266,23 +266,23 @@ class Clock:
     stones: int
     left: dict[int, tuple[float, int]] = field(default_factory=dict)
 
-    def remaining(self, colour: int) -> tuple[float, int]:
-        return self.left.get(colour, (self.main, 0) if self.main else (self.byo, self.stones))
+    def remaining(self, color: int) -> tuple[float, int]:
+        return self.left.get(color, (self.main, 0) if self.main else (self.byo, self.stones))
 
-    def per_move(self, colour: int) -> float:
+    def per_move(self, color: int) -> float:
         """Seconds for the next move."""
-        seconds, stones = self.remaining(colour)
+        seconds, stones = self.remaining(color)
         return RESERVE * (seconds / stones if stones else max(seconds / LEFT, self.byo / max(self.stones, 1)))
 
-    def use(self, colour: int, used: float) -> None:
+    def use(self, color: int, used: float) -> None:
         """A move took so many seconds. The move that uses up the main time is the first of a byo-yomi period, and what
         it takes beyond the main time is taken from that.
         """
-        seconds, stones = self.remaining(colour)
+        seconds, stones = self.remaining(color)
         seconds -= used
         if not stones and seconds <= 0 and self.stones:
             seconds, stones = seconds + self.byo, self.stones
-        self.left[colour] = (self.byo, self.stones) if stones == 1 else (max(seconds, 0.0), max(stones - 1, 0))
+        self.left[color] = (self.byo, self.stones) if stones == 1 else (max(seconds, 0.0), max(stones - 1, 0))
 
 
 ANALYSED = 10_000  # simulations of an analysis
@@ -312,14 +312,14 @@ class GtpEngine:
             "known_command": lambda words: "true" if words and words[0] in self.commands else "false",
             "list_commands": lambda words: "\n".join(sorted(self.commands)),
             "clear_cache": lambda words: "",  # every search begins with an empty tree
-            "play": lambda words: self.game.play(*_read_words(words, _colour, self.game.vertex)),
+            "play": lambda words: self.game.play(*_read_words(words, _color, self.game.vertex)),
             "undo": lambda words: self.game.undo(),
             "set_free_handicap": lambda words: self.game.set_handicap([self.game.vertex(word) for word in words]),
             "fixed_handicap": lambda words: self.game.handicap(*_read_words(words, _integer)),
             "place_free_handicap": lambda words: self.game.handicap(
                 min(*_read_words(words, _integer), self.game.most_stones)
             ),
-            "reg_genmove": lambda words: self._name(self._choose(*_read_words(words, _colour))),
+            "reg_genmove": lambda words: self._name(self._choose(*_read_words(words, _color))),
             "showboard": lambda words: f"\n{self.game.board.draw(self.game.record)}",
             **{
                 name.removeprefix("do_").replace("__", "-"): getattr(self, name)
@@ -395,41 +395,41 @@ class GtpEngine:
         self.clock = None if byo > 0 and stones == 0 else Clock(main, byo, stones)
 
     def do_time_left(self, words: list[str]) -> None:
-        colour, seconds, stones = _read_words(words, _colour, _number, _integer)
+        color, seconds, stones = _read_words(words, _color, _number, _integer)
         if self.clock:
-            self.clock.left[colour] = max(seconds, 0.0), stones  # a negative time is none left
+            self.clock.left[color] = max(seconds, 0.0), stones  # a negative time is none left
 
     def do_genmove(self, words: list[str]) -> str:
-        (colour,), begun = _read_words(words, _colour), time.monotonic()
-        return self._make(colour, self._choose(colour), begun)
+        (color,), begun = _read_words(words, _color), time.monotonic()
+        return self._make(color, self._choose(color), begun)
 
-    def _choose(self, colour: int) -> int:
-        *_, search = self._think(colour)
-        return self._decide(colour, search)
+    def _choose(self, color: int) -> int:
+        *_, search = self._think(color)
+        return self._decide(color, search)
 
-    def _think(self, colour: int) -> Iterator[Search]:
+    def _think(self, color: int) -> Iterator[Search]:
         """The search for a move, after each of its steps, until it is done or its time is over."""
-        until = time.monotonic() + (self.clock.per_move(colour) if self.clock else math.inf)
+        until = time.monotonic() + (self.clock.per_move(color) if self.clock else math.inf)
         simulate(self.policy, self.simulations)
-        for search in self.policy.grow(self.game.position(colour)[None]):
+        for search in self.policy.grow(self.game.position(color)[None]):
             yield search
             if time.monotonic() >= until:
                 return
 
-    def _decide(self, colour: int, search: Search) -> int:
+    def _decide(self, color: int, search: Search) -> int:
         """Its move, or GIVES_UP: not before its first move, nor instead of the pass that ends the game."""
         found = search.look(np.array([0]))
-        action = move_or_pass(self.game, colour, search, found)
-        ends = action == self.game.board.cells and self.game.passed(3 - colour)
-        begun = any(mover == colour for mover, _ in self.game.moves)
+        action = move_or_pass(self.game, color, search, found)
+        ends = action == self.game.board.cells and self.game.passed(3 - color)
+        begun = any(mover == color for mover, _ in self.game.moves)
         return GIVES_UP if begun and not ends and outlook(found) < self.resign else action
 
-    def _make(self, colour: int, action: int, begun: float) -> str:
+    def _make(self, color: int, action: int, begun: float) -> str:
         """Make the move; its name. begun: when the clock began to run for it."""
         if action != GIVES_UP:
-            self.game.play(colour, action)
+            self.game.play(color, action)
         if self.clock:
-            self.clock.use(colour, time.monotonic() - begun)
+            self.clock.use(color, time.monotonic() - begun)
         return self._name(action)
 
     def _name(self, action: int) -> str:
@@ -451,13 +451,13 @@ class GtpEngine:
         and a value, of which `interval` counts. Raises GtpError.
         """
         rest = [word.lower() for word in words]
-        colour = COLOURS[rest.pop(0)] if rest and rest[0] in COLOURS else self.game.to_move
+        color = COLORS[rest.pop(0)] if rest and rest[0] in COLORS else self.game.to_move
         if "interval" in rest:
             del rest[: rest.index("interval") + 1]
             every = _read_words(rest, _integer)[0]
         else:
             every = _integer(rest[0]) if rest and rest[0].isdecimal() else 50
-        return colour, max(every, 5) / 100
+        return color, max(every, 5) / 100
 
     def do_kata__analyze(self, words: list[str]) -> Iterator[str]:
         return self._lines(False, *self._asked(words))
@@ -465,22 +465,22 @@ class GtpEngine:
     def do_kata__genmove_analyze(self, words: list[str]) -> Iterator[str]:
         return self._lines(True, *self._asked(words))
 
-    def _lines(self, plays: bool, colour: int, every: float) -> Iterator[str]:
+    def _lines(self, plays: bool, color: int, every: float) -> Iterator[str]:
         """A line whenever the interval is over, and an empty piece in between; without end, or until the move."""
         begun = shown = time.monotonic()
-        for search in self._think(colour) if plays else self._ponder(colour):
+        for search in self._think(color) if plays else self._ponder(color):
             if time.monotonic() < shown + every:
                 yield ""
             else:
                 shown = time.monotonic()
                 yield analysis_line(search, self.game.name)
         yield analysis_line(search, self.game.name)
-        yield f"play {self._make(colour, self._decide(colour, search), begun)}\n\n"
+        yield f"play {self._make(color, self._decide(color, search), begun)}\n\n"
 
-    def _ponder(self, colour: int) -> Iterator[Search]:
+    def _ponder(self, color: int) -> Iterator[Search]:
         """A large search, after each of its steps; without end."""
         simulate(self.policy, ANALYSED)
-        for search in self.policy.grow(self.game.position(colour)[None]):
+        for search in self.policy.grow(self.game.position(color)[None]):
             yield search
         while True:
             time.sleep(0.05)
@@ -494,10 +494,10 @@ def _read_words(words: list[str], *kinds: Callable[[str], Any]) -> list[Any]:
     return [kind(word) for kind, word in zip(kinds, words, strict=False)]
 
 
-def _colour(word: str) -> int:
-    if word.lower() not in COLOURS:
+def _color(word: str) -> int:
+    if word.lower() not in COLORS:
         raise GtpError("invalid color")
-    return COLOURS[word.lower()]
+    return COLORS[word.lower()]
 
 
 def _integer(word: str) -> int:

@@ -145,7 +145,7 @@ def pools_of(found: Sequence[Curve]) -> list[list[Curve]]:
 
 
 def names_of(pools: Sequence[Sequence[Curve]]) -> list[str]:
-    """What a colour stands for: the system, the environment where there are several, and the settings in which pools
+    """What a color stands for: the system, the environment where there are several, and the settings in which pools
     of the same system differ.
     """
     heads = [pool[0] for pool in pools]
@@ -174,7 +174,7 @@ def pool_curves(runs: Sequence[Curve], axis: str, band: str) -> Band | None:
     return grid, returns.mean(0), low, high
 
 
-COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")  # Okabe and Ito
+COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")  # Okabe and Ito
 INK, FAINT = "#333333", "#e4e4e4"
 PICTURES = (".png", ".svg", ".pdf")
 ACROSS = {"frames": "frames", "steps": "agent steps", "minutes": "minutes of wall time", "hours": "hours of wall time"}
@@ -243,7 +243,7 @@ def write_figure(figure: Figure, out: Path, option: str = "--out") -> None:
 
 
 def draw_curves(runs: Sequence[Path], options: PlotOptions | None = None) -> Figure:
-    """Return against frames and against wall time, or over one of them: a colour per system and configuration, or per
+    """Return against frames and against wall time, or over one of them: a color per system and configuration, or per
     label. Raises UserError: there is nothing to draw.
     """
     options = options or PlotOptions()
@@ -256,11 +256,11 @@ def draw_curves(runs: Sequence[Path], options: PlotOptions | None = None) -> Fig
     envs = {curve.env for found in by_run for curve in found}
     title = options.title or (envs.pop() if len(envs) == 1 else "")
     axes = ["frames", "minutes"] if options.x is None else [options.x]
-    pools = pools_of([curve for found in _labelled(by_run, options.label) for curve in found])
+    pools = pools_of([curve for found in _labeled(by_run, options.label) for curve in found])
     panels = figure.subplots(1, len(axes), sharey=True, squeeze=False)[0]
     for panel, axis in zip(panels, axes, strict=True):
-        for name, colour, group in zip(names_of(pools), cycle(COLOURS), pools, strict=False):
-            _draw(panel, axis, name, colour, group, options.pool)
+        for name, color, group in zip(names_of(pools), cycle(COLORS), pools, strict=False):
+            _draw(panel, axis, name, color, group, options.pool)
         up = f"mean return of the last {options.games} full games" if panel is panels[0] else ""
         dress(panel, ACROSS[axis], title if up else "", up, counts=axis in ("frames", "steps"))
     handles, names = panels[0].get_legend_handles_labels()
@@ -271,7 +271,7 @@ def draw_curves(runs: Sequence[Path], options: PlotOptions | None = None) -> Fig
 
 def _draw_tasks(by_run: Sequence[Sequence[Curve]], options: PlotOptions) -> Figure:
     """Small multiples: a panel for each task, with the curves of all runs that play it, over its own frames."""
-    found = [curve for of in _labelled(by_run, options.label, keep_env=True) for curve in of]
+    found = [curve for of in _labeled(by_run, options.label, keep_env=True) for curve in of]
     tasks, axis = list(dict.fromkeys(curve.env for curve in found)), options.x or "frames"
     wide = min(COLUMNS, len(tasks))
     high = -(-len(tasks) // wide)
@@ -279,12 +279,12 @@ def _draw_tasks(by_run: Sequence[Sequence[Curve]], options: PlotOptions) -> Figu
     panels = figure.subplots(high, wide, squeeze=False).ravel()
     heads = [replace(pool[0], env="") for pool in pools_of(found)]
     names = names_of([[head] for head in heads])
-    colours = dict(zip(dict.fromkeys(names), cycle(COLOURS), strict=False))
+    colors = dict(zip(dict.fromkeys(names), cycle(COLORS), strict=False))
     what = f"{ACROSS[axis]} of the game" if axis != "hours" else ACROSS[axis]
     for i, (task, panel) in enumerate(zip(tasks, panels, strict=False)):
         for name, group in zip(names, pools_of(found), strict=True):
             if own := [curve for curve in group if curve.env == task]:
-                _draw(panel, axis, name, colours[name], own, options.pool)
+                _draw(panel, axis, name, colors[name], own, options.pool)
         across, up = what if i + wide >= len(tasks) else "", "" if i % wide else f"return, last {options.games} games"
         dress(panel, across, task.removeprefix("ALE/"), up, counts=axis != "hours")
     for panel in panels[len(tasks) :]:
@@ -299,7 +299,7 @@ def _draw_tasks(by_run: Sequence[Sequence[Curve]], options: PlotOptions) -> Figu
     return figure
 
 
-def _labelled(by_run: Sequence[Sequence[Curve]], labels: Sequence[str], keep_env: bool = False) -> list[list[Curve]]:
+def _labeled(by_run: Sequence[Sequence[Curve]], labels: Sequence[str], keep_env: bool = False) -> list[list[Curve]]:
     """The curves of each RUN with its label in place of their settings. Raises UserError: not one for each."""
     if not labels:
         return [list(found) for found in by_run]
@@ -322,17 +322,17 @@ def blank_figure(what: str, height: float) -> Figure:
     return Figure(figsize=(10, height), dpi=160, layout="constrained", facecolor="white")
 
 
-def _draw(panel: Axes, axis: str, name: str, colour: str, runs: Sequence[Curve], pool: str) -> None:
+def _draw(panel: Axes, axis: str, name: str, color: str, runs: Sequence[Curve], pool: str) -> None:
     if lacking := next((run.label for run in runs if axis not in run.across), None):
         raise UserError(f"--x: {axis} given, but {lacking} counted none; allowed: frames, hours")
     if pool != "none" and (band := pool_curves(runs, axis, pool)):
         (x, mean, low, high), label = band, f"{name} (mean of {len(runs)} runs, {BANDS[pool]})"
-        panel.plot(x, mean, color=colour, linewidth=1.8, solid_capstyle="round", label=label)
-        panel.fill_between(x, low, high, color=colour, alpha=0.18, linewidth=0)
+        panel.plot(x, mean, color=color, linewidth=1.8, solid_capstyle="round", label=label)
+        panel.fill_between(x, low, high, color=color, alpha=0.18, linewidth=0)
         return
     label = f"{name} ({len(runs)} runs)" if len(runs) > 1 else name
     for i, run in enumerate(runs):
-        (line,) = panel.plot(run.across[axis], run.returns, color=colour, alpha=0.85, solid_capstyle="round")
+        (line,) = panel.plot(run.across[axis], run.returns, color=color, alpha=0.85, solid_capstyle="round")
         line.set(linewidth=1.6, label="" if i else label)
 
 

@@ -12,7 +12,7 @@ from rich.console import RenderableType
 from rich.text import Text
 
 from polyplay.cli.arguments import run_and_options
-from polyplay.cli.plot import COLOURS, INK, blank_figure, check_name, dress, print_picture, thin
+from polyplay.cli.plot import COLORS, INK, blank_figure, check_name, dress, print_picture, thin
 from polyplay.core import checkpoint
 from polyplay.core.errors import UserError
 from polyplay.core.files import Row
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 GAMES = 10  # of a mean: as many as a score is of, or more in a long run
 WINDOWS = 40  # means of a member's curve that have no game in common, at most
 POINTS = 400  # of a curve, at most
-GREY, WINNER, COPY = "#b0b0b0", COLOURS[0], COLOURS[1]
+GRAY, WINNER, COPY = "#b0b0b0", COLORS[0], COLORS[1]
 THIN, STRONG = 0.8, 2.2
 TOP, LOW, SQUARE = 3.4, 1.8, 2.4  # inches: heights of the uppermost panel, of a hyperparameter, of one without change
 
@@ -63,7 +63,7 @@ def draw_scores(
 ) -> None:
     """Scores of members over their agent steps, and who copied whom. line: the winner's. curves: by member."""
     for curve in curves.values():
-        axes.plot(*curve.T, color=GREY, linewidth=THIN, zorder=1)
+        axes.plot(*curve.T, color=GRAY, linewidth=THIN, zorder=1)
     for row in rows:
         if row["donor"] is not None and row.get("donor_score") is not None:
             ends = [row["donor_score"] if row.get("score") is None else row["score"], row["donor_score"]]
@@ -107,10 +107,10 @@ def draw_population(directory: Path, population: Row, rows: Sequence[Row]) -> Fi
     for axes, name in zip(panels, names, strict=True):
         for member in members if changed else ():
             own = [row for row in rows if row["member"] == member["member"] and name in row["new"]]
-            _draw_steps(axes, [(row["steps"], row["new"][name]) for row in own], member["steps"], GREY, THIN)
+            _draw_steps(axes, [(row["steps"], row["new"][name]) for row in own], member["steps"], GRAY, THIN)
         for member in () if changed else members:
             if member["score"] is not None:
-                look: dict[str, Any] = {"color": WINNER, "markersize": 8} if member is winner else {"color": GREY}
+                look: dict[str, Any] = {"color": WINNER, "markersize": 8} if member is winner else {"color": GRAY}
                 axes.plot([_place(member["values"][name])], [member["score"]], marker="o", **look)
         if changed:
             _draw_steps(axes, [(part.begin, part.values[name]) for part in line], line[-1].end, WINNER, STRONG, up=4)
@@ -134,7 +134,7 @@ def _panels(n: int, across: int, height: float) -> tuple[Figure, Axes, list[Axes
     return figure, top, [figure.add_subplot(grid[1 + i // across, i % across]) for i in range(n)]
 
 
-FEW = 8  # agents whose lines have colours of their own
+FEW = 8  # agents whose lines have colors of their own
 
 
 def draw_league(directory: Path, history: league_log.LeagueHistory, first: Sequence[Row]) -> Figure:
@@ -144,9 +144,9 @@ def draw_league(directory: Path, history: league_log.LeagueHistory, first: Seque
     names = list(first[0]) if first else []
     figure, top, panels = _panels(len(names), 3, LOW)
     agents, end = history.elo.shape[1], max(1, int(history.matches[-1]))
-    colours = [COLOURS[agent % len(COLOURS)] if agents <= FEW else "#888888" for agent in range(agents)]
-    for agent, colour in enumerate(colours):
-        top.plot(history.matches, history.elo[:, agent], color=colour, label=f"agent {agent}")
+    colors = [COLORS[agent % len(COLORS)] if agents <= FEW else "#888888" for agent in range(agents)]
+    for agent, color in enumerate(colors):
+        top.plot(history.matches, history.elo[:, agent], color=color, label=f"agent {agent}")
     for copy in history.copies:
         ends = [copy["elo"], copy["donor_elo"]]
         top.plot([copy["match"]] * 2, ends, color=INK, linewidth=THIN, linestyle=":")
@@ -159,7 +159,7 @@ def draw_league(directory: Path, history: league_log.LeagueHistory, first: Seque
         for agent, row in enumerate(first):
             values = history.values_over(agent, row)
             parts = [(begin, float({**row, **had}[name])) for begin, had in values]
-            _draw_steps(axes, parts, end, colours[agent], 1.5)
+            _draw_steps(axes, parts, end, colors[agent], 1.5)
             found += [value for _, value in parts]
         dress(axes, "", name, from_zero=False, counts=True)
         if min(found) > 0 and max(found) > 4 * min(found):
@@ -174,8 +174,8 @@ def draw_ratings(directory: Path, rated: Sequence[ratings.RatedVersion], referen
     figure = blank_figure("--picture", 4.2)
     axes, steps = figure.subplots(), [version.steps for version in rated]
     mu, sigma = np.array([version.skill for version in rated]).T
-    axes.fill_between(steps, mu - 2 * sigma, mu + 2 * sigma, color=COLOURS[0], alpha=0.18, linewidth=0)
-    axes.plot(steps, mu, color=COLOURS[0], linewidth=1.8, marker="o", markersize=3)
+    axes.fill_between(steps, mu - 2 * sigma, mu + 2 * sigma, color=COLORS[0], alpha=0.18, linewidth=0)
+    axes.plot(steps, mu, color=COLORS[0], linewidth=1.8, marker="o", markersize=3)
     for name, level in references.items():
         axes.axhline(level, color=INK, linewidth=0.6, linestyle="--", alpha=0.5)
         look: dict[str, Any] = {"ha": "right", "va": "bottom", "color": INK, "fontsize": 8}

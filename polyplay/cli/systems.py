@@ -122,7 +122,7 @@ class CheckOptions:
     # wrappers of a Gymnasium environment, each as module:callable; the first is innermost
     images: str = "auto"  # parts of observations that are images, as train takes them
     stack: Count | None = None  # stack this many frames of every image, as train does
-    grey: bool = False  # show images in gray, as train does
+    gray: bool = False  # show images in gray, as train does
     size: str | None = None  # resize images, as train does
     frame_skip: Count | None = None  # an action lasts this many frames, as in training
     json: bool = False  # print JSON

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from polyplay.core.flows import Crossing
 
 Place = tuple[tuple[int, ...] | int, DTypeLike, int]  # shape, dtype and offset of an array in a block
-LINE = 64  # bytes of a cache line: neighbours that different workers write are kept this far apart
+LINE = 64  # bytes of a cache line: neighbors that different workers write are kept this far apart
 
 
 _FENCE = threading.Lock()

@@ -165,7 +165,7 @@ class Atari:
     noop_min: int = 0
     start: str = "noops"  # how a game starts, see `atari_emulator.script`: "noops", buttons such as "FIRE*4"
     life_start: str = ""  # how it goes on after a lost life, in the same words, with a new stack; "": one step of NOOP
-    # "ale": its palette, before the maximum; else after it, from colours: see `resize`
+    # "ale": its palette, before the maximum; else after it, from colors: see `resize`
     gray: Literal["ale", "opencv", "luma", "luma_cut", "luma_swapped"] = "ale"
     crop: int = 0  # rows cut off at the bottom of the screen
     # area, bilinear, nearest as OpenCV's, or pillow: its smoothed bilinear
@@ -324,7 +324,7 @@ def is_game(name: object, given: Mapping[str, object]) -> bool:
 
 
 def read_options(title: str, given: Mapping[str, object]) -> Atari:
-    """Return the options of a game: those given, else what its id says. --grey is what it always is. Raises
+    """Return the options of a game: those given, else what its id says. --gray is what it always is. Raises
     UserError.
     """
     found: dict[str, Any] = {**id_options(title), **given}
@@ -516,7 +516,7 @@ def baseline_scores(baselines: str) -> dict[str, tuple[float, float]]:
     return {game: (low[game], high[game]) for game in high if game in low}
 
 
-def normalise(scores: Mapping[str, float], ends: Ends) -> dict[str, float]:
+def normalize(scores: Mapping[str, float], ends: Ends) -> dict[str, float]:
     """Return {game: per cent} of the games that the baselines have: 0 is random play, 100 the human."""
     return {g: 100.0 * (x - ends[g][0]) / (ends[g][1] - ends[g][0]) for g, x in scores.items() if g in ends}
 
@@ -540,7 +540,7 @@ class Protocol:
     name: str
     episodes: int  # the source's own number
     what: str
-    baselines: tuple[str, ...] = ()  # sets of random and human scores that its scores may be normalised with
+    baselines: tuple[str, ...] = ()  # sets of random and human scores that its scores may be normalized with
     options: Options = field(default_factory=dict)  # of Atari
     board: bool = False  # of board games: evaluation/matches plays it
 
@@ -564,7 +564,7 @@ ALL = (
     # Machado et al. 2018; google/dopamine (the number of games is ours)
     Protocol("sticky", 100, _STICKY, ("noop57",), {**_PLAIN, "sticky": 0.25, "noop_max": 0}),
     # ours: of board games
-    Protocol("versus", 100, "a match from random openings, with both colours", board=True),
+    Protocol("versus", 100, "a match from random openings, with both colors", board=True),
 )
 PROTOCOLS = {p.name: p for p in ALL}
 
@@ -614,7 +614,7 @@ def apply(how: Protocol, envs: Envs, starts: str | None = None) -> tuple[Envs, S
         return replace(envs, options=options), None
     if starts is None:
         needs = f"start states of {title} as docs/guides/evaluation.md says"
-        ways = "the papers' own were never released, `polyplay starts RUN` makes labelled substitutes from a run's play"
+        ways = "the papers' own were never released, `polyplay starts RUN` makes labeled substitutes from a run's play"
         raise UserError(f"--protocol human-starts needs --starts FILE, {needs}; {ways}")
     found = load_starts(starts, title)
     late = [i for i, s in enumerate(found.starts) if s.frames >= options["max_frames"]]

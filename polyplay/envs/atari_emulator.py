@@ -25,7 +25,7 @@ from polyplay.envs.pool import EPISODE_CUT, closest_names
 # Screens to planes in NumPy: gray values, and resampling to a smaller size; bytes to the bit as OpenCV and Pillow do.
 #
 # Every pass is a short sum of rows or columns with fixed weights, in a fixed order, in float32 or whole numbers, so
-# that the same screen gives the same plane on every machine. Pictures are [height, width], in colour [height, width,
+# that the same screen gives the same plane on every machine. Pictures are [height, width], in color [height, width,
 # 3].
 
 
@@ -132,11 +132,11 @@ def _area_taps(size: int, to: int) -> Taps:
 
 
 def _pairs(size: int, to: int) -> Taps:
-    """The two neighbours of every pixel's centre, weights float32 (OpenCV's INTER_LINEAR)."""
+    """The two neighbors of every pixel's center, weights float32 (OpenCV's INTER_LINEAR)."""
     scale = 1.0 / (to / size)
-    centre = ((np.arange(to) + 0.5) * scale - 0.5).astype(np.float32)
-    left = np.floor(centre).astype(np.int64)
-    part = centre - left.astype(np.float32)
+    center = ((np.arange(to) + 0.5) * scale - 0.5).astype(np.float32)
+    left = np.floor(center).astype(np.int64)
+    part = center - left.astype(np.float32)
     part[left < 0], part[left >= size - 1] = 0.0, 0.0
     left = left.clip(0, size - 1)
     return np.stack([left, np.minimum(left + 1, size - 1)]), np.stack([np.float32(1) - part, part])
@@ -161,9 +161,9 @@ def _pillow_taps(size: int, to: int) -> Taps:
     scale = size / to
     found = []
     for i in range(to):
-        centre = (i + 0.5) * scale
-        first, last = max(int(centre - scale + 0.5), 0), min(int(centre + scale + 0.5), size)
-        weights = [max(1.0 - abs((j - centre + 0.5) / scale), 0.0) for j in range(first, last)]
+        center = (i + 0.5) * scale
+        first, last = max(int(center - scale + 0.5), 0), min(int(center + scale + 0.5), size)
+        weights = [max(1.0 - abs((j - center + 0.5) / scale), 0.0) for j in range(first, last)]
         found.append(
             [(j, int(0.5 + w / sum(weights) * (1 << 22))) for j, w in zip(range(first, last), weights, strict=True)]
         )

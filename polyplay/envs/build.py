@@ -43,7 +43,7 @@ from polyplay.envs.spaces import declared_uses
 
 
 class Symbols(gymnasium.ObservationWrapper):
-    """Of each cell in view the object, colour and state, and where the agent looks: every one of a few, for one-hot
+    """Of each cell in view the object, color and state, and where the agent looks: every one of a few, for one-hot
     inputs. The mission, a text, is left out. What MiniGrid environments have around them unless --wrapper names others.
     """
 

@@ -1,6 +1,6 @@
 """EnvPool's environments by name, `envpool:Pong-v5`: its threads step; fixed groups get its arrays uncopied.
 
-Why some things here are done in a roundabout way: EnvPool's behaviour (1.2.5; checked again by bench/third_party.py):
+Why some things here are done in a roundabout way: EnvPool's behavior (1.2.5; checked again by bench/third_party.py):
 
 - it resets in the next step, ignoring that action, with reward 0: our row convention. But after a lost life with
   episodic_life=True that row is no reset and `elapsed_step` goes on, so a row is first if the one before it ended;
@@ -87,7 +87,7 @@ def _check_options(envs: Envs, known: Batch) -> None:
 
 
 def options_of(envs: Envs, known: Iterable[str]) -> dict[str, Any]:
-    """Return the options given, and EnvPool's own for --stack, --grey, --size and --frame-skip. Raises UserError: an
+    """Return the options given, and EnvPool's own for --stack, --gray, --size and --frame-skip. Raises UserError: an
     environment has none for one of these.
     """
     found = dict(envs.options)
@@ -95,7 +95,7 @@ def options_of(envs: Envs, known: Iterable[str]) -> dict[str, Any]:
     if shown.leaves is not None:
         raise UserError(f"--images: given, but the images of {envs.title} are EnvPool's: leave it out")
     height, width = shown.size or (0, 0)
-    asked = {"stack_num": shown.stack, "gray_scale": shown.grey, "img_height": height, "img_width": width}
+    asked = {"stack_num": shown.stack, "gray_scale": shown.gray, "img_height": height, "img_width": width}
     asked["frame_skip"] = shown.skip
     if shown.skip and "stack_num" not in known:  # in other tasks frame_skip is the simulator's
         raise UserError(f"--frame-skip: given, but {envs.title} has no frames of a game: leave it out")

@@ -1,4 +1,4 @@
-"""Images as --images, --stack, --grey, --size and --frame-skip have them: a view of an observation, and its wrappers.
+"""Images as --images, --stack, --gray, --size and --frame-skip have them: a view of an observation, and its wrappers.
 
 A view gives the images [planes, height, width], which is their layout in rows, and leaves all other parts as they are.
 Gray values come before sizes, sizes before stacks. A new episode's first frame fills its stack.
@@ -39,9 +39,9 @@ class _Camera:
         frames = space.shape[layout.axes[0]] if len(layout.axes) == 4 else 1
         planes, *size = layout.shape
         self.frames, self.colors = frames, planes // frames
-        self.gray = options.grey and self.colors != 1
+        self.gray = options.gray and self.colors != 1
         if self.gray and self.colors != 3:
-            raise UserError(f"--grey: {where} has {self.colors} planes, allowed: 3 (red, green, blue) or 1")
+            raise UserError(f"--gray: {where} has {self.colors} planes, allowed: 3 (red, green, blue) or 1")
         to = options.size or tuple(size)
         if to[0] > size[0] or to[1] > size[1]:
             given, own = "x".join(map(str, to)), "x".join(map(str, size))
@@ -134,7 +134,7 @@ def view_to_json(view: ImageView) -> Row:
 def view_from_json(given: Row, title: str) -> ImageView:
     """The inverse. Raises KeyError, TypeError or ValueError: it is damaged."""
     leaves = None if given["leaves"] is None else tuple(given["leaves"])
-    options = ImageOptions(leaves, given["stack"], given["grey"], tuple(given["size"]))
+    options = ImageOptions(leaves, given["stack"], given["gray"], tuple(given["size"]))
     return ImageView(space_from_json(given["observation"]), options, title)
 
 

@@ -31,14 +31,14 @@ class ImageOptions:
 
     leaves: tuple[str, ...] | None = None
     stack: int = 0
-    grey: bool = False
+    gray: bool = False
     size: tuple[int, ...] = ()
     skip: int = 0
 
     @property
     def changes(self) -> str:
         """The options that change images, as a message names them."""
-        given = {"--stack": self.stack, "--grey": self.grey, "--size": self.size}
+        given = {"--stack": self.stack, "--gray": self.gray, "--size": self.size}
         return ", ".join(option for option, value in given.items() if value)
 
     @property
@@ -50,11 +50,11 @@ class ImageOptions:
     def __str__(self) -> str:
         size = "×".join(map(str, self.size))
         stack, skip = f"{self.stack} frames stacked" * bool(self.stack), f"actions last {self.skip}" * bool(self.skip)
-        return ", ".join(filter(None, ("gray" * self.grey, size, stack, skip)))
+        return ", ".join(filter(None, ("gray" * self.gray, size, stack, skip)))
 
 
 def read_image_options(
-    images: str, stack: int | None, grey: bool, size: str | None, skip: int | None = None
+    images: str, stack: int | None, gray: bool, size: str | None, skip: int | None = None
 ) -> ImageOptions | None:
     """Return what the options of a command line say; None: nothing. Raises UserError."""
     named = tuple(name for word in images.split(",") if (name := word.strip()) not in ("", "none"))
@@ -62,7 +62,7 @@ def read_image_options(
     sides = [] if size is None else size.lower().split("x")
     if size is not None and not (len(sides) in (1, 2) and all(n.isdecimal() and int(n) > 0 for n in sides)):
         raise UserError(f"--size: {size} given, allowed: pixels of a side, or of both: 84 or 96x128 (height, width)")
-    found = ImageOptions(leaves, stack or 0, grey, tuple(int(n) for n in (sides * 2)[:2]), skip or 0)
+    found = ImageOptions(leaves, stack or 0, gray, tuple(int(n) for n in (sides * 2)[:2]), skip or 0)
     return None if found == ImageOptions() else found
 
 

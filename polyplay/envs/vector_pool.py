@@ -289,7 +289,7 @@ class VectorPool(BasePool):
 
 # Every Atari game through ale-py's own vector environment: its threads step, its arrays are not copied.
 #
-# Why some things here are done in a roundabout way: ale-py's behaviour (0.12, src/ale/vector; pinned by tests):
+# Why some things here are done in a roundabout way: ale-py's behavior (0.12, src/ale/vector; pinned by tests):
 #
 # - its reward clipping loses the score and its `episodic_life` resets the whole game: both stay off;
 # - with life_loss_info its `terminated` mixes lost lives with the end of the game: that stays off, and we compare the

@@ -290,7 +290,7 @@ def check_board_options(options: EvaluateOptions) -> None:
     if options.episodes and options.episodes > MATCH:
         raise UserError(f"--episodes {options.episodes} given, but a match has {MATCH:,} games at most: lower it")
     if options.episodes and options.episodes % 2:
-        why = "both colours play every opening: give an even number"
+        why = "both colors play every opening: give an even number"
         raise UserError(f"--episodes {options.episodes} given, but {why}")
 
 

@@ -16,7 +16,7 @@ from polyplay.core.errors import UserError
 from polyplay.core.files import Row, is_row, read_lines, read_object
 from polyplay.core.numbers import STATISTICS, aggregate, mean_interval
 from polyplay.envs import atari
-from polyplay.envs.atari import BASELINES, PINBALL, Ends, baseline_scores, normalise, score_rows, score_table
+from polyplay.envs.atari import BASELINES, PINBALL, Ends, baseline_scores, normalize, score_rows, score_table
 from polyplay.envs.pool import closest_names, task_words
 from polyplay.runs import directory as run_files
 from polyplay.runs.terminal import default_console, ruled_table
@@ -162,12 +162,12 @@ class ScoresOptions:
 
 
 def list_published() -> Row:
-    """All published columns, each with the aggregates of its normalised scores."""
+    """All published columns, each with the aggregates of its normalized scores."""
     rows = []
     for name, published in sorted(columns().items(), key=lambda item: (protocol_of(item[0]), item[0])):
         protocol = protocol_of(name)
         baselines = _baselines(protocol)
-        scores = normalise(published, baseline_scores(baselines))
+        scores = normalize(published, baseline_scores(baselines))
         about = {"column": name, "protocol": protocol, "baselines": baselines, "games": len(scores)}
         estimates = aggregate({game: [score] for game, score in scores.items()})
         rows.append({**about, **{k: round(e.value, 1) for k, e in estimates.items()}, "source": source_of(name)})
@@ -216,7 +216,7 @@ def _row(game: str, of: Sequence[Row], ends: Ends, columns: Published) -> Row:
         "actions": sorted({score["actions"] for score in of if score.get("actions")}),
         "score": round(mean, 2),
         "interval": list(interval or (estimate.low, estimate.high)),  # of one run: of its games' mean
-        "normalised": round(normalise({game: mean}, ends)[game], 1) if game in ends else None,
+        "normalized": round(normalize({game: mean}, ends)[game], 1) if game in ends else None,
         "random": low,
         "human": high,
         "published": {name: column.get(game) for name, column in columns.items()},
@@ -230,11 +230,11 @@ def _row(game: str, of: Sequence[Row], ends: Ends, columns: Published) -> Row:
 def _aggregates(by_game: Mapping[str, Sequence[Row]], columns: Published, ends: Ends) -> list[Row]:
     """Of the runs, and of the published agents over the same games."""
     own = {
-        g: [normalise({g: s["episodic_return_mean"]}, ends)[g] for s in of] for g, of in by_game.items() if g in ends
+        g: [normalize({g: s["episodic_return_mean"]}, ends)[g] for s in of] for g, of in by_game.items() if g in ends
     }
     agents = {"these runs": own}
     for name, scores in columns.items():
-        agents[name] = {g: [x] for g, x in normalise(scores, ends).items() if g in own}
+        agents[name] = {g: [x] for g, x in normalize(scores, ends).items() if g in own}
     return [
         {"agent": agent, "games": len(of), **{k: asdict(e) for k, e in aggregate(of).items()}}
         for agent, of in agents.items()
@@ -252,7 +252,7 @@ def print_scores(result: Row) -> None:
     if "columns" in result:
         names = ("column", "protocol", "baselines", "games", *STATISTICS)
         rows = [[row[name] for name in names] for row in result["columns"]]
-        _print_table(console, "Published scores, human-normalised (%)", names[:3], names[3:], rows)
+        _print_table(console, "Published scores, human-normalized (%)", names[:3], names[3:], rows)
     else:
         base, games = result["baselines"], result["games"]
         published = list(games[0]["published"])
@@ -277,7 +277,7 @@ def print_tasks(result: Row) -> None:
     rows = []
     for task, found in result["tasks"].items():
         game, mean = found["game"], found["episodic_return_mean"]
-        normal = normalise({game: mean}, ends).get(game) if game else None
+        normal = normalize({game: mean}, ends).get(game) if game else None
         interval = None if found["interval"] is None else " … ".join(map(_cell, found["interval"]))
         low, high = ends.get(game, (None, None))
         published = (scores.get(game) for scores in beside.values())
@@ -313,7 +313,7 @@ def _print_table(
 
 
 def _game_cells(row: Row) -> Cells:
-    epsilon, found = " ".join(f"{e:g}" for e in row["epsilon"]), [row[k] for k in ("normalised", "random", "human")]
+    epsilon, found = " ".join(f"{e:g}" for e in row["epsilon"]), [row[k] for k in ("normalized", "random", "human")]
     interval = None if None in row["interval"] else " … ".join(map(_cell, row["interval"]))
     actions = " ".join(row["actions"]) or None
     return [row["game"], actions, row["runs"], row["episodes"], epsilon or None, row["score"], interval, *found]

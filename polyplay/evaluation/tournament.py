@@ -70,7 +70,7 @@ Report = Callable[[str], None]  # is given a line after the matches of two playe
 
 @dataclass(frozen=True)
 class TournamentOptions:
-    """Every two players meet, half of the matches on each side: with both colours, or as both teams. Prints who beats
+    """Every two players meet, half of the matches on each side: with both colors, or as both teams. Prints who beats
     whom, and Elo ratings. For board games, and environments with two teams of seats.
     """
 

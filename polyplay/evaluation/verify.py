@@ -153,7 +153,7 @@ def _compare(record: Row, now: Row) -> str:
     return f"{mean}: no difference within its {interval}; {differ}"
 
 
-# `polyplay starts RUN`: start states for the human-starts protocol, made from an agent's own play, and labelled so.
+# `polyplay starts RUN`: start states for the human-starts protocol, made from an agent's own play, and labeled so.
 #
 # The papers took 100 states per game from a professional's play and never released them. These are no replacement for
 # comparisons with published human-starts scores: they show how an agent does from states that it did not choose.

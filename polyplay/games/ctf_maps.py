@@ -46,7 +46,7 @@ def draw_map(key: np.uint64, rooms: bool, grid: np.ndarray, base: np.ndarray, sp
         if good and _choose_spawns(state, N, order[:reached], moves, spawn):
             break
     wall[:] = moves < 0
-    _write_centre(N, home, base[0])
+    _write_center(N, home, base[0])
     base[1] = N - base[0]
     if _below(state, 2):  # cells as near to home are taken in order, so else a team would begin on the same side of it
         base[:], spawn[:] = N - base, N - spawn
@@ -66,7 +66,7 @@ def _below(state: np.ndarray, n: int) -> int:
 
 
 @compiled
-def _write_centre(N: int, cell: int, out: np.ndarray) -> None:
+def _write_center(N: int, cell: int, out: np.ndarray) -> None:
     out[0], out[1] = cell % N + 0.5, cell // N + 0.5
 
 
@@ -240,7 +240,7 @@ def _walls_beside(wall: np.ndarray, N: int, cell: int) -> int:
 
 @compiled
 def _fill_dead_ends(wall: np.ndarray, N: int, home: int) -> None:
-    """Make free cells with one free side-neighbour wall until there are none but the bases."""
+    """Make free cells with one free side-neighbor wall until there are none but the bases."""
     for first in range(N, N * N - N):
         cell = first
         while wall[cell] == 0 and cell not in (home, N * N - 1 - home) and _walls_beside(wall, N, cell) >= 3:
@@ -294,7 +294,7 @@ def _choose_spawns(state: np.ndarray, N: int, near: np.ndarray, moves: np.ndarra
     for seat in range(n):
         other = seat + _below(state, len(cells) - seat)
         cells[seat], cells[other] = cells[other], cells[seat]
-        _write_centre(N, cells[seat], spawn[seat])
+        _write_center(N, cells[seat], spawn[seat])
         spawn[n + seat] = N - spawn[seat]
     return True
 

@@ -4,7 +4,7 @@ What each player sees, as a picture: rays through the cells of the map, one to a
 
 The field of view is 90° both ways, so a pixel at column x and row r looks at (x + 0.5 - HALF) / HALF to the right and
 (r + 0.5 - horizon) / HALF downwards for each cell of depth; depth is measured along the heading, not along the ray.
-Pitch moves the horizon. Rows are the inner loop, since pixels of a row are neighbours in memory: a column is known by
+Pitch moves the horizon. Rows are the inner loop, since pixels of a row are neighbors in memory: a column is known by
 the rows where its wall begins (`top`), where its coping ends (`coping`) and where it ends (`bottom`).
 
 Swapping the red and the blue channel swaps the teams, so that neither has the better picture.
@@ -131,7 +131,7 @@ PIXELS = 84  # a side
 PIXELS_HALF = 42.0
 NEAR = 0.1  # depth from which players and flags are drawn
 DISC = 0.45  # radius of a base's mark on the floor
-TINTED = 2.3  # how far from a base walls have its colour, in cells
+TINTED = 2.3  # how far from a base walls have its color, in cells
 COPING = 0.12  # of a wall's height
 STRIP = 6  # rows at the bottom of a carrier's picture
 HEAD, NECK, FACE = 0.15, 0.48, 0.55  # half its width, where it begins, where the face begins
@@ -141,10 +141,10 @@ LEVELS, NEARER = 16, 1.6  # shades of a wall, how many to a cell
 
 RED, BLUE, DARK_RED, DARK_BLUE, RED_FLOOR, BLUE_FLOOR, SKIN, WHITE, SKY, TILE, OTHER_TILE = range(11)
 _HEX = "eb1e14 141eeb 6e0a05 050a6e be463c 3c46be e1cde1 ffffff acbeac 3a423a 4a544a"
-COLOURS = np.array([[*bytes.fromhex(colour)] for colour in _HEX.split()], np.uint8)
+COLORS = np.array([[*bytes.fromhex(color)] for color in _HEX.split()], np.uint8)
 
 
-def _wall_colours() -> np.ndarray:
+def _wall_colors() -> np.ndarray:
     """uint8 [near which base (2: none), by which side the wall is hit, at a joint, shade, coping or below, RGB]."""
     tint = np.array([(205, 125, 120), (120, 125, 205), (150, 145, 150)])[:, None, None, None, None]
     side = np.array([1.0, 0.72])[:, None, None, None, None]
@@ -153,7 +153,7 @@ def _wall_colours() -> np.ndarray:
     return (tint * side * joint * shade * np.array([0.6, 1.0])[:, None]).astype(np.uint8)
 
 
-WALLS = _wall_colours()
+WALLS = _wall_colors()
 RAYS = (np.arange(PIXELS) + 0.5 - PIXELS_HALF) / PIXELS_HALF  # to the right, for each cell of depth
 
 
@@ -205,10 +205,10 @@ def _cast(
         near = (0 if first < second else 1) if tinted else 2
         along = hit_y if side == 0 else hit_x
         joint = 1 if abs(along - floor(along) - 0.5) > 0.44 else 0
-        colour = WALLS[near, side, joint, min(int(t * NEARER), LEVELS - 1)]
+        color = WALLS[near, side, joint, min(int(t * NEARER), LEVELS - 1)]
         for channel in range(3):
-            paint[0, channel, column] = colour[0, channel]
-            paint[1, channel, column] = colour[1, channel]
+            paint[0, channel, column] = color[0, channel]
+            paint[1, channel, column] = color[1, channel]
 
 
 @compiled
@@ -250,7 +250,7 @@ def _fill(view: tuple, edges: np.ndarray, paint: np.ndarray, tiles: np.ndarray, 
             _tile(view, number, tiles)
         row = np.uint8(number)
         for channel in range(3):
-            line, sky, ground = picture[channel, number], COLOURS[SKY, channel], tiles[channel]
+            line, sky, ground = picture[channel, number], COLORS[SKY, channel], tiles[channel]
             upper, lower = paint[0, channel], paint[1, channel]
             for column in range(PIXELS):  # 32 at once: bytes only, and each is read whether it is needed or not
                 value, above, highest = ground[column], lower[column], upper[column]
@@ -269,17 +269,17 @@ def _tile(view: tuple, row: int, tiles: np.ndarray) -> None:
     from_x, from_y = floor(begin_x * unit + 0.5), floor(begin_y * unit + 0.5)
     step_x, step_y = floor(-ahead_y * t / PIXELS_HALF * unit + 0.5), floor(ahead_x * t / PIXELS_HALF * unit + 0.5)
     for channel in range(3):
-        line, light, dark = tiles[channel], COLOURS[TILE, channel], COLOURS[OTHER_TILE, channel]
+        line, light, dark = tiles[channel], COLORS[TILE, channel], COLORS[OTHER_TILE, channel]
         for column in range(PIXELS):
             odd = ((from_x + column * step_x) ^ (from_y + column * step_y)) & unit
             line[column] = dark if odd else light
 
 
 @compiled
-def _mark(view: tuple, centre: np.ndarray, colour: int, bottom: np.ndarray, picture: np.ndarray) -> None:
+def _mark(view: tuple, center: np.ndarray, color: int, bottom: np.ndarray, picture: np.ndarray) -> None:
     """Draw a disc on the floor, where no wall hides it."""
     eye, horizon = view[2], view[5]
-    t, right = _seen_from(view, centre)
+    t, right = _seen_from(view, center)
     if t + DISC < NEAR:
         return
     first = _first(horizon + PIXELS_HALF * eye / (t + DISC))
@@ -291,7 +291,7 @@ def _mark(view: tuple, centre: np.ndarray, colour: int, bottom: np.ndarray, pict
             begin = _first(PIXELS_HALF + PIXELS_HALF * (right - sqrt(chord)) / away)
             end = _first(PIXELS_HALF + PIXELS_HALF * (right + sqrt(chord)) / away)
             for channel in range(3):
-                line, value = picture[channel, row], COLOURS[colour, channel]
+                line, value = picture[channel, row], COLORS[color, channel]
                 for column in range(begin, end):
                     line[column] = value if row >= bottom[column] else line[column]
 
@@ -353,7 +353,7 @@ def _show_pixel(
 
 @compiled
 def _player(view: tuple, where: tuple, feet: float, heading: int, team: int, picture: np.ndarray) -> None:
-    """Draw a body in its team's colour, a dark head, and the face on the side of it that the player looks to."""
+    """Draw a body in its team's color, a dark head, and the face on the side of it that the player looks to."""
     _box(view, where, -WIDTH, WIDTH, feet, feet + NECK, RED + team, picture)
     _box(view, where, -HEAD, HEAD, feet + NECK, feet + BODY, DARK_RED + team, picture)
     away = COS[heading] * view[3] + SIN[heading] * view[4]
@@ -366,7 +366,7 @@ def _player(view: tuple, where: tuple, feet: float, heading: int, team: int, pic
 
 @compiled
 def _flag(view: tuple, where: tuple, low: float, high: float, team: int, picture: np.ndarray) -> None:
-    """Draw a white pole and a cloth in the team's colour with a white bar."""
+    """Draw a white pole and a cloth in the team's color with a white bar."""
     _box(view, where, -POLE, POLE, low, high, WHITE, picture)
     _box(view, where, POLE, POLE + CLOTH, high - 0.35, high, WHITE, picture)
     _box(view, where, POLE, POLE + CLOTH - 0.04, high - 0.31, high - 0.04, RED + team, picture)
@@ -374,7 +374,7 @@ def _flag(view: tuple, where: tuple, low: float, high: float, team: int, picture
 
 @compiled
 def _box(
-    view: tuple, where: tuple, left: float, right: float, low: float, high: float, colour: int, picture: np.ndarray
+    view: tuple, where: tuple, left: float, right: float, low: float, high: float, color: int, picture: np.ndarray
 ) -> None:
     """Draw an upright rectangle, between columns `where` allows; its sides in cells from a thing's middle, its heights
     from the floor. It is at least a pixel wide and high.
@@ -386,13 +386,13 @@ def _box(
     top, start = _first(above), _first(side)
     bottom = _first(max(horizon - (low - eye) * scale, above + 1))
     stop = _first(max(PIXELS_HALF + (middle + right) * scale, side + 1))
-    _rectangle(top, bottom, max(start, int(begin)), min(stop, int(end)), colour, picture)
+    _rectangle(top, bottom, max(start, int(begin)), min(stop, int(end)), color, picture)
 
 
 @compiled
-def _rectangle(top: int, bottom: int, left: int, right: int, colour: int, picture: np.ndarray) -> None:
+def _rectangle(top: int, bottom: int, left: int, right: int, color: int, picture: np.ndarray) -> None:
     for channel in range(3):
-        value = COLOURS[colour, channel]
+        value = COLORS[color, channel]
         for row in range(top, bottom):
             for column in range(left, right):
                 picture[channel, row, column] = value
@@ -416,7 +416,7 @@ def draw_match(s: Batch, m: int) -> np.ndarray:
     for seat, view in enumerate(large):
         team, column = divmod(seat, n)
         framed = out[team * side : (team + 1) * side, SIDE + column * side : SIDE + (column + 1) * side]
-        framed[:] = COLOURS[(RED, BLUE)[team]]
+        framed[:] = COLORS[(RED, BLUE)[team]]
         framed[FRAME:-FRAME, FRAME:-FRAME] = view
     return out
 
@@ -426,20 +426,20 @@ def _map(s: FlagMatches) -> np.ndarray:
     size = len(s.grid)
     y, x = np.mgrid[:SIDE, :SIDE] * (size / SIDE)
     wall = s.grid[y.astype(int), x.astype(int)] == WALL
-    out = np.where(wall[..., None], np.array(STONE, np.uint8), COLOURS[TILE])
+    out = np.where(wall[..., None], np.array(STONE, np.uint8), COLORS[TILE])
     for team in range(2):
         base_x, base_y = s.base[team]
-        out[(abs(x - base_x) < 0.5) & (abs(y - base_y) < 0.5)] = COLOURS[(RED_FLOOR, BLUE_FLOOR)[team]]
+        out[(abs(x - base_x) < 0.5) & (abs(y - base_y) < 0.5)] = COLORS[(RED_FLOOR, BLUE_FLOOR)[team]]
     for seat, (at_x, at_y) in enumerate(s.at):
-        colour = COLOURS[(RED, BLUE)[seat >= len(s.at) // 2]]
-        out[(x - at_x) ** 2 + (y - at_y) ** 2 < PLAYER**2] = colour
+        color = COLORS[(RED, BLUE)[seat >= len(s.at) // 2]]
+        out[(x - at_x) ** 2 + (y - at_y) ** 2 < PLAYER**2] = color
         yaw = s.yaw[seat] % len(COS)
         nose_x, nose_y = at_x + NOSE * COS[yaw], at_y + NOSE * SIN[yaw]
-        out[(x - nose_x) ** 2 + (y - nose_y) ** 2 < (PLAYER / 3) ** 2] = COLOURS[SKIN]
+        out[(x - nose_x) ** 2 + (y - nose_y) ** 2 < (PLAYER / 3) ** 2] = COLORS[SKIN]
     for team in range(2):
         carried = s.flag[team] == CARRIED
         flag_x, flag_y = s.at[s.carrier[team]] if carried else s.flag_at[team]
         far = abs(x - flag_x) + abs(y - flag_y)
-        out[far < SCREEN_CLOTH * 1.4] = COLOURS[WHITE]
-        out[far < SCREEN_CLOTH] = COLOURS[(RED, BLUE)[team]]
+        out[far < SCREEN_CLOTH * 1.4] = COLORS[WHITE]
+        out[far < SCREEN_CLOTH] = COLORS[(RED, BLUE)[team]]
     return out

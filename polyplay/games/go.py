@@ -26,7 +26,7 @@ EMPTY = 1  # of what lies beside a region
 STONES = np.uint64(1023)  # the bits of a hash that count
 
 _numbers = np.random.Generator(np.random.PCG64(20171018)).integers(0, 2**54, (3, LARGEST * LARGEST), np.uint64)
-_STONE = (_numbers << np.uint64(10)) + np.uint64(1)  # [colour, cell]
+_STONE = (_numbers << np.uint64(10)) + np.uint64(1)  # [color, cell]
 
 
 @compiled

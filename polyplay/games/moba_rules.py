@@ -351,7 +351,7 @@ def begin_lanes(units: np.ndarray, heroes: np.ndarray) -> None:
                 units[m, u, w.HEALTH] = units[m, u, w.MOST] = w.CORE_HEALTH if core else w.TOWER_HEALTH
 
 
-# Where matches of the lane game begin, and with `randomise` how unlike each other: as if in the middle of a match, so
+# Where matches of the lane game begin, and with `randomize` how unlike each other: as if in the middle of a match, so
 # that all of it is learnt from the start on (Berner et al. 2019 vary heroes, lanes and health).
 
 
@@ -363,8 +363,8 @@ def start_matches(world: LaneWorld, s: Arrays, draw: Draw) -> None:
     for side, lane in np.ndindex(2, world.lanes):
         s["wave"][:, side, lane] = s["wave"][:, side, lane] * _unlike(world, draw, n)
     begin_lanes(units, s["heroes"])
-    if world.randomise:
-        late = world.randomise * w.LATE * draw() * (world.length // world.repeat)
+    if world.randomize:
+        late = world.randomize * w.LATE * draw() * (world.length // world.repeat)
         s["age"][:] = late.astype(np.int64) * world.repeat  # matches that begin together do not stay in step
         _grow(world, s, draw)
         _spread(world, s, draw)
@@ -380,12 +380,12 @@ def heroes_of(world: LaneWorld, units: np.ndarray) -> list[int]:
 
 def _unlike(world: LaneWorld, draw: Draw, n: int) -> np.ndarray:
     """By what something is more or less in n matches."""
-    return 1.0 + w.LOT * world.randomise * (2.0 * draw() - 1.0) if world.randomise else np.ones(n)
+    return 1.0 + w.LOT * world.randomize * (2.0 * draw() - 1.0) if world.randomize else np.ones(n)
 
 
 def _grow(world: LaneWorld, s: Arrays, draw: Draw) -> None:
     """Experience and gold: one side may have much more of it than the other."""
-    units, heroes, ahead = s["units"], s["heroes"], [world.randomise * draw() for _ in range(2)]
+    units, heroes, ahead = s["units"], s["heroes"], [world.randomize * draw() for _ in range(2)]
     for p, u in enumerate(heroes_of(world, units)):
         side = p // world.team
         experience = (w.EXPERIENCE_LOT * ahead[side] * draw()).astype(np.int64)
@@ -399,7 +399,7 @@ def _grow(world: LaneWorld, s: Arrays, draw: Draw) -> None:
 
 def _spread(world: LaneWorld, s: Arrays, draw: Draw) -> None:
     """Heroes begin anywhere on their way to the other core; some are dead and return later."""
-    units, chance = s["units"], world.randomise
+    units, chance = s["units"], world.randomize
     for p, u in enumerate(heroes_of(world, units)):
         x = w.SPAWN_X + (chance * draw() * (w.WIDTH - w.CORE_X - w.SPAWN_X)).astype(np.int64)
         lane = (draw() * world.lanes).astype(np.int64)
@@ -417,7 +417,7 @@ def _wear(world: LaneWorld, units: np.ndarray, draw: Draw) -> None:
     for side in range(2):
         first, gone = side * half + world.team + w.SLOTS * world.lanes, np.zeros(len(units))
         for lane in range(world.lanes):
-            lost = world.randomise * (both[lane] + w.UNEVEN * draw())
+            lost = world.randomize * (both[lane] + w.UNEVEN * draw())
             gone = np.maximum(gone, lost)
             for tower in range(2):
                 left = np.ceil(w.TOWER_HEALTH * np.clip(1.0 + tower - lost, 0.0, 1.0))
@@ -429,7 +429,7 @@ def _meet(world: LaneWorld, units: np.ndarray, wave: np.ndarray, draw: Draw) -> 
     """In each lane a wave of each side, face to face somewhere between the outer towers."""
     half = units.shape[1] // 2
     for lane in range(world.lanes):
-        front = w.WIDTH // 2 + (world.randomise * (draw() - 0.5) * (w.WIDTH - 2 * w.OUTER_X)).astype(np.int64)
+        front = w.WIDTH // 2 + (world.randomize * (draw() - 0.5) * (w.WIDTH - 2 * w.OUTER_X)).astype(np.int64)
         for side, k in np.ndindex(2, w.WAVE):
             u, behind = side * half + world.team + w.SLOTS * lane + k, w.CREEP_RANGE // 2 + k * w.SPREAD
             units[:, u, w.X] = front + (behind if side else -behind)

@@ -287,14 +287,14 @@ def _road(out: np.ndarray, y: int, lane_y: int) -> None:
             out[row - 4 : row + 5, column - 4 : column + 5] = ROAD
 
 
-def _mark(out: np.ndarray, column: int, row: int, size: int, square: bool, colour: tuple[int, int, int]) -> None:
+def _mark(out: np.ndarray, column: int, row: int, size: int, square: bool, color: tuple[int, int, int]) -> None:
     top, left = max(row - size, 0), max(column - size, 0)
     part = out[top : row + size + 1, left : column + size + 1]
     y, x = np.ogrid[top : top + part.shape[0], left : left + part.shape[1]]
-    part[(y - row) ** 2 + (x - column) ** 2 <= (9 if square else 1) * size**2] = colour
+    part[(y - row) ** 2 + (x - column) ** 2 <= (9 if square else 1) * size**2] = color
 
 
-def _bar(out: np.ndarray, column: int, row: int, part: float, colour: tuple[int, int, int]) -> None:
+def _bar(out: np.ndarray, column: int, row: int, part: float, color: tuple[int, int, int]) -> None:
     row, left = max(row, 0), max(column - HERO, 0)
     out[row : row + BAR, left : column + HERO + 1] = BACK
-    out[row : row + BAR, left : column - HERO + int(np.ceil(part * (2 * HERO + 1)))] = colour
+    out[row : row + BAR, left : column - HERO + int(np.ceil(part * (2 * HERO + 1)))] = color

@@ -63,7 +63,7 @@ SIGHT, CREEP_SIGHT = 8000, 5000  # of heroes and buildings; of creeps
 LEARNS = 8000  # how near to a death heroes are that it gives experience
 CREEP_EXPERIENCE, HERO_EXPERIENCE, HERO_EXPERIENCE_A_LEVEL = 60, 120, 40  # Dota's creeps: 57
 CREEP_GOLD, HERO_GOLD, TOWER_GOLD = 40, 160, 80  # TOWER_GOLD: for each hero of the side; Dota's creeps: about 40
-LOT = 0.25  # with randomise=1, health of heroes and creeps is so much more or less at most
+LOT = 0.25  # with randomize=1, health of heroes and creeps is so much more or less at most
 GOLD_LOT, EXPERIENCE_LOT = 800, 1800  # and heroes begin with so much gold and experience at most (level 6)
 DEAD, AWAY = 0.2, 300  # and so many heroes are dead, and return within so many steps
 LATE = 0.5  # and the clock of a match begins after so much of it at most
@@ -85,7 +85,7 @@ KINDS = ("shaped", "win")  # of rewards
 @dataclass(frozen=True)
 class LaneWorld:
     """arena:moba. reward: shaped, by the table in moba_views; or win, 1 and -1 for who has won when a match ends.
-    randomise: how unlike each other heroes and lanes are.
+    randomize: how unlike each other heroes and lanes are.
     """
 
     team: int = 5  # heroes of a side
@@ -93,7 +93,7 @@ class LaneWorld:
     length: int = 6000  # steps of a match; 30 make a second
     repeat: int = 4  # steps for which an action is held, which are one of the agent
     reward: str = "shaped"
-    randomise: float = 0.0
+    randomize: float = 0.0
 
     def __post_init__(self) -> None:
         need(self.reward in KINDS, f"arena:moba: reward={self.reward} given, allowed: {', '.join(KINDS)}")
@@ -102,7 +102,7 @@ class LaneWorld:
         whole = self.length >= 1 and self.repeat >= 1 and self.length % self.repeat == 0
         got = f"length={self.length}, repeat={self.repeat}"
         need(whole, f"arena:moba: {got} given, allowed: a repeat from 1, as length a multiple of it")
-        need(0.0 <= self.randomise <= 1.0, f"arena:moba: randomise={self.randomise} given, allowed: 0 to 1")
+        need(0.0 <= self.randomize <= 1.0, f"arena:moba: randomize={self.randomize} given, allowed: 0 to 1")
 
     seats = property(lambda self: 2 * self.team)
     teams = property(lambda self: (0,) * self.team + (1,) * self.team)
@@ -257,10 +257,10 @@ def hurt(units: np.ndarray, killer: np.ndarray, u: int, damage: int, by: int) ->
 
 @compiled
 def go(units: np.ndarray, u: int, dx: int, dy: int, speed: int) -> None:
-    """So far towards a point that is dx and dy away."""
+    """So far toward a point that is dx and dy away."""
     far = math.sqrt(dx * dx + dy * dy)
     if far > speed:
-        dx, dy = int(dx * speed / far), int(dy * speed / far)  # towards 0, so that both sides go alike
+        dx, dy = int(dx * speed / far), int(dy * speed / far)  # toward 0, so that both sides go alike
     units[u, X] += dx
     units[u, Y] += dy
 

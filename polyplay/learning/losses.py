@@ -92,7 +92,7 @@ def n_step(steps: Transitions, value: Tensor, n: int | None = None) -> Tensor:
 
 @torch.no_grad()
 def gae(steps: Transitions, value: Tensor, lam: float) -> Advantages:
-    """Generalised advantages and λ-returns, each [T, B], from `value` [T+1, B].
+    """Generalized advantages and λ-returns, each [T, B], from `value` [T+1, B].
 
     δ_t = r_{t+1} + d_t·V_{t+1} − V_t;  A_t = δ_t + d_t·λ·A_{t+1}, A_T = 0;  target = A + V
     (Schulman et al. 2016, eq. 16). λ = 1 gives the n-step return of the whole rollout, λ = 0 one step.
@@ -425,8 +425,8 @@ class ActorCriticLoss(Loss, ABC):
         unit = torch.where(valid, _rows(out["value_scale"], len(valid)), 1.0) if "value_scale" in out else None
         advantage = advantage if unit is None else advantage / unit
         if self.normalize_advantage:
-            centred = torch.where(valid, advantage - advantage.sum() / count, zero)
-            advantage = centred / ((centred.square().sum() / count).sqrt() + 1e-8)
+            centered = torch.where(valid, advantage - advantage.sum() / count, zero)
+            advantage = centered / ((centered.square().sum() / count).sqrt() + 1e-8)
         error = target - value if unit is None else (target - value) / unit
         descent, squared = -advantage, error.square()
         if reach is None:
@@ -449,8 +449,8 @@ class ActorCriticLoss(Loss, ABC):
         def measure() -> Iterator[tuple[str, Tensor]]:
             yield from zip(COMMON, (loss, policy_loss, value_loss * half, spread, value.sum() / count), strict=False)
             both = torch.stack((target, target - value))
-            centred = both - both.sum((1, 2), keepdim=True) / count
-            known, rest = torch.where(valid, centred.square(), 0.0).sum((1, 2)).unbind()
+            centered = both - both.sum((1, 2), keepdim=True) / count
+            known, rest = torch.where(valid, centered.square(), 0.0).sum((1, 2)).unbind()
             yield "explained_variance", torch.where(known > 0, 1.0 - rest / known, 0.0)  # 0: the targets do not vary
             yield "approx_kl", 0.5 * ((logp - acted_logp).square().sum() / count)
             if reach is not None:
@@ -484,7 +484,7 @@ def _rows(x: Tensor, n: int) -> Tensor:
 #
 # All terms run over valid transitions only (see above): "mean" divides by their number (at least 1), "sum"
 # does not divide, so its gradient grows with the rows of a batch. Targets and advantages are constants.
-# Metrics are detached scalars: `loss` is what is minimised, every other one is a mean over valid transitions,
+# Metrics are detached scalars: `loss` is what is minimized, every other one is a mean over valid transitions,
 # before costs, whatever the reduction.
 
 
@@ -558,7 +558,7 @@ class PPO(ActorCriticLoss):
     μ, and the values V_μ that A (GAE with `lam`) and R = A + V_μ are made of, are those stored while acting: `prepare`
     makes A and R once, for all passes. value_clip: max((R − V)², (R − V_μ − clip(V − V_μ, −ε, ε))²) instead, as
     baselines' ppo2. ε is `clip_range`, with anneal_clip times `hyperparameters.remaining`, the part of the run to
-    come. Advantages are normalised over each call's rows. Means over valid transitions.
+    come. Advantages are normalized over each call's rows. Means over valid transitions.
     Raises ValueError for shapes that do not fit.
     """
 

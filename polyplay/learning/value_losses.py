@@ -85,7 +85,7 @@ def categorical(
 
 @torch.no_grad()
 def project(chances: Tensor, ret: Tensor, discount: Tensor, low: float, high: float) -> Tensor:
-    """The distribution of clip(G + D·z, low, high), each atom's mass split linearly between its two neighbours:
+    """The distribution of clip(G + D·z, low, high), each atom's mass split linearly between its two neighbors:
     m_i = Σ_j clip(1 − |Tz_j − z_i|/Δz, 0, 1)·p_j, in time O(K).
 
     chances: p [B, K], K ≥ 2; ret, discount: G, D float [B]. Where D = 0 all mass is around clip(G), whatever p is.

@@ -31,14 +31,14 @@ from polyplay.nets.device import precision_of
 from polyplay.nets.layers import (
     Axis,
     AxisSegment,
-    CentredImages,
+    CenteredImages,
     Linear,
     SignedImages,
     Tape,
     TensorAxes,
     axis,
     cache_half_weights,
-    initialise,
+    initialize,
     spare_rows,
     tracing,
 )
@@ -130,7 +130,7 @@ class PixelControl(nn.Module):
         values, sides = (*axis("value", 1, fixed=True), *advantages), [axis("kernel", n, fixed=True) for n in kernel]
         self.axes = {"deconv.weight": TensorAxes((axis("channels", CHANNELS, fixed=True), values, *sides))}
         self.axes["deconv.bias"] = TensorAxes((values,))
-        initialise(self.fc, "torch")
+        initialize(self.fc, "torch")
         bound = (CHANNELS * math.prod(kernel)) ** -0.5
         for weight in self.deconv.parameters():
             nn.init.uniform_(weight, -bound, bound)
@@ -182,7 +182,7 @@ class RewardPrediction(nn.Module):
     def __init__(self, features: int):
         super().__init__()
         self.hidden, self.logits = Linear(3 * features, 128), Linear(128, REWARD_CLASSES)
-        initialise(self, "torch")
+        initialize(self, "torch")
 
     def forward(self, x: Tensor) -> Tensor:
         """x [3, N, features], the oldest row first → [N, 3]."""
@@ -249,7 +249,7 @@ class AuxiliaryHeads(nn.Module):
 # What policies of a torso (features of observations), an optional core and a head share.
 
 
-Inputs = CentredImages | SignedImages | Normalize
+Inputs = CenteredImages | SignedImages | Normalize
 
 
 class TorsoPolicy(Policy):
@@ -391,9 +391,9 @@ class ActorCritic(TorsoPolicy):
             else Linear.along(head.axis(), acting)
         )
         self.value = Linear.along(task_axis(values.tasks if values else ()), valued)
-        initialise(self.hidden, init)
-        initialise(self.actions, init, 0.01)
-        initialise(self.value, init, 1.0)
+        initialize(self.hidden, init)
+        initialize(self.actions, init, 0.01)
+        initialize(self.value, init, 1.0)
 
     def spec(self) -> Spec:
         noise = {"latent_noise": Field((self.latents,), "float32")} if self.latents else {}

@@ -31,7 +31,7 @@ from polyplay.nets import action_heads, recurrent, torsos
 from polyplay.nets.actor_critic import ActorCritic, AuxiliaryHeads, EventRewards, Inputs
 from polyplay.nets.critics import CategoricalActor, CriticActions, CriticsNetwork, DeterministicActor, GaussianActor
 from polyplay.nets.device import set_precision
-from polyplay.nets.layers import CentredImages, Linear, SignedImages, outline, outlines
+from polyplay.nets.layers import CenteredImages, Linear, SignedImages, outline, outlines
 from polyplay.nets.policy import BOUND, Normalize, Policy, PolicyFactory, PopArt, ReturnScale, TaskValues, Torso
 from polyplay.nets.q_network import VARIANTS, DPGNetwork, QHead, QNetwork
 from polyplay.nets.torsos import MLP, FiveTorso, Flat, FTWTorso, SeparateMLPs
@@ -72,7 +72,7 @@ def make(
 
     core: none, lstm, gru or temporal of `core_size`, and of the last one the words of its memory (0: it has none);
     previous: it takes the last action and reward too; init: orthogonal, torch, or auto (the published one); inputs:
-    raw, centre (images lose their mean picture first), signed (images as x/128 − 1, as GA3C has them) or normalize
+    raw, center (images lose their mean picture first), signed (images as x/128 − 1, as GA3C has them) or normalize
     (numbers that are no image get mean 0, deviation 1, within ±bound); returns: a discount whose returns' size is
     learnt, for losses that scale rewards; guard: how the logarithm of a probability is kept from −∞, see
     action_heads; real numbers beside such actions are left as they are; actions: of bounded real ones −1 … 1 is their
@@ -112,7 +112,7 @@ def make(
 VALUES = {"heads": TaskValues, "popart": PopArt}
 CHOICES = {
     "value": ("plain", *VALUES),
-    "core": ("none", "lstm", "gru", "temporal"), "inputs": ("raw", "centre", "signed", "normalize"),
+    "core": ("none", "lstm", "gru", "temporal"), "inputs": ("raw", "center", "signed", "normalize"),
     "actions": ("scale", "clip"), "guard": ("none", "max", "plus"),
     "noisy": ("none", *VARIANTS), "bias": ("each", "shared", "none"),
 }  # fmt: skip
@@ -243,13 +243,13 @@ def _torso(build: Builder, title: str, spec: EnvSpec, options: Mapping[str, Any]
 def _inputs(how: str, spec: EnvSpec, torso: Torso, bound: float = BOUND) -> Inputs | None:
     """What observations go through before the torso."""
     obs = spec.obs
-    if how not in ("centre", "signed"):
+    if how not in ("center", "signed"):
         return Normalize(obs, torso.unit_sets, bound, spec.classes) if how == "normalize" else None
     if not isinstance(obs, Field) or len(obs.shape) != 3 or obs.dtype != "uint8":
         seen = describe_fields(obs)
         raise UserError(f"--inputs {how}: takes one image of bytes, the observations are {seen}; use raw or normalize")
     low, high = torsos.image_ends(spec)
-    return CentredImages(obs.shape, high - low) if how == "centre" else SignedImages(low, high)
+    return CenteredImages(obs.shape, high - low) if how == "center" else SignedImages(low, high)
 
 
 @dataclass(frozen=True)
@@ -352,7 +352,7 @@ def _auto(spec: EnvSpec) -> str:
 
 
 def _resolve(name: str | Builder, spec: EnvSpec, init: str) -> tuple[str, Builder, str]:
-    """The network's title, the function that makes its torso, and the initialisation of head and core."""
+    """The network's title, the function that makes its torso, and the initialization of head and core."""
     own = "orthogonal" if init == "auto" else init
     if callable(name):
         return user_modules.title(name), name, own

@@ -1,6 +1,6 @@
 """Layers, what stands along their axes, reuse of activations.
 
-What networks share: a Linear whose rows don't depend on each other, named initialisations, image input.
+What networks share: a Linear whose rows don't depend on each other, named initializations, image input.
 """
 
 from __future__ import annotations
@@ -277,7 +277,7 @@ def pad_lanes(lanes: int, device: torch.device) -> int:
     return -lanes % _TILE if device.type == "cpu" else 0
 
 
-def initialise(module: nn.Module, style: str, gain: float = math.sqrt(2.0)) -> None:
+def initialize(module: nn.Module, style: str, gain: float = math.sqrt(2.0)) -> None:
     """Fill every linear and convolutional layer in `module`, in order, from torch's global generator.
 
     orthogonal: orthogonal with `gain`, zero bias (OpenAI baselines).
@@ -309,7 +309,7 @@ def pixels(obs: Tensor, scale: float = 1.0 / 255.0, low: float = 0.0) -> Tensor:
     With contiguous weights, channels last is the faster input on a CPU for every net's training pass and for
     the deep net's acting; shallow nets act a little slower. Acting and training must use the same to agree.
     """
-    if obs.is_floating_point():  # what came through CentredImages or SignedImages, or a user's own: in their numbers
+    if obs.is_floating_point():  # what came through CenteredImages or SignedImages, or a user's own: in their numbers
         return obs.contiguous(memory_format=torch.channels_last)
     if obs.device.type == "cuda" and torch.is_autocast_enabled("cuda"):  # bytes are exact in bfloat16
         x = obs.to(torch.bfloat16, memory_format=torch.channels_last)
@@ -375,7 +375,7 @@ def _bfloat16(number: np.float32) -> np.uint32:
 @compiled
 def _interleave_halves(x: np.ndarray, mean: np.ndarray, scale: np.float32, out: np.ndarray) -> None:
     """(x − mean)·scale of four planes, interleaved. x uint8 [N, 4, P], mean float32 [4, P], out uint64 [N, P]: four
-    bfloat16 a pixel. Packed by hand: stores of neighbours are what keeps compilers from using wide registers.
+    bfloat16 a pixel. Packed by hand: stores of neighbors are what keeps compilers from using wide registers.
     """
     a, b, c, d = mean[0], mean[1], mean[2], mean[3]
     for n in range(x.shape[0]):
@@ -403,7 +403,7 @@ def _interleave(x: np.ndarray, mean: np.ndarray, scale: np.float32, out: np.ndar
             row[4 * i + 3] = (np.float32(s[i]) - d[i]) * scale
 
 
-class CentredImages(nn.Module):
+class CenteredImages(nn.Module):
     """Images [N, C, H, W] of bytes minus their mean picture: what never changes on the screen vanishes.
 
     The mean is learnt from the first `ROWS` rows a learner sees, then stays. It is a floating buffer, so it is

@@ -1,4 +1,4 @@
-"""A policy as an ONNX file: one acting step in mode, for any number of lanes, normalisers and recurrent core inside.
+"""A policy as an ONNX file: one acting step in mode, for any number of lanes, normalizers and recurrent core inside.
 
 Inputs: `obs` (or `obs/KEY`), and what this network takes besides: `first`, `reward`, `events`, `mask`, `state/NAME`.
 Outputs: `action`, `value` if the policy has one value, and `next/NAME`, to be given back as `state/NAME`; zeros are the

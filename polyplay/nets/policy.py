@@ -240,7 +240,7 @@ class Normalize(nn.Module):
         leaves = [(path, x) for path, x in tree.leaves(obs) if path not in classes and not is_pixels(x)]
         if not leaves:
             takes = f"takes numbers that are neither an image nor classes, the observations are {describe_fields(obs)}"
-            raise UserError(f"--inputs normalize: {takes}; use raw or centre")
+            raise UserError(f"--inputs normalize: {takes}; use raw or center")
         self.paths = [path for path, _ in leaves]
         self.sets = [path in sets for path in self.paths]
         shapes = [field.shape[1:] if path in sets else field.shape for path, field in leaves]

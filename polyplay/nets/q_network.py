@@ -28,7 +28,7 @@ from polyplay.envs.spaces import Box
 from polyplay.nets.action_heads import from_half_ranges, normal, to_half_ranges
 from polyplay.nets.actor_critic import Inputs, TorsoPolicy
 from polyplay.nets.device import precision_of
-from polyplay.nets.layers import Conv2d, Linear, initialise, one_hot, tracing
+from polyplay.nets.layers import Conv2d, Linear, initialize, one_hot, tracing
 from polyplay.nets.policy import Torso
 from polyplay.nets.recurrent import Core, Temporal
 
@@ -59,7 +59,7 @@ class Noisy(nn.Module):
     def __init__(self, inputs: int, outputs: int, sigma: float, bias: bool = True, init: str = "torch"):
         super().__init__()
         self.mean, self.spread = Linear(inputs, outputs, bias=bias), Linear(inputs, outputs)
-        initialise(self.mean, init)
+        initialize(self.mean, init)
         for x in (self.spread.weight, self.spread.bias):
             nn.init.constant_(x, sigma / math.sqrt(inputs))
         self.inputs, self.noise = inputs, inputs + outputs
@@ -190,7 +190,7 @@ class QHead(nn.Module):
             if noisy != "none":
                 return Noisy(inputs, outputs, VARIANTS[noisy][1] if sigma is None else sigma, bias, init)
             layer = Linear(inputs, outputs, bias=bias)
-            initialise(layer, init)
+            initialize(layer, init)
             return layer
 
         self.branches = nn.ModuleList()  # of Q or A, and of V: a hidden layer, where there is one, and the last
@@ -506,5 +506,5 @@ class DPGNetwork(TorsoPolicy):
 
 def _two(inputs: int, width: int, outputs: int, init: str) -> nn.Sequential:
     made = nn.Sequential(Linear(inputs, width), nn.Tanh(), Linear(width, outputs))
-    initialise(made, init, 1.0)
+    initialize(made, init, 1.0)
     return made

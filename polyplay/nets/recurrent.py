@@ -23,7 +23,7 @@ from torch.utils.checkpoint import checkpoint
 
 from polyplay.core import tree
 from polyplay.core.tree import Batch, Field, Spec
-from polyplay.nets.layers import Linear, RepeatedLinear, TensorAxes, axis, initialise, pad_lanes, tracing
+from polyplay.nets.layers import Linear, RepeatedLinear, TensorAxes, axis, initialize, pad_lanes, tracing
 
 
 class Cell(nn.Module):
@@ -87,7 +87,7 @@ class Core(nn.Module):
         self.inputs, self.features, self.rows = inputs, cell.size, cell.rows
         self.input = Linear(inputs, cell.gates * cell.size)
         self.cell = cell
-        initialise(self, init, gain=1.0)
+        initialize(self, init, gain=1.0)
         if init == "sonnet":  # IMPALA's is TensorFlow's LSTM: one matrix of input and state, as Glorot & Bengio 2010
             bound = math.sqrt(6.0 / (inputs + cell.size + cell.gates * cell.size))
             for layer in (self.input, cell.recurrent):
@@ -297,7 +297,7 @@ class Memory(nn.Module):
 
 SCALE, LEAST = 0.1, 1e-6  # of deviations: at first, and at least
 LINKS = 2**28  # numbers of link matrices that an unroll keeps for its gradients at once
-FIXED = 0.1  # deviation of what the prior is drawn towards
+FIXED = 0.1  # deviation of what the prior is drawn toward
 
 
 class Latent(NamedTuple):
@@ -331,8 +331,8 @@ class Temporal(nn.Module):
         self.down = RepeatedLinear(3 * size + reads, 4 * size, bias=False)  # what the fast clock gets of the slow one
         self.prior = RepeatedLinear(size + reads, 2 * size)
         self.posterior = RepeatedLinear(size + reads, 2 * size)
-        initialise(self, init, gain=1.0)
-        initialise(self.prior, init, 0.1)
+        initialize(self, init, gain=1.0)
+        initialize(self.prior, init, 0.1)
         if memory is not None:
             self.fast_interface = RepeatedLinear(size, memory.interface)
             self.slow_interface = RepeatedLinear(size, memory.interface)

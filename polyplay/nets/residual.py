@@ -2,8 +2,8 @@
 
 The network of AlphaGo Zero (Silver et al. 2017): a residual tower of convolutions, with a policy and a value on it.
 
-Learning and acting are two functions of it. `unroll` normalises by the batch's own statistics and moves the running
-ones; `act` and `predict` normalise by the running ones. Which of them computes is decided by who calls: `train()` and
+Learning and acting are two functions of it. `unroll` normalizes by the batch's own statistics and moves the running
+ones; `act` and `predict` normalize by the running ones. Which of them computes is decided by who calls: `train()` and
 `eval()` change nothing. A gradient flows through `unroll` alone, and it refuses to compute without one.
 
 The running statistics are floating buffers: they are published, saved and averaged over replicas with the weights, and
@@ -25,12 +25,12 @@ from polyplay.core.tree import Batch, Field, Spec
 from polyplay.envs.pool import EnvSpec
 from polyplay.envs.spaces import Discrete, describe_fields
 from polyplay.nets.device import precision_of
-from polyplay.nets.layers import Linear, initialise, outline
+from polyplay.nets.layers import Linear, initialize, outline
 from polyplay.nets.policy import Policy, PolicyFactory
 
 
 class NormalizedConv(nn.Module):
-    """A convolution that keeps the board's size, without a bias, and a batch normalisation behind it."""
+    """A convolution that keeps the board's size, without a bias, and a batch normalization behind it."""
 
     mean: Tensor
     variance: Tensor
@@ -44,7 +44,7 @@ class NormalizedConv(nn.Module):
         self.momentum, self.eps = momentum, eps
 
     def forward(self, x: Tensor, by_batch: bool) -> Tensor:
-        """By the batch's statistics, towards which the running ones move by `momentum`; or by the running ones."""
+        """By the batch's statistics, toward which the running ones move by `momentum`; or by the running ones."""
         statistics = self.mean, self.variance
         return F.batch_norm(self.conv(x), *statistics, self.scale, self.shift, by_batch, self.momentum, self.eps)
 
@@ -53,7 +53,7 @@ class DualResidualNetwork(Policy):
     """Planes [N, C, H, W] → logits of all actions [N, A] and the mover's value [N] in (−1, 1).
 
     3×3 convolution, then `blocks` residual blocks of two; policy: 1×1 convolution of 2 filters, one layer; value: 1×1
-    convolution of 1 filter, a layer of `hidden`, one number, tanh. Every convolution has batch normalisation and ReLU.
+    convolution of 1 filter, a layer of `hidden`, one number, tanh. Every convolution has batch normalization and ReLU.
     """
 
     bf16 = False  # the convolutions' numbers while learning, see nets.device
@@ -69,7 +69,7 @@ class DualResidualNetwork(Policy):
         self.policy, self.value = NormalizedConv(filters, 2, 1), NormalizedConv(filters, 1, 1)
         self.logits = Linear(2 * rows * columns, actions)
         self.hidden, self.output = Linear(rows * columns, hidden), Linear(hidden, 1)
-        initialise(self, init)
+        initialize(self, init)
 
     @property
     def title(self) -> str:
@@ -154,7 +154,7 @@ class BoardNetworkFactory(PolicyFactory):
             return DualResidualNetwork(planes, actions, *sizes, self.init)
 
 
-# A residual network for acting alone: its batch normalisations are folded into the convolutions.
+# A residual network for acting alone: its batch normalizations are folded into the convolutions.
 
 
 class FoldedNetwork(nn.Module):

@@ -23,7 +23,7 @@ from polyplay.envs.images import BARE
 from polyplay.envs.pool import EnvSpec, byte_bounds
 from polyplay.envs.spaces import ActionSpec, Conditional, Discrete, describe_fields
 from polyplay.nets import layers
-from polyplay.nets.layers import Conv2d, Linear, Tape, axis, initialise, pixels
+from polyplay.nets.layers import Conv2d, Linear, Tape, axis, initialize, pixels
 from polyplay.nets.policy import Torso, task_axis
 
 # Fully connected network for vectors, and for trees of them.
@@ -57,7 +57,7 @@ class MLP(Torso):
             made += [Linear.along(rows, columns), ACTIVATIONS[activation]()]
             columns = rows
         self.layers, self.features = nn.Sequential(*made), hidden[-1]
-        initialise(self, init)
+        initialize(self, init)
 
     def forward(self, obs: Tree) -> Tensor:
         leaves = dict(tree.leaves(obs))
@@ -112,7 +112,7 @@ class Combined(Torso):
         self.join = Linear.along(rows, columns) if hidden and parts > hidden else None
         self.features = hidden or parts
         if self.join is not None:
-            initialise(self.join, init)
+            initialize(self.join, init)
 
     def forward(self, obs: Tree) -> Tensor:
         leaves = dict(tree.leaves(obs))
@@ -138,7 +138,7 @@ class WithTask(Torso):
         self.features = seen.features if joined else seen.features + (width or self.n)
         for layer in (self.embedding, self.join):
             if layer is not None:
-                initialise(layer, init)
+                initialize(layer, init)
 
     def forward(self, obs: Tree) -> Tensor:
         task = layers.one_hot(obs["task"], self.n)
@@ -232,7 +232,7 @@ class Conv(Torso):
         flat = channels * math.prod(sides)
         self.fc = Linear.along(axis("features", hidden), axis("pixels", flat, fixed=True)) if hidden else None
         self.features = hidden or flat
-        initialise(self, init)
+        initialize(self, init)
 
     def forward(self, obs: Tensor, tape: Tape | None = None) -> Tensor:
         """tape: gets every layer's output."""
@@ -308,7 +308,7 @@ class Impala(Torso):
         flat = inputs * math.prod(sides)
         self.fc = Linear.along(axis("features", hidden), axis("pixels", flat, fixed=True)) if hidden else None
         self.features = hidden or flat
-        initialise(self, init)
+        initialize(self, init)
 
     def forward(self, obs: Tensor) -> Tensor:
         x = F.relu(self.sections(pixels(obs, *self.scale)), inplace=True).flatten(1)
@@ -318,7 +318,7 @@ class Impala(Torso):
 NATURE: Layers = ((32, 8, 4), (64, 4, 2), (64, 3, 1))
 SMALL: Layers = ((16, 8, 4), (32, 4, 2))
 TINY: Layers = ((32, 3, 2), (64, 3, 1))
-# name: convolutions, width of the layer behind them and initialisation unless others are asked for, padding
+# name: convolutions, width of the layer behind them and initialization unless others are asked for, padding
 CONVS: dict[str, tuple[Layers, int, str, Padding]] = {
     # DQN's (Mnih et al. 2015), baselines' A2C and PPO, IMPALA's shallow Atari net. 1,687,719 parameters
     "nature": (NATURE, 512, "orthogonal", ()),
@@ -388,7 +388,7 @@ class FTWTorso(Torso):
         columns = view, *layers.observed_axis(spec, one_hot=False, without=(self.view,))
         self.fc = Linear.along(axis("features", hidden), columns)
         self.features = hidden
-        initialise(self, init)
+        initialize(self, init)
 
     def forward(self, obs: Tree) -> Tensor:
         leaves = dict(tree.leaves(obs))
@@ -446,7 +446,7 @@ class FiveTorso(Torso):
         self.pointer = (part, embedding) if part else None
         self.unit_features = units * embedding if part else 0
         self.features = sum(segment.size for segment in self.feature_axis) + self.unit_features
-        initialise(self, init)
+        initialize(self, init)
 
     def forward(self, obs: Tree) -> Tensor:
         leaves = dict(tree.leaves(obs))

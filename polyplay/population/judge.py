@@ -52,7 +52,7 @@ class Gate:
     """When a match is due, how many games it has, and what a candidate needs. A draw is half a point."""
 
     share: float  # of the points; a candidate needs more
-    games: int  # of a match, half of them with each colour
+    games: int  # of a match, half of them with each color
     every: int  # updates from one match to the next
     plies: int  # at the beginning of a game, drawn from the best network's policy
     reign: int = 0  # games that the best weights play before a match
@@ -62,7 +62,7 @@ class Gate:
             raise UserError(f"--gate: {self.share:g} given; allowed: 0 for no matches, or from 0.5 to below 1")
         if self.games % 2:
             raise UserError(
-                f"--gate-games: {self.games} given; allowed: an even number, half of the games with each colour"
+                f"--gate-games: {self.games} given; allowed: an even number, half of the games with each color"
             )
 
     def verdict(self, points: float, played: int) -> bool | None:
@@ -280,10 +280,10 @@ def check_references(spec: EnvSpec, references: Sequence[str], matches: int) -> 
 
 
 def rated_games(envs: Envs) -> Envs:
-    """The games that versions are rated in: matches begin as they always do, not randomised."""
+    """The games that versions are rated in: matches begin as they always do, not randomized."""
     if not isinstance(envs.name, str):
         return envs
-    return replace(envs, name="+".join(word for word in envs.name.split("+") if not word.startswith("randomise=")))
+    return replace(envs, name="+".join(word for word in envs.name.split("+") if not word.startswith("randomize=")))
 
 
 class Rater:

@@ -50,7 +50,7 @@ def two_sided(t: float, freedom: float) -> float:
     return integral(math.atan2(math.sqrt(freedom), abs(t))) / integral(math.pi / 2)
 
 
-# Jaderberg et al. 2017, §4.1.1: a value is multiplied by 0.8 or by 1.2. Ray Tune moves in a list to a neighbour.
+# Jaderberg et al. 2017, §4.1.1: a value is multiplied by 0.8 or by 1.2. Ray Tune moves in a list to a neighbor.
 
 
 FACTORS = (0.8, 1.2)

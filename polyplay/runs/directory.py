@@ -466,9 +466,9 @@ def read_config(directory: Path, whole: bool = False, population: bool = False) 
     try:
         contents = read_object(path)
     except OSError:
-        neighbours = {p.parent.name: p.parent for p in path.parent.parent.glob("*/config.json")}
-        near = difflib.get_close_matches(path.parent.name, neighbours, 1)
-        hint = f"did you mean {neighbours[near[0]]}?" if near else "name the directory that `polyplay train` printed"
+        neighbors = {p.parent.name: p.parent for p in path.parent.parent.glob("*/config.json")}
+        near = difflib.get_close_matches(path.parent.name, neighbors, 1)
+        hint = f"did you mean {neighbors[near[0]]}?" if near else "name the directory that `polyplay train` printed"
         raise UserError(f"no run at {directory} (it has no config.json); {hint}") from None
     except ValueError as e:
         raise UserError(f"{path} is damaged: {e}; put back a copy of it") from None

@@ -37,7 +37,7 @@ from polyplay.systems import Page, _presets
 GROUPS = {  # what none names belongs to the algorithm, or to the run
     "duration": "frames steps minutes until_return",
     "population": "over population every vary exploit explore score at_once",
-    "environment": "env lanes atari env_kwargs env_options wrapper images stack grey size frame_skip task_input "
+    "environment": "env lanes atari env_kwargs env_options wrapper images stack gray size frame_skip task_input "
     "life_loss inputs actions reward reward_scale env_workers groups step_timeout max_restarts",
     "network": "network hidden activation core core_size width head dueling init",
     "algorithm": "loss",
@@ -264,7 +264,7 @@ class RunOptions:
     # parts of observations that are images: LEAF,LEAF or none (auto: bytes of at least 24 pixels a side); an
     # observation of one part is called obs
     stack: Count | None = None  # stack this many frames of every image, the newest last (none: the environment's own)
-    grey: bool = False  # show images in gray
+    gray: bool = False  # show images in gray
     size: str | None = None  # resize images by area, to this side or HEIGHTxWIDTH in pixels (none: as they are)
     frame_skip: Count | None = None
     # an action lasts this many frames, whose rewards are added (none: the environment's own)
@@ -315,7 +315,7 @@ class RunOptions:
             raise UserError("--resume: auto given, but it takes a directory to find again: give --run DIR")
         flags.read_assignments("env_kwargs", self.env_kwargs)
         reset_options(self.env_options)
-        read_image_options(self.images, self.stack, self.grey, self.size, self.frame_skip)
+        read_image_options(self.images, self.stack, self.gray, self.size, self.frame_skip)
         parse_changes(self.change)
         for name in self.wrapper:
             if not isinstance(name, str) or ":" not in name:
@@ -460,13 +460,13 @@ def _shown(page: Page, name: str, base: Settings, given: Mapping[str, object]) -
     return _presets.shown_images(page, name, given.get("env", base.env), **made)
 
 
-HOW_MADE = ("env_kwargs", "env_options", "wrapper", "images", "stack", "grey", "size", "frame_skip", "task_input")
+HOW_MADE = ("env_kwargs", "env_options", "wrapper", "images", "stack", "gray", "size", "frame_skip", "task_input")
 
 
 def how_made(options: RunOptions) -> dict[str, Any]:
     """What Envs takes besides an environment's name."""
     kwargs = flags.read_assignments("env_kwargs", options.env_kwargs)
-    seen = options.images, options.stack, options.grey, options.size, options.frame_skip
+    seen = options.images, options.stack, options.gray, options.size, options.frame_skip
     shown = read_image_options(*seen)
     resets = reset_options(options.env_options)
     made = {"kwargs": kwargs, "wrappers": options.wrapper, "reset_options": resets, "images": shown}

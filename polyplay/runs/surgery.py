@@ -172,7 +172,7 @@ def grow_run(directory: Path, out: Path, changes: Mapping[str, Any], settle: int
 def _side(page: Any, settings: Settings, options: RunOptions, name: str) -> _Side:
     """Raises UserError: the system has no policy and value alone."""
     from polyplay.nets.actor_critic import ActorCritic
-    from polyplay.weights.optimizers import FLAVOURS
+    from polyplay.weights.optimizers import FLAVORS
 
     crew: Crew = load.crew_of(replace(options, device="cpu", hosts=None, place=None, ship=None))
     wired = load.wire_system(page, settings, crew)
@@ -182,7 +182,7 @@ def _side(page: Any, settings: Settings, options: RunOptions, name: str) -> _Sid
         why = "its replay has states of the old size" if replays else "its network is of another kind"
         raise UserError(f"RUN: a run of {name}, which cannot grow: {why}; ppo, impala, league and their like can")
     optimizers = {role.spec.update.optim.title for role in crew.roles if role.spec is not None}
-    rest = max((FLAVOURS[name]["g0"] for name in optimizers if name in FLAVOURS), default=0.0)
+    rest = max((FLAVORS[name]["g0"] for name in optimizers if name in FLAVORS), default=0.0)
     return _Side(replace(settings, **wired.resolved), options, wired, policy, rest)
 
 

@@ -222,7 +222,7 @@ def value_text(value: object) -> str:
 
 FEW = 4  # agents whose returns are all told
 MOST_ROLES = 4  # keeps the panel within 12 lines
-COLOURS = {"env": "green", "infer": "cyan", "learn": "magenta", "replay": "yellow", "wait": "bright_black"}
+COLORS = {"env": "green", "infer": "cyan", "learn": "magenta", "replay": "yellow", "wait": "bright_black"}
 
 
 class Terminal:
@@ -372,14 +372,14 @@ CELLS = 20  # of a bar
 
 
 def _shares(name: str, role: Mapping[str, float]) -> Text:
-    """Where the time of one worker kind went: a bar of a colour for each kind, and the percentages."""
+    """Where the time of one worker kind went: a bar of a color for each kind, and the percentages."""
     text = Text(f"{name} ×{role['workers']:.0f}".ljust(13)[:13] + " ")
     for kind in KINDS:
-        text.append("█" * round(CELLS * role[kind]), style=COLOURS[kind])
+        text.append("█" * round(CELLS * role[kind]), style=COLORS[kind])
     text.pad_right(14 + CELLS - len(text))
     for kind in KINDS:
         if kind != "replay" or role[kind]:
-            text.append(f"  {kind} ", style=COLOURS[kind]).append(f"{100 * role[kind]:.0f}%".rjust(4))
+            text.append(f"  {kind} ", style=COLORS[kind]).append(f"{100 * role[kind]:.0f}%".rjust(4))
     return text
 
 

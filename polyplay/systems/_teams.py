@@ -134,7 +134,7 @@ def table_envs(c: Any, crew: Crew, players: int, actors: int) -> Envs:
     return Envs(c.env, c.lanes, players, workers=workers, agents=players, **crew.env_defaults)
 
 
-BOUND = 5.0  # of normalised observations
+BOUND = 5.0  # of normalized observations
 
 
 def five_network(c: Any, envs: Envs) -> NetworkFactory:

@@ -35,7 +35,7 @@ class AgentOptions:
 
     env: str = "ALE/Pong-v5"
     # environment: ALE/NAME, a Gymnasium id, module:callable, or toy:NAME; several with commas (NAME:2 has two turns)
-    inputs: Literal["raw", "centre", "normalize"] = "raw"  # centre: subtract mean image; normalize: scale numbers
+    inputs: Literal["raw", "center", "normalize"] = "raw"  # center: subtract mean image; normalize: scale numbers
 
 
 @dataclass(frozen=True)

@@ -49,8 +49,8 @@ class Config(PolicyOptions):  # adds env, core, and how inputs and actions are s
     init: Literal["auto", "orthogonal", "torch"] = "auto"  # initial weights (auto: as the network was published)
     normalize_advantage: bool = False  # scale advantages to mean 0 and deviation 1 over a batch
     reduction: Literal["sum", "mean"] = "sum"  # mean or sum over a batch; sum is as published
-    inputs: Literal["raw", "signed", "centre", "normalize"] = "raw"  # type: ignore[assignment]
-    # of images, raw: x/255, signed: x/128 − 1, centre: minus the mean image; of numbers, normalize: scaled
+    inputs: Literal["raw", "signed", "center", "normalize"] = "raw"  # type: ignore[assignment]
+    # of images, raw: x/255, signed: x/128 − 1, center: minus the mean image; of numbers, normalize: scaled
     frames: Count = 200_000_000  # frames to train for (Atari: four per agent step), unless --steps is given
 
 

@@ -1,10 +1,10 @@
-"""Optimizers by name. RMSProp is four different optimizers; a paper's ε means nothing without its flavour.
+"""Optimizers by name. RMSProp is four different optimizers; a paper's ε means nothing without its flavor.
 
 name           first g  ε             used by
 rmsprop_tf     1        inside √      TensorFlow 1: baselines' A2C, GA3C, IMPALA
 rmsprop_a3c    0        inside √      A3C (Mnih et al. 2016), Lasagne: Accel RL
 rmsprop_torch  0        outside √     PyTorch: TorchBeast
-rmsprop_dqn    0        inside √      centred: DQN (Mnih et al. 2015, its released code), Ape-X
+rmsprop_dqn    0        inside √      centered: DQN (Mnih et al. 2015, its released code), Ape-X
 adagrad        0        outside √     a sum instead of a mean (Duchi et al. 2011): Gorila
 adam           –        outside √     PyTorch's own (Kingma & Ba 2015)
 adam_clipped   –        outside √     gradients within ±5·√v (clipped_adam): OpenAI Five
@@ -202,16 +202,16 @@ def _update_in_one_pass(p: Tensor, grad: Tensor, state: State, group: Group) -> 
     clipped_adam(*arrays, rule)
 
 
-PLAIN: Group = {"eps_inside": True, "g0": 0.0, "centred": False, "sums": False}
-FLAVOURS: dict[str, Group] = {  # what papers and frameworks do differently, see RMSProp
+PLAIN: Group = {"eps_inside": True, "g0": 0.0, "centered": False, "sums": False}
+FLAVORS: dict[str, Group] = {  # what papers and frameworks do differently, see RMSProp
     "rmsprop_tf": {**PLAIN, "g0": 1.0},
     "rmsprop_a3c": PLAIN,
     "rmsprop_torch": {**PLAIN, "eps_inside": False},
-    "rmsprop_dqn": {**PLAIN, "centred": True},
+    "rmsprop_dqn": {**PLAIN, "centered": True},
     "adagrad": {**PLAIN, "eps_inside": False, "sums": True},
 }
 STATISTICS = {"sgd": ("momentum_buffer",), **dict.fromkeys(("adam", "adam_clipped"), ("exp_avg", "exp_avg_sq"))}
-NAMES = (*FLAVOURS, "adam", "adam_clipped", "sgd")
+NAMES = (*FLAVORS, "adam", "adam_clipped", "sgd")
 LISTED = f"{', '.join(NAMES)}, or module:callable"
 
 
@@ -230,11 +230,11 @@ class SGD(OwnOptimizer):
 
 
 class RMSProp(OwnOptimizer):
-    """RMSProp of every flavour, and AdaGrad. For a gradient Δ, per element:
+    """RMSProp of every flavor, and AdaGrad. For a gradient Δ, per element:
 
     g ← α·g + (1 − α)·Δ², g starting at `g0`; with `sums` (AdaGrad) g ← g + Δ², and α is ignored
     u = Δ/√(g + ε) if `eps_inside` else Δ/(√g + ε)
-    `centred`: m ← α·m + (1 − α)·Δ from 0, and g − m² in place of g. Never below 0, which it is but for rounding:
+    `centered`: m ← α·m + (1 − α)·Δ from 0, and g − m² in place of g. Never below 0, which it is but for rounding:
     where a gradient stays the same, ε may be smaller than that
     θ ← θ − lr·u
 
@@ -245,12 +245,12 @@ class RMSProp(OwnOptimizer):
     team: ThreadPool | None = None  # threads that share that pass
 
     def __init__(
-        self, params: Iterable[Tensor], flavour: Group, lr: float, alpha: float = 0.99, eps: float = 0.1
+        self, params: Iterable[Tensor], flavor: Group, lr: float, alpha: float = 0.99, eps: float = 0.1
     ) -> None:
-        super().__init__(params, {"lr": lr, "alpha": alpha, "eps": eps, **flavour})
+        super().__init__(params, {"lr": lr, "alpha": alpha, "eps": eps, **flavor})
 
     def begin(self, p: Tensor, group: Group) -> State:
-        mean = {"mean": torch.zeros_like(p, requires_grad=False)} if group["centred"] else {}
+        mean = {"mean": torch.zeros_like(p, requires_grad=False)} if group["centered"] else {}
         return {**mean, "square": torch.full_like(p, group["g0"], requires_grad=False)}
 
     def update(self, p: Tensor, grad: Tensor, state: State, group: Group) -> None:
@@ -259,7 +259,7 @@ class RMSProp(OwnOptimizer):
             return
         alpha, rest = _weights(group)
         variance = state["square"].mul_(alpha).addcmul_(grad, grad, value=rest)
-        if group["centred"]:
+        if group["centered"]:
             mean = state["mean"].mul_(alpha).add_(grad, alpha=rest)
             variance = torch.addcmul(variance, mean, mean, value=-1.0).clamp_(min=0.0)
         if group["eps_inside"]:  # a sixth faster than a root to divide by
@@ -288,7 +288,7 @@ def rmsprop(p: Array, grad: Array, square: Array, rule: Rule) -> None:
 
 
 @compiled
-def rmsprop_centred(p: Array, grad: Array, mean: Array, square: Array, rule: Rule) -> None:
+def rmsprop_centered(p: Array, grad: Array, mean: Array, square: Array, rule: Rule) -> None:
     """The same with m ← α·m + (1 − α)·Δ [n] and max(g − m², 0) in place of g. In place."""
     lr, alpha, rest, inside, outside = rule
     for i in range(p.size):
@@ -302,11 +302,11 @@ def rmsprop_centred(p: Array, grad: Array, mean: Array, square: Array, rule: Rul
 
 def _update_rmsprop_in_one_pass(p: Tensor, grad: Tensor, state: State, group: Group, team: ThreadPool | None) -> None:
     """team: threads, each for a part of the weights, to the same bits."""
-    eps, mean = group["eps"], [state["mean"]] if group["centred"] else []
+    eps, mean = group["eps"], [state["mean"]] if group["centered"] else []
     where = (eps, 0.0) if group["eps_inside"] else (0.0, eps)
     rule = tuple(np.float32(x) for x in (group["lr"], *_weights(group), *where))
     arrays = [x.detach().numpy().reshape(-1) for x in (p, grad, *mean, state["square"])]
-    loop: Callable[..., None] = rmsprop_centred if group["centred"] else rmsprop
+    loop: Callable[..., None] = rmsprop_centered if group["centered"] else rmsprop
     if team is None:
         loop(*arrays, rule)
     else:
@@ -385,7 +385,7 @@ class OptimizerSpec:
         name = self.name
         if isinstance(name, str) and ":" not in name:
             need(name in NAMES, f"--optimizer: {name!r} is unknown{closest_names(name, NAMES)}; there are {LISTED}")
-            found = STATISTICS.get(name) or (("mean", "square") if FLAVOURS[name]["centred"] else ("square",))
+            found = STATISTICS.get(name) or (("mean", "square") if FLAVORS[name]["centered"] else ("square",))
         else:
             own = user_modules.find(name, "--optimizer", LISTED) if isinstance(name, str) else name
             found = try_own(own, self.title)
@@ -414,7 +414,7 @@ class OptimizerSpec:
         if self.name in ("adam", "adam_clipped"):
             adam = partial(PartsAdam, parts=self.parts) if self.parts else Adam if self.name == "adam" else ClippedAdam
             return adam([parameter], lr=lr, eps=self.eps, betas=(self.beta1, BETA2))
-        return RMSProp([parameter], FLAVOURS[str(self.name)], lr, self.decay, self.eps)
+        return RMSProp([parameter], FLAVORS[str(self.name)], lr, self.decay, self.eps)
 
 
 def optimizer_state(optimizer: torch.optim.Optimizer) -> State:
@@ -478,13 +478,13 @@ def _pure_rmsprop(
     spec: OptimizerSpec, weights: Tensor, grad: Tensor, state: Sequence[Tensor], rate: Tensor
 ) -> list[Tensor]:
     """As RMSProp."""
-    flavour = FLAVOURS[str(spec.name)]
-    alpha, rest = _weights({**flavour, "alpha": spec.decay})
+    flavor = FLAVORS[str(spec.name)]
+    alpha, rest = _weights({**flavor, "alpha": spec.decay})
     *mean, square = state
     mean = [alpha * x + rest * grad for x in mean]
     square = alpha * square + rest * grad * grad
     variance = (square - mean[0] * mean[0]).clamp(min=0.0) if mean else square
-    root = (variance + spec.eps).sqrt() if flavour["eps_inside"] else variance.sqrt() + spec.eps
+    root = (variance + spec.eps).sqrt() if flavor["eps_inside"] else variance.sqrt() + spec.eps
     return [weights - rate * grad / root, *mean, square]
 
 

@@ -496,7 +496,7 @@ def mixed(records, random, at):
 
 
 def random_starts(n: int) -> play.MatchStarts:
-    """Each opening of three plies twice, once with either colour."""
+    """Each opening of three plies twice, once with either color."""
     rng = np.random.default_rng(3)
     openings, _ = play.draw_openings(
         BOARD, n, 3, lambda records: np.array([rng.choice(legal_of(BOARD, r)) for r in records])

@@ -58,7 +58,7 @@ def test_the_committed_champion_is_as_strong_as_the_docs_say():
 
 
 @pytest.mark.long
-def test_go5_opens_in_the_centre_and_takes_the_whole_board():
+def test_go5_opens_in_the_center_and_takes_the_whole_board():
     policy = strength.policy_of(BENCH / "champions/go5")
     policy.simulate(400)
     board = policy.board

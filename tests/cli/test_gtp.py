@@ -142,10 +142,10 @@ def test_scores_statuses_and_handicaps():
 @pytest.mark.parametrize("simulations", [0, 8])
 def test_its_moves_are_the_searchs_and_the_same_again(simulations: int):
     engine, again = engine_of(5, simulations), engine_of(5, simulations)
-    for colour in "bwb":
-        (move,) = said(engine, f"genmove {colour}")
-        assert said(again, f"reg_genmove {colour}") == [move], "it is not played"
-        assert said(again, f"play {colour} {move.removeprefix('= ')}") == ["="]
+    for color in "bwb":
+        (move,) = said(engine, f"genmove {color}")
+        assert said(again, f"reg_genmove {color}") == [move], "it is not played"
+        assert said(again, f"play {color} {move.removeprefix('= ')}") == ["="]
     if not simulations:
         policy, (first, _) = engine.policy, engine.game.records[:2]
         assert engine.game.moves[0][1] == policy.choose(first[None])[0][0]
@@ -185,7 +185,7 @@ def test_a_bad_sgf_file_is_an_answer_that_says_why(tmp_path: Path, text: str, er
 
 
 @pytest.mark.parametrize(
-    ("text", "until", "colour", "stones", "moves"),
+    ("text", "until", "color", "stones", "moves"),
     [
         ("(;SZ[9]AB[ee][ef]AW[cc][dd]PL[W])", "", "W", 4, 0),
         ("(;SZ[9]AB[ee][ef]AW[cc][dd])", "", "B", 4, 0),
@@ -199,11 +199,11 @@ def test_a_bad_sgf_file_is_an_answer_that_says_why(tmp_path: Path, text: str, er
     ],
 )
 def test_a_file_says_who_is_to_move_and_its_first_stones_are_not_taken_back(
-    tmp_path: Path, text: str, until: str, colour: str, stones: int, moves: int
+    tmp_path: Path, text: str, until: str, color: str, stones: int, moves: int
 ):
     engine = loaded(tmp_path, text, until)
-    assert "-BW"[engine.game.to_move] == colour
-    assert engine._asked(["20"]) == engine._asked([colour, "20"]), "an analysis is of that colour"
+    assert "-BW"[engine.game.to_move] == color
+    assert engine._asked(["20"]) == engine._asked([color, "20"]), "an analysis is of that color"
     assert np.count_nonzero(engine.game.stones()) == stones + moves
     assert said(engine, *["undo"] * (moves + 1)) == ["="] * moves + ["? cannot undo"]
     assert np.count_nonzero(engine.game.stones()) == stones
@@ -288,8 +288,8 @@ OPEN = ("A5 B5 B4 A3 B3 B2 A1 B1", "D5 E5 D4 D3 E3 D2 D1 E1")
 def engine_on(stones: tuple[str, str], komi: float, last: str) -> GtpEngine:
     """An engine on that board, after a last move."""
     engine = engine_of(5)
-    for colour, points in zip("bw", stones, strict=True):
-        said(engine, *(f"play {colour} {point}" for point in points.split()))
+    for color, points in zip("bw", stones, strict=True):
+        said(engine, *(f"play {color} {point}" for point in points.split()))
     assert said(engine, f"komi {komi}", last) == ["=", "="]
     return engine
 

@@ -132,7 +132,7 @@ def look_at_result(browser: Browser) -> None:
 
 
 def look_at_board(browser: Browser) -> None:
-    """Its stones lie where the game has them, in the colours of their players; the moves are listed from the one that
+    """Its stones lie where the game has them, in the colors of their players; the moves are listed from the one that
     the search would play on, the only one that is marked as best, by their visits.
     """
     browser.wait(SETTLED, PATIENCE)  # an answer of before may come late

@@ -97,7 +97,7 @@ def test_labels_name_each_run_and_join_those_of_one_name(tmp_path: Path):
 def test_one_panel_over_what_is_asked_for(tmp_path: Path, x: Any, last: float, name: str):
     (axes,) = plot.draw_curves([make(tmp_path, "a", games=[(8, 0.0), (40, 1.0)])], plot.PlotOptions(x=x)).axes
     assert (axes.get_xlabel(), axes.lines[0].get_xdata()[-1]) == (name, pytest.approx(last))
-    assert axes.lines[0].get_color() == plot.COLOURS[0]
+    assert axes.lines[0].get_color() == plot.COLORS[0]
 
 
 def test_the_legend_is_below_the_panels_however_many_runs_there_are(tmp_path: Path):

@@ -76,5 +76,5 @@ def test_a_seeded_fault_is_found(rule: dict[str, str], tmp_path: Path, monkeypat
 
 def test_code_is_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(f"{__name__}.ROOT", tmp_path)
-    (page := tmp_path / "page.md").write_text("`--inputs centre`\n\n```text\nanew\n```\n\n[a](anew.md)\n")
+    (page := tmp_path / "page.md").write_text("`--inputs center`\n\n```text\nanew\n```\n\n[a](anew.md)\n")
     assert not [hit for rule in RULES for hit in hits(rule, tuple(prose(page)))]

@@ -51,7 +51,12 @@ def broken_html(text: str) -> list[str]:
     """Return what Markdown did not understand."""
     made = markdown.markdown(assemble.with_formulas(text), extensions=EXTENSIONS)
     plain = re.sub(r"<pre>.*?</pre>|<code>.*?</code>", "", made, flags=re.S)
-    wrong = {r"<p>\|": "a table as text", r"\]\(": "a link as text", r"\*\*": "bold as text", r"\$": "a formula as text"}
+    wrong = {
+        r"<p>\|": "a table as text",
+        r"\]\(": "a link as text",
+        r"\*\*": "bold as text",
+        r"\$": "a formula as text",
+    }
     return [f"{what}: {m[0]}" for pattern, what in wrong.items() for m in re.finditer(rf"{pattern}.{{0,40}}", plain)]
 
 

@@ -210,7 +210,7 @@ class Unnamed(Pair):
         return obs, {"nobody": rewards["left"]}, *rest
 
 
-class Grey(Sound):
+class Gray(Sound):
     """An image without planes; its time limit is told in the old way."""
 
     observation_space = spaces.Box(0, 255, (84, 84), np.uint8)

@@ -227,12 +227,12 @@ def sha(a):
 
 
 @pytest.fixture
-def colours():
+def colors():
     return np.random.default_rng(7).integers(0, 256, (210, 160, 3), dtype=np.uint8)
 
 
 @pytest.mark.parametrize("kind", OPENCV)
-def test_resampling_as_opencv_does_it(kind, colours):
-    gray = pixels.opencv_gray(colours)
+def test_resampling_as_opencv_does_it(kind, colors):
+    gray = pixels.opencv_gray(colors)
     sizes = ((210, 84, 84), (208, 104, 80), (210, 70, 40))
     assert tuple(sha(pixels.resizer(kind, h, 160, *to)(gray[:h])) for h, *to in sizes) == OPENCV[kind]

@@ -152,7 +152,7 @@ def test_every_rule_that_a_message_names_is_checked():
 
 ODD = [  # an environment, the rule, its level and what was seen; every other rule is kept
     (broken.Unrepeatable, "determinism", "warning", "two trials with the same seed and actions differ from row"),
-    (broken.Grey, "flags", "warning", "info says TimeLimit.truncated of a terminated episode"),
+    (broken.Gray, "flags", "warning", "info says TimeLimit.truncated of a terminated episode"),
     (broken.Thin, "images", "warning", "--network auto is an MLP, which reads the image [84, 8, 84] as 56,448 numbers"),
     (broken.OneSimulator, "copies", "failed", "on it shows something else where another one is stepped beside it"),
     (broken.OneGenerator, "seed", "failed", "got different seeds but draw from the same generator"),

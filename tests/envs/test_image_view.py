@@ -1,4 +1,4 @@
-"""Images as --images, --stack, --grey, --size and --frame-skip show them, in every kind of pool."""
+"""Images as --images, --stack, --gray, --size and --frame-skip show them, in every kind of pool."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def make_disabled(num_envs: int) -> Any:
 
 @pytest.mark.parametrize("make", [Film, make_next, make_same, make_disabled])
 def test_a_stack_begins_with_its_episode_and_ends_with_its_last_frame_in_every_pool(make):
-    envs = Envs(make, 2, images=ImageOptions(stack=3, grey=True), inline=True)
+    envs = Envs(make, 2, images=ImageOptions(stack=3, gray=True), inline=True)
     assert envs.spec.obs["film"].shape == (3, 30, 40)
     opened, ends = envs.open(seed=0), 0
     try:
@@ -102,7 +102,7 @@ def test_a_stack_of_frames_keeps_them_in_order_and_colors_together():
     image = np.arange(6, dtype=np.uint8).reshape(2, 1, 1, 3) * np.ones((2, 30, 40, 3), np.uint8)
     shown, _ = ImageView(space, ImageOptions(stack=2), "env").show(image, None)
     assert shown[:, 0, 0].tolist() == [0, 1, 2, 3, 4, 5] * 2
-    assert ImageView(space, ImageOptions(grey=True), "env").space.shape == (2, 30, 40)
+    assert ImageView(space, ImageOptions(gray=True), "env").space.shape == (2, 30, 40)
 
 
 def test_only_images_change_and_what_does_not_fit_stays_for_the_lane_to_name():
@@ -212,7 +212,7 @@ def test_of_atari_games_it_is_their_own(id_, skip, frames):
         (ImageOptions(("flim",)), r"--images: flim given, did you mean 'film'\?; allowed for env: none, or some of"),
         (ImageOptions(("at",)), "--images: at given, which is Box"),
         (ImageOptions(("cube",)), r"--images: cube given, \[9, 9, 9\]: planes can't be told from columns; wrap"),
-        (ImageOptions(("pair",), grey=True), "--grey: the image pair of env has 2 planes, allowed: 3"),
+        (ImageOptions(("pair",), gray=True), "--gray: the image pair of env has 2 planes, allowed: 3"),
         (ImageOptions(("film",), size=(31, 40)), "--size: 31x40 given, larger than the image film of env of 30x40"),
         (ImageOptions(("film",), stack=30), "--stack: 30 given, the image film of env then has 90 planes; at most 64"),
         (ImageOptions(("tall",), stack=13), r"--stack: 13 given, the image tall of env then is \[39, 50, 30\], whose"),
@@ -236,7 +236,7 @@ def test_an_image_too_small_for_the_network_is_named():
         NetworkFactory("auto", spec, {"init": "auto"})()
 
 
-@pytest.mark.parametrize(("env", "options"), [("toy:catch", {"stack": 2}), ("game:connect_four", {"grey": True})])
+@pytest.mark.parametrize(("env", "options"), [("toy:catch", {"stack": 2}), ("game:connect_four", {"gray": True})])
 def test_what_has_no_images_to_change_says_so(env, options):
     with pytest.raises(UserError, match="has no images to change: leave it out"):
         _ = Envs(env, 2, images=ImageOptions(**options)).spec
@@ -266,7 +266,7 @@ def test_atari_games_have_the_same_options_for_these():
 
 @pytest.mark.long
 def test_a_run_its_evaluation_and_the_agent_alone_see_the_same(tmp_path):
-    how = {"env": Film, "stack": 3, "grey": True, "size": "15x20", "serial": True, "lanes": 2, "unroll": 8}
+    how = {"env": Film, "stack": 3, "gray": True, "size": "15x20", "serial": True, "lanes": 2, "unroll": 8}
     run = polyplay.train("ppo", steps=64, run=tmp_path / "run", replicas=1, tensorboard=False, **how)
     assert polyplay.resume(run.directory, steps=96).summary["steps"] >= 96
     agent, env, state = polyplay.load(run.directory), Film(), None

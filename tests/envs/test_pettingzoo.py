@@ -1,4 +1,4 @@
-"""PettingZoo's environments: recognised, described, converted, trained by their names; padded where they differ."""
+"""PettingZoo's environments: recognized, described, converted, trained by their names; padded where they differ."""
 
 from __future__ import annotations
 

@@ -71,7 +71,7 @@ def test_lane_seeds_are_well_mixed():
     bits = (seeds[:, None] >> np.arange(31)) & 1
     assert (np.abs(bits.mean(0) - 0.5) < 0.05).all()
     flips = bits[1:] ^ bits[:-1]
-    assert (np.abs(flips.mean(0) - 0.5) < 0.06).all(), "neighbours have nothing in common"
+    assert (np.abs(flips.mean(0) - 0.5) < 0.06).all(), "neighbors have nothing in common"
 
 
 def test_options_are_checked():

@@ -101,7 +101,7 @@ def test_an_early_end_counts_what_is_over(champion: Path):
         ("--protocol versus", "--protocol versus needs --against: random, mcts:N, perfect, gtp:COMMAND, or the"),
         ("--protocol versus --against mtcs:5", "--against mtcs:5 given, allowed: random, mcts:N with N"),
         ("--protocol versus --against mtcs:5", "or the directory of a run, did you mean 'mcts:100'?"),
-        ("--protocol versus --against random --episodes 5", "--episodes 5 given, but both colours play every opening"),
+        ("--protocol versus --against random --episodes 5", "--episodes 5 given, but both colors play every opening"),
         ("--protocol versus --against random --episodes 20_000", "a match has 10,000 games at most"),
         ("--protocol versus --against OTHER", "it plays game:tic_tac_toe; a match is of one game"),
         ("--protocol versus --against CATCH", "plays toy:catch, and matches are of board games"),
@@ -141,7 +141,7 @@ def test_openings_have_their_plies_and_go_on():
     assert np.array_equal(found, again)
 
 
-def test_every_opening_is_played_with_both_colours():
+def test_every_opening_is_played_with_both_colors():
     starts = both_colors(BOARD, 40, 1, seed=3)
     assert np.array_equal(starts.records[:20], starts.records[20:])
     assert starts.begins.tolist() == [True] * 20 + [False] * 20
@@ -163,7 +163,7 @@ def test_a_stronger_player_gets_the_points_and_equals_the_same_both_ways():
     assert min(points[:20].sum(), points[20:].sum()) > 15
     assert points.tolist() == match(BOARD, strong, opponent("random", BOARD), starts, seed=3).tolist()
     points = match(BOARD, first_legal, first_legal, both_colors(BOARD, 60, 2, seed=5))
-    assert (points[:30] + points[30:] == 1).all(), "the second game of a pair is the first with colours changed"
+    assert (points[:30] + points[30:] == 1).all(), "the second game of a pair is the first with colors changed"
     assert {0.0, 1.0} <= set(points)
 
 

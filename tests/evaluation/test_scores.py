@@ -20,7 +20,7 @@ from polyplay.evaluation.scores import (
     column,
     columns,
     compare_runs,
-    normalise,
+    normalize,
     protocol_of,
     source_of,
 )
@@ -55,7 +55,7 @@ def test_runs_of_a_game_are_averaged_and_have_an_interval(tmp_path: Path):
     pong, pinball = result["games"]
     assert (pong["runs"], pong["score"], pong["episodes"]) == (2, 15.0, 60)
     assert 10.0 <= pong["interval"][0] <= pong["interval"][1] <= 20.0
-    assert (pinball["random"], pinball["normalised"]) == (0.0, 100.0)
+    assert (pinball["random"], pinball["normalized"]) == (0.0, 100.0)
     assert (pong["actions"], pinball["actions"]) == (["greedy", "sampled"], ["greedy"])
     assert result["notes"][0].startswith("video_pinball: the raw tables say")
     assert result["aggregates"][0]["games"] == 2
@@ -77,7 +77,7 @@ def test_training_returns_are_read_from_the_games(tmp_path: Path):
     result = compare_runs([path], ScoresOptions(place="training"))
     [row] = result["games"]
     assert (result["protocol"], result["aggregates"]) == ("training", [])
-    assert (row["game"], row["score"], row["normalised"]) == ("toy:catch", 50.5, None)
+    assert (row["game"], row["score"], row["normalized"]) == ("toy:catch", 50.5, None)
     assert result["notes"] == ["training returns, with exploration: published evaluations were not measured so"]
 
 
@@ -114,7 +114,7 @@ def test_a_runs_score_stands_beside_the_published_ones_of_its_protocol(tmp_path:
     result = json.loads(capsys.readouterr().out)
     assert (result["protocol"], result["place"], result["baselines"]["name"]) == ("null-op", "final", "nature")
     [row] = result["games"]
-    assert (row["game"], row["random"], row["human"], row["normalised"]) == ("pong", -20.7, 9.3, 100.0)
+    assert (row["game"], row["random"], row["human"], row["normalized"]) == ("pong", -20.7, 9.3, 100.0)
     assert row["interval"] == [8.3, 10.3]
     assert row["published"] == {"dqn_noop": 18.9, "gorila_noop": 18.3, "ddqn_5min_noop": 21.0}
     own, dqn, *_ = result["aggregates"]
@@ -166,7 +166,7 @@ def test_published_aggregates_reproduce(name, baselines, pinball, games, mean, m
     ends = baseline_scores(baselines)
     if pinball == "table":  # random play's score as the raw tables have it
         ends["video_pinball"] = {"noop57": 16256.9, "human-starts": 20452.0}[baselines], ends["video_pinball"][1]
-    scores = normalise(column(name), ends)
+    scores = normalize(column(name), ends)
     found = aggregate({game: [score] for game, score in scores.items()})
     assert len(scores) == games
     assert found["median"].value == pytest.approx(median, abs=0.51)
@@ -187,10 +187,10 @@ def test_baselines_columns_and_games_of_the_tables():
 
 
 @given(st.floats(-1e5, 1e5), st.floats(-1e4, 1e4), st.floats(1.0, 1e4), st.floats(0.1, 10.0), st.floats(-1e3, 1e3))
-def test_normalisation_has_its_ends_and_ignores_scale_and_shift(score, random, width, scale, shift):
+def test_normalization_has_its_ends_and_ignores_scale_and_shift(score, random, width, scale, shift):
     ends = {"pong": (random, random + width)}
-    assert normalise({"pong": random, "none": 1.0}, ends) == {"pong": 0.0}
-    assert normalise({"pong": random + width}, ends)["pong"] == pytest.approx(100.0)
+    assert normalize({"pong": random, "none": 1.0}, ends) == {"pong": 0.0}
+    assert normalize({"pong": random + width}, ends)["pong"] == pytest.approx(100.0)
     moved = {"pong": tuple(scale * x + shift for x in ends["pong"])}
-    again = normalise({"pong": scale * score + shift}, moved)["pong"]
-    assert again == pytest.approx(normalise({"pong": score}, ends)["pong"], rel=1e-6, abs=1e-3)
+    again = normalize({"pong": scale * score + shift}, moved)["pong"]
+    assert again == pytest.approx(normalize({"pong": score}, ends)["pong"], rel=1e-6, abs=1e-3)

@@ -154,11 +154,11 @@ def test_which_evaluation_can_be_said(run: Path):
         verify.verify(run, "x.json")
 
 
-def test_starts_are_made_labelled_and_played(tmp_path: Path, monkeypatch, capsys):
+def test_starts_are_made_labeled_and_played(tmp_path: Path, monkeypatch, capsys):
     pong = made.run(tmp_path / "run", "ALE/Pong-v5", network="a3c", atari="ga3c", serial=True)
     file = tmp_path / "starts.json"
     assert main.main(["starts", str(pong), "--out", str(file), "--number", "3", "--frames", "120"]) == 0
-    assert "3 start states of the run's own play, labelled substitute" in capsys.readouterr().out
+    assert "3 start states of the run's own play, labeled substitute" in capsys.readouterr().out
     found = atari.load_starts(str(file), "pong")
     assert (found.kind, len(found.starts)) == ("substitute", 3)
     assert "no human's: checkpoint 000000000007-steps-140" in found.source

@@ -47,7 +47,7 @@ class Timestep(SimpleNamespace):
 
 
 class Substrate:
-    """Three steps long. Its pixels are its seed, the player and the action that it took last, one a colour."""
+    """Three steps long. Its pixels are its seed, the player and the action that it took last, one a color."""
 
     def __init__(self, players: int, discount: float):
         self.seed, self.players, self.discount, self.closed = random.randint(1, 200), players, discount, False
@@ -116,7 +116,7 @@ def example(built: list[Substrate], monkeypatch: pytest.MonkeyPatch) -> Iterator
 
 
 def test_seats_of_a_team_are_in_a_row_and_see_play_and_earn_what_their_player_does(example: ModuleType):
-    """Pictures have their colours first. Events are named as ours, so that the same --event-rewards mean the same."""
+    """Pictures have their colors first. Events are named as ours, so that the same --event-rewards mean the same."""
     spec = Envs(f"{MODULE}:CaptureTheFlag", 8, inline=True).spec
     assert spec.describe["players"] == "red_0, red_1, red_2, red_3, blue_0, blue_1, blue_2, blue_3"
     assert (spec.sides, spec.action, set(spec.events)) == ((0, 0, 0, 0, 1, 1, 1, 1), Discrete(9), set(OURS))

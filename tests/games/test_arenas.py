@@ -88,7 +88,7 @@ HELD_OUT = "arena:ctf+size=9+length=900+team=1+reward=win+maps=held_out"
         (CTF, 8, "level5 attacker", 90, "1160e6c690685cd5"),
         ("arena:ctf+length=900+team=3+actions=small+repeat=2", 12, "level4 returner", 460, "581c8e77077f3937"),
         (HELD_OUT, 8, "attacker level3", 950, "c0e146b72a6ff9e3"),
-        ("arena:moba+length=1200+randomise=1", 20, "level4 level2", 310, "44fdf38bd469c014"),
+        ("arena:moba+length=1200+randomize=1", 20, "level4 level2", 310, "44fdf38bd469c014"),
         ("arena:moba+team=2+lanes=1+length=900+repeat=3+reward=win", 8, "level4 level3", 310, "de828a783d7d286b"),
     ],
 )
@@ -107,7 +107,7 @@ def test_matches_of_bots_and_random_players_go_as_they_always_did(title, lanes, 
     assert digest(*rows, pool.state()["game"]) == wanted
 
 
-TITLES = (CTF, CTF + "+team=1+kind=open", LANES, "arena:moba+team=1+lanes=2+length=60+randomise=1+repeat=3")
+TITLES = (CTF, CTF + "+team=1+kind=open", LANES, "arena:moba+team=1+lanes=2+length=60+randomize=1+repeat=3")
 
 
 @pytest.mark.parametrize(
@@ -128,7 +128,7 @@ def test_lanes_play_alike_however_many_there_are(title):
     ("title", "lanes", "more"),
     [
         (CTF, 8, {}),
-        (LANES + "+randomise=0.5", 8, {}),
+        (LANES + "+randomize=0.5", 8, {}),
         *((f"toy:{name}", 6, {}) for name in ("catch", "memory", *MADE)),
         ("toy:tests.toys:CartPole", 6, {"groups": 2}),
         ("toy:catch", 6, {"at_once": 2}),
@@ -166,7 +166,7 @@ def test_a_state_goes_on_to_the_bit(title, lanes, more):
         ("arena:ctf", "no multiple of the 4 seats"),
         ("arena:moba+team=6", "team=6, lanes=3 given, allowed: 1 to 5 heroes of a side, 1 to 3 lanes"),
         ("arena:moba+length=10", "length=10, repeat=4 given, allowed: a repeat from 1, as length a multiple of it"),
-        ("arena:moba+randomise=1.5", "randomise=1.5 given, allowed: 0 to 1"),
+        ("arena:moba+randomize=1.5", "randomize=1.5 given, allowed: 0 to 1"),
         ("arena:moba+reward=score", "reward=score given, allowed: shaped, win"),
     ],
 )

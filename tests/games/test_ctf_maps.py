@@ -74,7 +74,7 @@ def free_cells(grid: np.ndarray) -> set[Cell]:
 
 
 def cell_of(at: np.ndarray) -> Cell:
-    """Of the point (x, y), which has to be a cell's centre."""
+    """Of the point (x, y), which has to be a cell's center."""
     x, y = at.tolist()
     assert x % 1 == y % 1 == 0.5
     return int(y), int(x)

@@ -36,9 +36,9 @@ def seen(s: dict[str, np.ndarray], seat: int = 0) -> np.ndarray:
     return draw(s)[0, seat]
 
 
-def has(picture: np.ndarray, *colours: int) -> np.ndarray:
-    """bool [..., 84, 84]: where a picture has one of these colours."""
-    wanted = v.COLOURS[list(colours)]
+def has(picture: np.ndarray, *colors: int) -> np.ndarray:
+    """bool [..., 84, 84]: where a picture has one of these colors."""
+    wanted = v.COLORS[list(colors)]
     return (np.moveaxis(picture, -3, -1)[..., None, :] == wanted).all(-1).any(-1)
 
 
@@ -196,18 +196,18 @@ def scene() -> dict[str, np.ndarray]:
     return s
 
 
-def colour(picture: np.ndarray, x: float, y: float) -> tuple[int, ...]:
+def color(picture: np.ndarray, x: float, y: float) -> tuple[int, ...]:
     """Of the map at a point."""
     return tuple(picture[int(y * v.SIDE / N), int(x * v.SIDE / N)].tolist())
 
 
 def test_the_map_shows_walls_players_and_flags():
     picture = v.draw_match(scene(), 1)
-    red, blue = (tuple(v.COLOURS[team].tolist()) for team in (v.RED, v.BLUE))
+    red, blue = (tuple(v.COLORS[team].tolist()) for team in (v.RED, v.BLUE))
     assert picture.shape == (v.SIDE, v.SIDE + 2 * (v.VIEW + 2 * v.FRAME), 3)
-    assert colour(picture, 0.5, 6.5) == v.STONE
-    assert [colour(picture, 4.3, 2.5), colour(picture, 4.3, 8.5)] == [red, red]
-    assert [colour(picture, 8.5, 4.5), colour(picture, 8.7, 8.5)] == [red, blue]  # a red flag on a blue player
-    assert colour(picture, 10.5, 10.5) == blue
-    assert colour(picture, 10.5, 10.25) == tuple(v.COLOURS[v.WHITE].tolist())
-    assert colour(picture, 2.5, 2.5) not in (red, blue)  # the flag is away
+    assert color(picture, 0.5, 6.5) == v.STONE
+    assert [color(picture, 4.3, 2.5), color(picture, 4.3, 8.5)] == [red, red]
+    assert [color(picture, 8.5, 4.5), color(picture, 8.7, 8.5)] == [red, blue]  # a red flag on a blue player
+    assert color(picture, 10.5, 10.5) == blue
+    assert color(picture, 10.5, 10.25) == tuple(v.COLORS[v.WHITE].tolist())
+    assert color(picture, 2.5, 2.5) not in (red, blue)  # the flag is away

@@ -259,10 +259,10 @@ def test_heroes_recover_faster_at_home(x: int, times: Any):
     assert (lane.units[0, w.HEALTH], lane.heroes[0, w.MANA]) == (100 + 2 * times, 50 + 2 * times)
 
 
-def test_randomised_matches_begin_in_the_middle_of_things_as_they_always_did():
+def test_randomized_matches_begin_in_the_middle_of_things_as_they_always_did():
     """Anywhere within their first half, heroes on their way, buildings worn from the outer one on."""
-    given = LaneGame(team=3, lanes=2, randomise=1.0)
-    s, plain = begun(given, 50, 3), begun(replace(given, randomise=0.0), 5)
+    given = LaneGame(team=3, lanes=2, randomize=1.0)
+    s, plain = begun(given, 50, 3), begun(replace(given, randomize=0.0), 5)
     found = hashlib.sha256(b"".join(s[name].tobytes() for name in ("units", "heroes", "wave", "age")))
     assert found.hexdigest()[:16] == "9e58139b0a78dc90"
     towers = s["units"][:, 3 + w.SLOTS * 2 : 3 + w.SLOTS * 2 + 5, w.HEALTH]
@@ -344,8 +344,8 @@ def test_the_map_shows_units_of_both_sides():
     picture = v.draw_lanes(s, 1)
     assert picture.shape == (400, w.WIDTH // v.DOT, 3)
     places = [(16000, 9000), (20000, 9000), (w.INNER_X, 6000), (w.WIDTH - w.OUTER_X, 6000), (w.CORE_X, 10000)]
-    colours = [tuple(picture[y // v.DOT, x // v.DOT].tolist()) for x, y in [*places, (9000, 6000), (18000, 3000)]]
-    assert colours == [*v.SIDES, *v.SIDES, v.SIDES[0], v.ROAD, v.GROUND]
+    colors = [tuple(picture[y // v.DOT, x // v.DOT].tolist()) for x, y in [*places, (9000, 6000), (18000, 3000)]]
+    assert colors == [*v.SIDES, *v.SIDES, v.SIDES[0], v.ROAD, v.GROUND]
     bar = picture[9000 // v.DOT - v.HERO - 7, 16000 // v.DOT - v.HERO : 16000 // v.DOT + v.HERO + 1].tolist()
     assert bar == [list(v.GREEN)] * 9 + [list(v.BACK)] * 8
 

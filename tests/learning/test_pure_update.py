@@ -470,7 +470,7 @@ def test_networks_in_bfloat16_are_traced_whole(kind):
         factory, loss = NetworkFactory("a3c", spec, given, "values"), VALUES["dueling"][0]
         target = set_precision(made(factory, 1), "bfloat16")
     else:
-        factory, loss = NetworkFactory("a3c", spec, {"inputs": "centre", "hidden": 8}), POLICY_LOSSES["V-trace"]
+        factory, loss = NetworkFactory("a3c", spec, {"inputs": "center", "hidden": 8}), POLICY_LOSSES["V-trace"]
     policy, batches = set_precision(made(factory), "bfloat16"), []
     for _ in range(2):
         if kind == "policy":

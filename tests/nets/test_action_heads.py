@@ -454,7 +454,7 @@ def test_acting_and_learning_say_the_same_to_the_bit(core, previous):
         assert torch.equal(out["value"], said["value"]), (seed, n, lanes)
 
 
-def test_units_are_normalised_alike_wherever_they_stand():
+def test_units_are_normalized_alike_wherever_they_stand():
     """And that one is there passes, though it never changes."""
     torch.manual_seed(0)
     policy = factory.make("five", FIGHT, inputs="normalize")

@@ -136,7 +136,7 @@ def scored(policy, rows):
     return out, torch.cat([p.grad.flatten() for p in policy.parameters()])
 
 
-@pytest.mark.parametrize(("name", "inputs"), [("ga3c", "raw"), ("nature", "raw"), ("a3c", "centre")])
+@pytest.mark.parametrize(("name", "inputs"), [("ga3c", "raw"), ("nature", "raw"), ("a3c", "center")])
 def test_what_is_said_and_learnt_is_close(name, inputs):
     torch.manual_seed(1)
     rows = {"obs": observations(image(), 3, 4), "first": torch.zeros(3, 4, dtype=torch.bool)}

@@ -16,7 +16,7 @@ from torch import nn
 from polyplay.core.tree import Field
 from polyplay.nets import device, factory, layers
 from polyplay.nets.layers import (
-    CentredImages,
+    CenteredImages,
     Linear,
     RepeatedLinear,
     SignedImages,
@@ -44,29 +44,29 @@ def test_rows_need_not_be_padded():
     torch.testing.assert_close(layer(x), exact)
 
 
-def test_centre_takes_away_the_mean_picture_and_then_keeps_it():
+def test_center_takes_away_the_mean_picture_and_then_keeps_it():
     torch.manual_seed(0)
-    centre = CentredImages((2, 3, 4))
+    center = CenteredImages((2, 3, 4))
     rows = torch.randint(0, 255, (7, 5, 2, 3, 4), dtype=torch.uint8)
-    centre.observe(rows[:3])
-    centre.observe(rows[3:])
+    center.observe(rows[:3])
+    center.observe(rows[3:])
     flat = rows.flatten(0, 1).float()
-    assert torch.allclose(centre.mean.permute(2, 0, 1), flat.mean(0), atol=1e-3)
-    assert torch.allclose(centre(rows[0]), (rows[0].float() - flat.mean(0)) * CentredImages.GAIN / 255, atol=1e-4)
-    centre.count.fill_(CentredImages.ROWS)
-    kept = centre.mean.clone()
-    centre.observe(torch.zeros_like(rows))
-    assert torch.equal(centre.mean, kept)
-    assert {k for k, _ in centre.named_buffers()} == {"mean", "count"}
+    assert torch.allclose(center.mean.permute(2, 0, 1), flat.mean(0), atol=1e-3)
+    assert torch.allclose(center(rows[0]), (rows[0].float() - flat.mean(0)) * CenteredImages.GAIN / 255, atol=1e-4)
+    center.count.fill_(CenteredImages.ROWS)
+    kept = center.mean.clone()
+    center.observe(torch.zeros_like(rows))
+    assert torch.equal(center.mean, kept)
+    assert {k for k, _ in center.named_buffers()} == {"mean", "count"}
 
 
 @pytest.mark.parametrize("half", [False, True])
 def test_images_become_numbers_in_one_pass_as_torch_does_it_to_the_bit(half):
     torch.manual_seed(0)
     obs = torch.randint(0, 256, (5, 4, 36, 28), dtype=torch.uint8)
-    centre, signed = CentredImages((4, 36, 28)), SignedImages()
-    centre.mean.uniform_(0.0, 255.0)
-    for make in (pixels, centre, signed):
+    center, signed = CenteredImages((4, 36, 28)), SignedImages()
+    center.mean.uniform_(0.0, 255.0)
+    for make in (pixels, center, signed):
         with torch.autocast("cpu", torch.bfloat16, enabled=half):
             fast = make(obs)
         slow = make(obs.contiguous(memory_format=torch.channels_last))
@@ -124,12 +124,12 @@ def test_inputs_of_images_are_by_their_declared_bounds(planes, low, high, given,
     shape = planes, 84, 84
     spec = declared(gym.Box(low, high, shape, np.uint8), Field(shape, "uint8"))
     row = torch.tensor(given, dtype=torch.uint8).repeat(28).expand(2, *shape).contiguous()
-    as_signed, as_centre, raw = (factory.make("a3c", spec, inputs=how) for how in ("signed", "centre", "raw"))
+    as_signed, as_center, raw = (factory.make("a3c", spec, inputs=how) for how in ("signed", "center", "raw"))
     torch.testing.assert_close(as_signed.inputs(row)[0, 0, 0, :3], torch.tensor(signed))
     span = max(high - low, 1)
-    as_centre.inputs.mean.fill_(float(low))
-    expected = CentredImages.GAIN * (row.float() - low) / span
-    torch.testing.assert_close(as_centre.inputs(row), expected)
+    as_center.inputs.mean.fill_(float(low))
+    expected = CenteredImages.GAIN * (row.float() - low) / span
+    torch.testing.assert_close(as_center.inputs(row), expected)
     heard = []
     raw.torso.convs[0].register_forward_pre_hook(lambda _, args: heard.append(args[0]))
     raw.torso(row)
@@ -165,7 +165,7 @@ def learnt(policy, rows, tape):
 @pytest.mark.parametrize(
     ("name", "more", "obs"),
     [
-        ("a3c", {"inputs": "centre"}, image()),
+        ("a3c", {"inputs": "center"}, image()),
         ("ga3c", {"inputs": "signed"}, image()),
         ("accel_large", {}, image()),
         ("a3c", {"core": "lstm", "core_size": 16, "previous": True}, image()),

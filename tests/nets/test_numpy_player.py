@@ -407,7 +407,7 @@ def double(policy: Any) -> Any:
         lambda: double(nets.make("mlp", SPEC)),
         lambda: nets.make("mlp", SPEC, core="temporal", core_size=8),
         lambda: nets.make("a3c", discrete(image())),
-        lambda: nets.make("mlp", discrete(image()), inputs="centre"),
+        lambda: nets.make("mlp", discrete(image()), inputs="center"),
         lambda: nets.make("mlp", discrete(image()), inputs="signed"),
         lambda: nets.make("mlp", hybrid(vector(4))),
         lambda: nets.make("mlp", conditional(vector(4))),

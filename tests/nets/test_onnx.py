@@ -78,7 +78,7 @@ def test_actions_that_name_a_unit(tmp_path: Path):
 
 def test_an_image_network_with_its_mean_picture_inside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(export, "CHECKED", (1, 2))
-    policy = factory.make("a3c", IMAGE, hidden=16, inputs="centre")
+    policy = factory.make("a3c", IMAGE, hidden=16, inputs="center")
     policy.observe({"obs": torch.randint(0, 255, (3, 2, 4, 28, 28), dtype=torch.uint8)})
     told = export.export_onnx(policy, IMAGE, tmp_path / "p.onnx", {})
     assert list(told["inputs"]) == ["obs"]  # it hears nothing else: no core, no previous reward

@@ -146,5 +146,5 @@ def test_observations_without_numbers_to_scale_are_refused():
         factory.make("nature", discrete(image()), inputs="normalize")
     with pytest.raises(UserError, match=r"the observations are int64 \[\]; use raw or"):
         factory.make("mlp", discrete(Field((), "int64"), classes={"": 4}), inputs="normalize")
-    with pytest.raises(UserError, match=r"^--inputs centre: takes one image of bytes"):
-        factory.make("mlp", discrete(vector(3)), inputs="centre")
+    with pytest.raises(UserError, match=r"^--inputs center: takes one image of bytes"):
+        factory.make("mlp", discrete(vector(3)), inputs="center")

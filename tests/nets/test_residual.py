@@ -1,4 +1,4 @@
-"""AlphaGo Zero's network: its layers, its two ways to normalise, and its weights as one vector."""
+"""AlphaGo Zero's network: its layers, its two ways to normalize, and its weights as one vector."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ from polyplay.core.tree import Field
 from polyplay.envs.pool import EnvSpec
 from polyplay.envs.spaces import Conditional, Discrete
 from polyplay.nets import factory, torsos
-from polyplay.nets.layers import initialise
+from polyplay.nets.layers import initialize
 from polyplay.nets.torsos import FiveTorso, FTWTorso
 from tests.nets.fights import FIGHT, OBS, PARTS, SETS, appear, doubles
 from tests.nets.helpers import declared, discrete, image, observations, parameters, vector
@@ -137,7 +137,7 @@ def test_each_network_begins_as_published():
 def test_initial_weights(style):
     """sonnet: normal, cut off at two deviations of 1/√fan_in; dopamine: in ±(√3/fan_in)^½; torch: in ±1/√fan_in."""
     layer, scale = nn.Linear(400, 300), 400**-0.5
-    initialise(layer, style)
+    initialize(layer, style)
     if style == "orthogonal":
         torch.testing.assert_close(layer.weight @ layer.weight.t(), 2 * torch.eye(300), atol=1e-4, rtol=0)
     else:

@@ -299,7 +299,7 @@ def test_whole_numbers_by_hand(value, low, high, moved):
 
 @given(LISTS, st.integers(0, 2**32))
 @settings(deadline=None, max_examples=20)
-def test_a_list_moves_to_a_neighbour(prior, seed):
+def test_a_list_moves_to_a_neighbor(prior, seed):
     rng, last = np.random.default_rng(seed), len(prior.choices) - 1
     for i, value in enumerate(prior.choices):
         near = {prior.choices[j] for j in (i - 1, i + 1) if 0 <= j <= last}

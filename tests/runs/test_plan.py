@@ -28,7 +28,7 @@ from polyplay.runs import plan, terminal
 from polyplay.runs.directory import read_config
 from polyplay.runs.options import RunOptions
 from polyplay.workers.crew import Crew
-from tests.envs.broken import Grey
+from tests.envs.broken import Gray
 
 TOY = {"env": "toy:catch", "network": "mlp"}
 EXACT = "bitwise where the run repeats, unless a stop drops a slow rollout"
@@ -72,13 +72,13 @@ TOLD: list[Any] = [  # system, settings, options, the line, a pattern of the who
     ("impala", {**PONG, **SOME}, {}, "workers",
      "act ×2 with 4 lanes each (1 ale-py thread), learn ×1; 1 compute thread.*"),
     ("a2c", {"network": "auto"}, {}, "network", "mlp, chosen by auto; inputs raw; .*"),
-    ("a2c", {**PONG, "network": "auto", "inputs": "centre"}, {}, "network",
-     "nature, chosen by auto; inputs centre; .* parameters"),
+    ("a2c", {**PONG, "network": "auto", "inputs": "center"}, {}, "network",
+     "nature, chosen by auto; inputs center; .* parameters"),
     ("ppo", {"env": "CartPole-v1", "network": "mlp(8,relu)", "inputs": "normalize"}, {}, "network",
      "mlp(8,relu); inputs normalize; 67 parameters"),
-    ("dqn", {"env": Grey, "network": "auto"}, SERIAL, "network",
+    ("dqn", {"env": Gray, "network": "auto"}, SERIAL, "network",
      "nature, chosen by auto; inputs raw; .*"),
-    ("dqn", {"env": Grey, "network": "mlp"}, SERIAL, "network",
+    ("dqn", {"env": Gray, "network": "mlp"}, SERIAL, "network",
      "mlp; inputs raw; it reads the image \\[1, 84, 84\\] as 7,056 numbers; .*"),
     ("a2c", {"lanes": 16, "unroll": 5}, {}, "updates", "about 100 updates of 80 rows"),
     ("impala", {**SOME, "unroll": 5, "done": 2000}, {"minutes": 3.0}, "length",

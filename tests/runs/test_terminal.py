@@ -281,7 +281,7 @@ def test_a_log_file_is_wide_plain_and_keeps_its_encoding(monkeypatch: pytest.Mon
     monkeypatch.setenv("FORCE_COLOR", "1")
     console = terminal.default_console()
     assert console.is_terminal
-    assert terminal.Screen(console).live is None, "forced colours do not make a log file a terminal"
+    assert terminal.Screen(console).live is None, "forced colors do not make a log file a terminal"
     console.print("×█×", style="bold")
     console.file.flush()
     assert "×?×".encode("latin-1") in raw.getvalue()

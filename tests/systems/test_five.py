@@ -113,7 +113,7 @@ def test_team_spirit_shares_rewards_and_leaves_their_sum():
         assert (rewards(events).tolist(), float(rewards(events).sum())) == (want, 2.0)
 
 
-def test_normalised_observations_are_within_five_deviations():
+def test_normalized_observations_are_within_five_deviations():
     page = systems.load("five")
     policy, fields = (
         page.build(page.Config(learners=1, core_size=8), Crew(0)).policy(),

@@ -246,14 +246,14 @@ def test_a_preset_fits_the_observation_and_the_environment_is_made_once(monkeypa
         ((3, 240, 320), {"size": "120x160"}, (0, False, "120x160")),
         ((3, 240, 320), {"images": "none"}, (0, False, None)),
         ((3, 96, 96), {"env": "CarRacing-v3"}, (2, True, "64")),
-        ((3, 96, 96), {"env": "CarRacing-v3", "grey": False, "stack": 4}, (4, False, "64")),
+        ((3, 96, 96), {"env": "CarRacing-v3", "gray": False, "stack": 4}, (4, False, "64")),
     ],
 )
 def test_large_images_are_shown_smaller_unless_their_size_is_given(shape, given, shown, monkeypatch):
     spec = EnvSpec(Field(shape, "uint8"), Discrete(3), images=() if given.get("images") else None)
     monkeypatch.setattr(process_pool, "describe", lambda envs: spec)
     options = resolved("ppo", **{"env": "my:make", **given})[1]
-    assert (options.stack or 0, options.grey, options.size) == shown
+    assert (options.stack or 0, options.gray, options.size) == shown
 
 
 @pytest.mark.parametrize(

@@ -95,7 +95,7 @@ def _far(monkeypatch, path, **more):
     return polyplay.train("a2c", env="toy:far", run=str(path / "run"), **{**NET, **settings, **how})
 
 
-def test_normalised_inputs_and_scaled_rewards_learn_and_go_with_the_policy(tmp_path, monkeypatch):
+def test_normalized_inputs_and_scaled_rewards_learn_and_go_with_the_policy(tmp_path, monkeypatch):
     run = _far(monkeypatch, tmp_path)
     assert run.summary["episodic_return_mean"] >= 60_000  # random play: 22,000
     page, spec = systems.load("a2c"), Envs("toy:far", 1)
@@ -106,7 +106,7 @@ def test_normalised_inputs_and_scaled_rewards_learn_and_go_with_the_policy(tmp_p
     assert mean[:2].tolist() == [pytest.approx(100, abs=1), pytest.approx(-50, abs=5)]
     assert kept["returns.count"] > 10_000
     games = play.play_games(spec, policy, play.PlayOptions(4, 1))
-    assert np.mean([g[0] for g in games]) >= 60_000, "evaluation normalises as training did"
+    assert np.mean([g[0] for g in games]) >= 60_000, "evaluation normalizes as training did"
     assert all(bool((v == kept[k]).all()) for k, v in policy.named_buffers()), "and learns nothing"
 
 
@@ -122,7 +122,17 @@ def test_every_system_is_good_for_something():
 @pytest.mark.parametrize("name", systems.ordinary())
 def test_every_page_has_its_row_its_presets_and_a_figure(name):
     page = systems.load(name)
-    assert set(page.row) == {"idea", "good for", "envs", "policy runs", "between", "pace", "update", "weights travel", "source"}
+    assert set(page.row) == {
+        "idea",
+        "good for",
+        "envs",
+        "policy runs",
+        "between",
+        "pace",
+        "update",
+        "weights travel",
+        "source",
+    }
     if name == "league":  # nobody published settings for so small a one
         assert page.presets["selfplay"]() == page.Config()
     else:

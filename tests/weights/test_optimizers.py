@@ -48,16 +48,16 @@ def gradients(steps: int, n: int, seed: int) -> torch.Tensor:
 
 @settings(max_examples=60, deadline=None)
 @given(
-    st.sampled_from(list(optimizers.FLAVOURS)),
+    st.sampled_from(list(optimizers.FLAVORS)),
     st.lists(st.floats(-10, 10), min_size=1, max_size=6),
     st.sampled_from([0.9, 0.99]),
     st.sampled_from([1e-5, 0.1]),
 )
-def test_every_flavour_equals_its_scalar_twin(name: str, grads: list[float], alpha: float, eps: float) -> None:
+def test_every_flavor_equals_its_scalar_twin(name: str, grads: list[float], alpha: float, eps: float) -> None:
     rates = [0.1 / (i + 1) for i in range(len(grads))]
     optimizer = OptimizerSpec(name, eps=eps, decay=alpha).make(vector(), lr=1.0)
     path = run(optimizer, torch.tensor(grads, dtype=torch.float64)[:, None], rates)
-    twin = twins.rmsprop(0.0, grads, rates, alpha, eps, **optimizers.FLAVOURS[name])
+    twin = twins.rmsprop(0.0, grads, rates, alpha, eps, **optimizers.FLAVORS[name])
     assert path[:, 0].tolist() == pytest.approx(twin, rel=1e-10, abs=1e-12)
 
 
@@ -131,7 +131,7 @@ def test_an_unknown_name_gets_its_nearest_match() -> None:
         OptimizerSpec("rmsprp_tf")
 
 
-@pytest.mark.parametrize("name", [*optimizers.FLAVOURS, "adam_clipped"])
+@pytest.mark.parametrize("name", [*optimizers.FLAVORS, "adam_clipped"])
 @pytest.mark.parametrize("shape", [(5001,), (90, 60)])
 def test_one_pass_over_many_weights_is_what_several_are(name: str, shape: tuple[int, ...], monkeypatch) -> None:
     grads = torch.randn(40, *shape, generator=torch.Generator().manual_seed(1))

@@ -148,7 +148,7 @@ def test_a_killed_worker_fails_the_run_where_it_must():
     assert seen_off(crew)
 
 
-def test_only_losses_of_the_last_hour_count_towards_the_limit():
+def test_only_losses_of_the_last_hour_count_toward_the_limit():
     crew = Crew(serial=True, log=lambda kind, text: None)
     crew.add(count, learner=True, if_lost="replace", block=SharedBlock(512), until=5)
     crew.start()
