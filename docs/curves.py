@@ -1,4 +1,4 @@
-"""Makes docs/pictures/curve_NAME.png, the learning curves of the systems' pages, by `polyplay plot` from committed runs.
+"""Draws docs/pictures/curve_NAME.png, a learning curve for each system's page, by `polyplay plot` from committed runs.
 
     python docs/curves.py [NAME …]
 

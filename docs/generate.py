@@ -236,14 +236,7 @@ def verbs(page: Path) -> str:
     return "\n\n".join(f"## {name}\n\n{verb(page, name)}" for name in rest)
 
 
-INHERITED = (
-    "Run",
-    "Loss",
-    "Policy",
-    "Torso",
-    "LearnerPart",
-    "PolicyFactory",
-)  # whose methods a user's own class defines
+INHERITED = ("Run", "Loss", "Policy", "Torso", "LearnerPart", "PolicyFactory")  # their methods are shown
 CALLED = {"Crew": ("add", "agent_steps"), **dict.fromkeys(("Replay", "RolloutQueue", "Params"), ("of",))}
 PLAIN = {  # what has no docstring
     "Batch": "A row or several of them: a dict of arrays or tensors by name, such as `obs`, `action`, `reward`.",
