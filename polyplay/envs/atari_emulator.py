@@ -278,6 +278,11 @@ class AtariEnv(gymnasium.Env):
         self._starts, self._lane, self._games = load_starts(o.starts, rom(title)) if o.starts else None, 0, 0
         self.observation_space = gymnasium.spaces.Box(0, 255, o.shape, np.uint8)
         self.action_space = gymnasium.spaces.Discrete(len(own))
+        self.metadata = {"render_fps": 60 / o.frameskip}
+
+    def render(self) -> Picture:
+        """Return the screen, uint8 [2 height, 2 width, 3]."""
+        return np.repeat(np.repeat(self._ale.getScreenRGB(), 2, 0), 2, 1)
 
     # -------------------------------------------------------------------------------- Gymnasium's side
 

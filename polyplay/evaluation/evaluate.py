@@ -6,6 +6,7 @@ Every evaluation is a file of its own in the run's directory, `evaluation-….js
 from __future__ import annotations
 
 import contextlib
+import fractions
 import hashlib
 import os
 import re
@@ -97,16 +98,19 @@ class GamesWatch:
             os.write(2, f"\npolyplay: {processes.name(number)}: {what}\n".encode())
 
 
-ATARI_RATE = 15.0  # pictures per second: one of four frames
-SCALE = 4  # of a picture that the network sees
+SEEN_RATE = 15.0  # pictures per second of observations: one of four frames
+SCALE = 4  # pixels of a film for each pixel of an observation
+GIF_SECONDS, GIF_RATE = 20.0, 15.0  # of a film that become its GIF, and their pictures per second
 
 
 def with_pictures(envs: Envs, option: str) -> Envs:
-    """`envs` so that a step has a picture: Gymnasium's render in our own process. option: what asked for it. Raises
-    UserError.
+    """Return `envs` with a picture for each step: Gymnasium's render in this process; of an Atari game the screen of
+    ale-py's emulator. option: the option that asks for it. Raises UserError.
     """
     title = envs.spec.tasks[envs.only] if envs.spec.tasks else envs.title
-    if atari.plays_games(envs) or title.startswith(("arena:", "toy:", "game:", "envpool:")):
+    if atari.plays_games(envs):
+        return replace(envs, inline=True, options={**envs.options, "pipeline": "plain"})
+    if title.startswith(("arena:", "toy:", "game:", "envpool:")):
         return envs
     shown = replace(envs, inline=True, options={**envs.options, "render_mode": "rgb_array"})
     try:
@@ -117,8 +121,8 @@ def with_pictures(envs: Envs, option: str) -> Envs:
 
 
 def picture(step: Batch, pool: Pool, option: str) -> tuple[np.ndarray, float]:
-    """The first lane's (RGB uint8 [H, W, 3], pictures per second): an Atari screen's newest plane, else what `render`
-    gives. Raises UserError.
+    """Return the first lane's picture (RGB uint8 [H, W, 3]) and pictures per second: rendered, or the newest plane of
+    an image observation. Raises UserError.
     """
     try:
         rendered = pool.picture(0)
@@ -132,7 +136,7 @@ def picture(step: Batch, pool: Pool, option: str) -> tuple[np.ndarray, float]:
         if isinstance(obs, dict) or obs.ndim != 4 or obs.dtype != np.uint8:
             raise UserError(f"{option}: needs image observations [C, H, W] of uint8; these are none")
         plane = np.repeat(np.repeat(obs[0, -1], SCALE, 0), SCALE, 1)
-        return np.stack([plane] * 3, -1), ATARI_RATE
+        return np.stack([plane] * 3, -1), SEEN_RATE
     array, rate = np.asarray(rendered[0]), rendered[1]
     if array.ndim != 3 or array.shape[2] != 3 or array.dtype != np.uint8:
         raise UserError(f"{option}: render() gave {array.dtype} {list(array.shape)}; it must give uint8 [H, W, 3]")
@@ -142,9 +146,39 @@ def picture(step: Batch, pool: Pool, option: str) -> tuple[np.ndarray, float]:
 DRIVER = "SDL_VIDEODRIVER"  # of pygame, which draws many environments
 
 
+def write_gif(film: Path, out: Path) -> None:
+    """Write the first seconds of a film as a GIF, with the colors of these pictures."""
+    import av
+
+    with av.open(str(film)) as read, av.open(str(out), "w", format="gif") as written:
+        shown, rate = read.streams.video[0], float(read.streams.video[0].average_rate or SEEN_RATE)
+        graph, stride = av.filter.Graph(), max(round(rate / GIF_RATE), 1)
+        begin, sink = graph.add_buffer(template=shown), graph.add("buffersink")
+        split, palette, use = (graph.add(name) for name in ("split", "palettegen", "paletteuse"))
+        for a, b, pads in ((begin, split, (0, 0)), (split, use, (0, 0)), (split, palette, (1, 0))):
+            a.link_to(b, *pads)
+        palette.link_to(use, 0, 1)
+        use.link_to(sink)
+        graph.configure()
+        for i, frame in enumerate(read.decode(shown)):
+            if i < rate * GIF_SECONDS and i % stride == 0:
+                graph.vpush(frame)
+        graph.vpush(None)
+        speed = max(round(rate / stride), 1)
+        stream = written.add_stream("gif", rate=speed)
+        stream.width, stream.height, stream.pix_fmt = shown.width, shown.height, "pal8"
+        with contextlib.suppress(av.error.EOFError, av.error.BlockingIOError):
+            number = 0
+            while True:
+                frame = graph.vpull()
+                frame.pts, frame.time_base, number = number, fractions.Fraction(1, speed), number + 1
+                written.mux(stream.encode(frame))
+        written.mux(stream.encode())
+
+
 class Film:
-    """Writes the first lane's first game to an H.264 file. The games are played for their score: a fault of the film
-    ends the film alone, with one line on standard error and no file; `fault` says why.
+    """Writes the first lane's first game as H.264, and its first seconds as a GIF. The games are played for their
+    score: a fault of the film ends the film alone, with one line on standard error and no file; `fault` has the cause.
     """
 
     option = "--video"
@@ -152,6 +186,7 @@ class Film:
     def __init__(self, path: Path):
         self.path, self.fault, self._done = path, "", False
         self._part = path.with_name(f".partial-{path.name}")
+        self._gif = self._part.with_suffix(".gif")
         self._out: Any = None
         self._stream: Any = None
 
@@ -175,9 +210,12 @@ class Film:
                 with closing(out):
                     out.mux(self._stream.encode())
                 if not self.fault:
+                    write_gif(self._part, self._gif)
+                    os.replace(self._gif, self.path.with_suffix(".gif"))
                     os.replace(self._part, self.path)
-        with contextlib.suppress(OSError):
-            self._part.unlink(missing_ok=True)
+        for part in (self._part, self._gif):
+            with contextlib.suppress(OSError):
+                part.unlink(missing_ok=True)
 
     def _write(self, shown: np.ndarray, rate: float) -> None:
         try:
@@ -317,7 +355,7 @@ class EvaluateOptions:
     # directory of a run or of a checkpoint
     opening_plies: Whole | None = None  # random moves before a game of --protocol versus (none: 2)
     task: str | None = None  # the one task to play, if the run has several (none: each in turn)
-    video: bool = False  # write a video of the first game to the run's directory
+    video: bool = False  # write the first game to the run's directory as MP4, and its first seconds as GIF
     render: bool = False  # show the games in a window, at normal speed
     checkpoint: str | None = None  # checkpoint to load: best, or the number its name begins with (none: the newest)
     agent: str | None = None  # agent of a league: best (by its Elo), or its number (none: the first)
@@ -417,6 +455,7 @@ def play_and_score(
     epsilon = float(wired.test_epsilon if options.epsilon is None else options.epsilon)
     how = play.PlayOptions(episodes, options.seed, options.greedy, epsilon)
     before, name = time.monotonic(), found.parents[1].name
+    viewers: list[Film | Window] = []
     with ExitStack() as stack:
         stack.enter_context(mine.on_screen(episodes) if watch else nullcontext())
         if protocol.board:
@@ -424,7 +463,7 @@ def play_and_score(
 
             result = play_versus(wired, policy, name, options, where, episodes, mine.step)
         else:
-            viewers: list[Film | Window] = [stack.enter_context(closing(film))] if film else []
+            viewers += [stack.enter_context(closing(film))] if film else []
             if options.render:
                 viewers.append(stack.enter_context(closing(Window(f"polyplay {wired.envs.title}"))))
             stack.enter_context(nullcontext() if options.render else without_a_screen())
@@ -446,6 +485,7 @@ def play_and_score(
         "interval": mean_interval(result["returns"]),
         **({"ended": mine.ended, "asked": episodes} if result["episodes"] < episodes else {}),
         **({"video": None if film.fault else str(film.path)} if film else {}),
+        **({"pipeline": "plain"} if viewers and atari.plays_games(envs) else {}),
     }
 
 

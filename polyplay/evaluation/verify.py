@@ -102,6 +102,8 @@ def _check_rules(directory: Path, path: Path, starts: str | None, trust: bool) -
     wired = page.build(settings, load.crew_of(replace(run_options, device="cpu")))
     played = evaluate.choose_task(wired.envs, options.task)
     envs, _ = atari.apply(atari.protocol(options.protocol), played, file)
+    if record.get("pipeline"):  # it was filmed
+        envs = replace(envs, options={**envs.options, "pipeline": record["pipeline"]})
     yield _compare(record, evaluate.play_and_score(wired, envs, found, options))
 
 
