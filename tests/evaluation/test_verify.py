@@ -154,6 +154,16 @@ def test_which_evaluation_can_be_said(run: Path):
         verify.verify(run, "x.json")
 
 
+def test_a_filmed_score_comes_out_again(tmp_path: Path, monkeypatch):
+    pong = made.run(tmp_path / "run", "ALE/Pong-v5", network="a3c", atari="impala", serial=True)
+    short(monkeypatch, "run", 160)
+    result = evaluate.evaluate(pong, EvaluateOptions(episodes=2, video=True))
+    assert (result["pipeline"], Path(result["video"]).suffix) == ("plain", ".mp4")
+    assert Path(result["video"]).with_suffix(".gif").is_file()
+    assert [f.level for f in verify.verify(pong)] == ["ok"] * 6
+    assert "pipeline" not in evaluate.evaluate(pong, EvaluateOptions(episodes=2))
+
+
 def test_starts_are_made_labeled_and_played(tmp_path: Path, monkeypatch, capsys):
     pong = made.run(tmp_path / "run", "ALE/Pong-v5", network="a3c", atari="ga3c", serial=True)
     file = tmp_path / "starts.json"
