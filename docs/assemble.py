@@ -25,7 +25,11 @@ DISPLAY = re.compile(r"^\$\$\n(.+?)\n\$\$$", re.MULTILINE | re.DOTALL)
 INLINE = re.compile(r"(?<![\w$\\])\$([^\s$](?:[^$\n]*[^\s$])?)\$(?![\w$])")
 TERM = re.compile(r"^- \*\*(.+?)\*\*: (.+)$", re.MULTILINE)
 GLOSSARY = ROOT / "docs" / "reference" / "glossary.md"
-PLAIN = {"actor", "agent", "episode", "frame", "game", "match", "plan", "round", "row", "task", "version", "worker"}
+EXPLAINED = (  # terms of the glossary whose meaning a pointer shows on every page
+    "all-reduce", "bootstrap", "bundle", "crew", "GAE", "Hogwild", "human-normalized score", "importance weight",
+    "IQM", "lane", "lanes", "n-step return", "parameter server", "PopArt", "PUCT", "replica", "replicas", "rollout",
+    "rollouts", "shard", "sticky actions", "V-trace",
+)  # fmt: skip
 HIDDEN = "---\nsearch:\n  exclude: true\n---\n\n"
 HEADING = re.compile(r"^#{1,6} +(.+?) *#* *$", re.MULTILINE)
 
@@ -65,7 +69,9 @@ def linked(page: Path) -> Iterator[Path]:
 def formula(tex: str, display: str) -> str:
     """Return MathML that Markdown leaves alone."""
     made = latex2mathml.converter.convert(tex, display=display)
-    return made.replace("*", "&#42;").replace("_", "&#95;")
+    made = made.replace("*", "&#42;").replace("_", "&#95;")
+    block = display == "block"  # `math` alone begins a block of HTML wherever it begins a line
+    return f'<div class="formula">{made}</div>' if block else f"<span>{made}</span>"
 
 
 def formulas(text: str) -> list[str]:
@@ -79,17 +85,17 @@ def with_formulas(text: str) -> str:
     parts, at = [], 0
     for code in [*PROTECTED.finditer(text), None]:
         prose = text[at : code.start() if code else len(text)]
-        prose = DISPLAY.sub(lambda m: f'<div class="formula">{formula(m[1], "block")}</div>', prose)
+        prose = DISPLAY.sub(lambda m: formula(m[1], "block"), prose)
         parts += [INLINE.sub(lambda m: formula(m[1], "inline"), prose), code[0] if code else ""]
         at = code.end() if code else at
     return "".join(parts)
 
 
 def abbreviations() -> str:
-    """Return the glossary as Markdown's abbreviations, without words of everyday English."""
-    terms = [(t, m) for t, m in TERM.findall(GLOSSARY.read_text()) if t not in PLAIN]
-    meanings = {t: re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", m).replace("`", "") for t, m in terms}
-    return "\n" + "".join(f"*[{term}]: {meaning}\n" for term, meaning in meanings.items())
+    """Return terms of the glossary as Markdown's abbreviations."""
+    terms = {term: re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", text) for term, text in TERM.findall(GLOSSARY.read_text())}
+    found = {term: terms.get(term) or terms.get(term.removesuffix("s")) for term in EXPLAINED}
+    return "\n" + "".join(f"*[{term}]: {text.replace('`', '')}\n" for term, text in found.items() if text)
 
 
 def copied(page: Path) -> str:
@@ -103,7 +109,7 @@ def copied(page: Path) -> str:
 def assemble(out: Path) -> int:
     """Write all files that the site is made from to `out`. Return their number."""
     shutil.rmtree(out, ignore_errors=True)
-    files = {*pages()}
+    files = {*pages(), *(ROOT / "docs").glob("*.css"), *(ROOT / "docs").glob("*.js")}
     files |= {file for page in pages() for file in linked(page)}
     for file in files:
         to = out / file.relative_to(ROOT)
