@@ -19,7 +19,7 @@ def published() -> list[Row]:
 
 
 def measured(document: Row) -> list[Row]:
-    """A row for each system that was measured: frames, of which a row that is learnt from counts once a pass."""
+    """A row for each system that was measured: frames, of which a row that is learned from counts once a pass."""
     rows = []
     for row in document["systems"]:
         if "error" in row:
@@ -46,7 +46,7 @@ def markdown(document: Row | None) -> list[str]:
     cells = [[r["system"], r["hardware"], r["machines"], *_rates(r), _source(r)] for r in rows]
     lines = ["| " + " | ".join(HEADS) + " |", "|---|---|---|--:|--:|---|"]
     lines += ["| " + " | ".join(c.replace("|", "\\|") for c in row) + " |" for row in cells]
-    return [*lines, "", "– under trained: every frame is learnt from once, or no rate was published."]
+    return [*lines, "", "– under trained: every frame is learned from once, or no rate was published."]
 
 
 def _rates(row: Row) -> tuple[str, str]:

@@ -28,6 +28,7 @@ sys.path.append(str(ROOT / "bench"))
 
 import gpu_day  # noqa: E402
 import learning_queue  # noqa: E402
+import recap  # noqa: E402
 
 from docs import rooms, signatures  # noqa: E402
 from polyplay import systems  # noqa: E402
@@ -127,11 +128,11 @@ def presets_of(page: Path, system: str) -> str:
     module = systems.load(system)
     made = {name: make() for name, make in module.presets.items()}
     names = [f.name for f in fields(module.Config) if len({repr(getattr(c, f.name)) for c in made.values()}) > 1]
-    base = made["paper"]
+    first, base = next(iter(made.items()))
 
     def cell(preset: str, field: str) -> str:
         value = getattr(made[preset], field)
-        return code(shown(value)) if preset == "paper" or value != getattr(base, field) else ""
+        return code(shown(value)) if preset == first or value != getattr(base, field) else ""
 
     rows = ([code(name), *(cell(preset, name) for preset in made)] for name in names)
     notes = [f"- `{name}`: {prose(about(make), page)}" for name, make in module.presets.items() if about(make)]
@@ -190,6 +191,11 @@ def gpu(page: Path) -> str:
 def learning(page: Path) -> str:
     """What bench/learning_queue.py has finished."""
     return learning_queue.sections(ROOT / "bench" / "results" / "learning")
+
+
+def rates(page: Path) -> str:
+    """Published rates of other systems."""
+    return "\n".join(recap.markdown(None))
 
 
 def usage(page: Path) -> str:
@@ -296,6 +302,7 @@ KINDS: dict[str, Callable[..., str]] = {
     "exactness": exactness,
     "gpu": gpu,
     "learning": learning,
+    "rates": rates,
     "usage": usage,
     "extend": extend,
     "api": api,

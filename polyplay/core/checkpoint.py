@@ -1,10 +1,10 @@
 """Checkpoints: safetensors and JSON, complete or absent.
 
-Nothing is pickled, ever. Workers write their parts into `checkpoints/.partial-<update>`. Once the main process has all
-of them, it takes the directory away under another name, so that another save of the same update gets one of its own. It
-adds the manifest (schema version, counters, SHA-256 and size of every file) and renames the directory again: that is
-the moment the checkpoint exists. A newest one that doesn't match its manifest, or whose numbers are no weights, is
-passed over for the one before, saying so.
+Nothing is ever pickled. Workers write their parts into `checkpoints/.partial-<update>`. When all parts are complete,
+the main process renames the directory, so that another save of the same update gets a new one. It adds the manifest
+(schema version, counters, SHA-256 and size of every file) and renames the directory again: from that moment the
+checkpoint exists. If the newest checkpoint does not match its manifest, or its weights are not finite, the one before
+is used, with a warning.
 """
 
 from __future__ import annotations
@@ -29,16 +29,16 @@ from polyplay.core.files import Row, is_number, is_row, read_object, write_bytes
 SCHEMA = 1
 MANIFEST = "manifest.json"
 ARRAYS = ".safetensors"
-BEST = "best-"  # and the update: weights alone, which no run resumes from
-CHAMPION = "champion-"  # the same, of the weights that won a match
-NAME = re.compile(r"(\d{12,})(-steps-\d+)?")  # the update, by which names sort, and agent steps
-LANES = re.compile(r"\d+\+\d+")  # the first, and how many
+BEST = "best-"  # then the update: weights alone, from which no run resumes
+CHAMPION = "champion-"  # then the update: weights that won a match
+NAME = re.compile(r"(\d{12,})(-steps-\d+)?")  # the update, which orders the names, and agent steps
+LANES = re.compile(r"\d+\+\d+")  # first lane and number of lanes
 POLICY = re.compile(r"agents/(\d+)/policy\.safetensors")
-UNUSED = "unused-"  # and the update: passed over when the run went on from one before
+UNUSED = "unused-"  # then the update: not used, because the run resumed from an earlier one
 
 
 def policy_name(agent: int) -> str:
-    """What an agent's policy is called in a checkpoint."""
+    """Return the name of an agent's policy in a checkpoint."""
     return f"agents/{agent}/policy"
 
 
@@ -58,7 +58,7 @@ def checkpoints_dir(directory: Path) -> Path:
 
 
 class CheckpointPart:
-    """What one worker adds to the checkpoint of update `version`."""
+    """One worker's part of the checkpoint of update `version`."""
 
     def __init__(self, directory: Path, version: int):
         self.root = partial(directory, version)
@@ -70,13 +70,13 @@ class CheckpointPart:
         self._write(f"{name}.json", lambda path: write_json(path, value))
 
     def folder(self, name: str) -> Path:
-        """A directory for what is written piece by piece."""
+        """Make a directory for data that is written in pieces."""
         path = self.root / name
         path.mkdir(parents=True, exist_ok=True)
         return path
 
     def _write(self, name: str, write: Callable[[Path], None]) -> None:
-        """Write a file; once more if the directory was taken away meanwhile, with what an earlier save had in it."""
+        """Write a file; retry once if the directory was renamed, which takes an earlier save's parts, at that time."""
         path = self.root / name
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -91,30 +91,30 @@ def partial(directory: Path, version: int) -> Path:
 
 
 def directory_name(version: int, counters: Row) -> str:
-    """What the checkpoint of update `version` is called."""
+    """Return the directory name of the checkpoint of update `version`."""
     return f"{version:012d}" + (f"-steps-{counters['steps']:.0f}" if "steps" in counters else "")
 
 
 def update_of(path: Path) -> int:
-    """The update of a checkpoint, by its name; -1: it is none that a run resumes from."""
+    """Return the update in a checkpoint's name; -1 if no run resumes from it."""
     found = NAME.fullmatch(path.name)
     return int(found[1]) if found else -1
 
 
 def steps_of(path: Path) -> int:
-    """The agent steps of a checkpoint, by its name, which stays when it is removed; 0: it says none."""
+    """Return the agent steps in a checkpoint's name, even if it was removed; 0 if the name has none."""
     found = NAME.fullmatch(path.name)
     return int(found[2].removeprefix("-steps-")) if found and found[2] else 0
 
 
 def complete(directory: Path, version: int, counters: Row) -> Path:
-    """Turn the parts of `version` into a checkpoint; the directory it lives in. OSError leaves nothing behind."""
+    """Turn the parts of `version` into a checkpoint; return its directory. After an OSError nothing is left."""
     root, final = partial(directory, version), checkpoints_dir(directory) / directory_name(version, counters)
     taken = root.with_name(f"{root.name}-taken")
     try:
         shutil.rmtree(taken, ignore_errors=True)
         os.rename(root, taken)
-        for temporary in taken.rglob(".*"):  # of a worker that was killed while it wrote
+        for temporary in taken.rglob(".*"):  # from a worker that was killed during a write
             temporary.unlink(missing_ok=True)
         finish(taken, final, version, counters)
     except OSError:
@@ -125,14 +125,14 @@ def complete(directory: Path, version: int, counters: Row) -> Path:
 
 
 def finish(root: Path, final: Path, version: int, counters: Row) -> None:
-    """Add the manifest, and call `root` `final`: of one update saved twice the newer counts. At every moment the one or
-    the other is there: where both have one name, the newer has a zero more in it until the older is gone.
+    """Add the manifest and rename `root` to `final`; a newer save of the same update replaces the older one. One of the
+    two always exists: if both have the same name, the newer has one more zero in it until the older is removed.
     """
     files = {str(p.relative_to(root)): describe_file(p) for p in sorted(root.rglob("*")) if p.is_file()}
     write_json(root / MANIFEST, {"schema": SCHEMA, "update": version, "counters": counters, "files": files})
     old = [p for p in final.parent.iterdir() if p == final or update_of(p) == update_of(final) >= 0]
     place = final.with_name(re.sub(r"(\d+)$", r"0\1", final.name)) if final in old else final
-    if place in old:  # the process was killed here before
+    if place in old:  # an earlier process was killed at this point
         _remove(place)
         old.remove(place)
     os.rename(root, place)
@@ -144,7 +144,7 @@ def finish(root: Path, final: Path, version: int, counters: Row) -> None:
 
 
 def _remove(path: Path) -> None:
-    """Remove a checkpoint, if it is there: at once, so that a kill leaves no half of it."""
+    """Remove a checkpoint if it exists. A rename first makes this atomic, so that a kill leaves no half."""
     aside = path.with_name(f".partial-old-{path.name}")
     shutil.rmtree(aside, ignore_errors=True)
     with contextlib.suppress(OSError):
@@ -153,13 +153,13 @@ def _remove(path: Path) -> None:
 
 
 def describe_file(path: Path) -> Row:
-    """A file as a manifest has it."""
+    """Return a file's entry in a manifest."""
     return {"sha256": _digest(path), "bytes": path.stat().st_size}
 
 
 def save_weights(directory: Path, prefix: str, module: Any, counters: Row) -> None:
-    """Save the weights of a torch module alone, as those of agent 0: as CHAMPION those before stay, as BEST they go.
-    Raises OSError.
+    """Save only the weights of a torch module, as agent 0's. CHAMPION keeps earlier ones, BEST removes them. Raises
+    OSError.
     """
     version = int(counters["updates"])
     final = checkpoints_dir(directory) / f"{prefix}{directory_name(version, counters)}"
@@ -175,13 +175,13 @@ def save_weights(directory: Path, prefix: str, module: Any, counters: Row) -> No
 
 
 def best_weights(directory: Path) -> Path | None:
-    """The weights that were saved last as BEST, if they are whole."""
+    """Return the intact weights that were last saved as BEST."""
     found = [p for p in checkpoints_dir(directory).glob(f"{BEST}*") if flaw(p) is None]
     return max(found, key=lambda p: p.stat().st_mtime, default=None)
 
 
 def champions(directory: Path) -> list[Path]:
-    """Weights that were saved as CHAMPION and are whole, oldest first."""
+    """Return the intact weights that were saved as CHAMPION, oldest first."""
     return [p for p in sorted(checkpoints_dir(directory).glob(f"{CHAMPION}*")) if flaw(p) is None]
 
 
@@ -190,12 +190,12 @@ def discard(directory: Path, version: int) -> None:
 
 
 def partials(directory: Path) -> list[Path]:
-    """Where parts of checkpoints that are not complete are."""
+    """Return the directories of incomplete checkpoints."""
     return list(checkpoints_dir(directory).glob(".partial-*"))
 
 
 def partial_versions(directory: Path) -> list[int]:
-    """Of which updates there are parts; those of the best weights are another worker's."""
+    """Return the updates that have parts, without the best weights, which another worker writes."""
     names = (path.name.removeprefix(".partial-") for path in partials(directory))
     return [int(name) for name in names if name.isdecimal()]
 
@@ -207,7 +207,7 @@ def remove_partial(directory: Path) -> None:
 
 
 def prune(directory: Path, keep: int) -> None:
-    """Keep the newest `keep` and the one with the best return; the one of the beginning only until there is another."""
+    """Keep the newest `keep` and the one with the best return. Remove update 0 once another exists."""
     paths = everything(directory)
     if len(paths) > 1 and update_of(paths[0]) == 0:
         _remove(paths.pop(0))
@@ -218,21 +218,21 @@ def prune(directory: Path, keep: int) -> None:
 
 
 def everything(directory: Path) -> list[Path]:
-    """Checkpoints, oldest first."""
+    """Return the checkpoints, oldest first."""
     found = (p for p in checkpoints_dir(directory).glob("[0-9]*") if update_of(p) >= 0 and p.is_dir())
     return sorted(found, key=update_of)
 
 
 def best(directory: Path) -> Path | None:
-    """The champion; where no matches are played, the weights with the best score in evaluations during training; where
-    none were made, the checkpoint with the best mean return in training. None: there is none yet, or agents play each
-    other or themselves.
+    """Return the newest champion; without matches, the weights with the best score in evaluations during training;
+    without evaluations, the checkpoint with the best mean return in training. None if none of these exists: training
+    returns do not measure self-play.
     """
     return next(reversed(champions(directory)), None) or best_weights(directory) or _best_scored(everything(directory))
 
 
 def _best_scored(paths: list[Path]) -> Path | None:
-    """By its mean return in training, which says nothing of agents that play each other or themselves."""
+    """Return the checkpoint with the best mean return in training, which does not measure strength in self-play."""
     scored = []
     for path in paths:
         with contextlib.suppress(OSError, ValueError):
@@ -244,7 +244,7 @@ def _best_scored(paths: list[Path]) -> Path | None:
 
 
 def manifest(path: Path) -> Row:
-    """What a checkpoint says of itself. Raises OSError, and ValueError: it is damaged."""
+    """Read a checkpoint's manifest. Raises OSError; ValueError: it is damaged."""
     found = read_object(path / MANIFEST)
     if found.get("schema") != SCHEMA:
         raise ValueError(f"its schema is {found.get('schema')!r}, this version reads {SCHEMA}")
@@ -257,15 +257,15 @@ def manifest(path: Path) -> Row:
 
 
 def agents_of(path: Path) -> list[int]:
-    """The agents whose policies a checkpoint has."""
+    """Return the agents whose policies a checkpoint has."""
     return sorted(int(found[1]) for name in manifest(path)["files"] if (found := POLICY.fullmatch(name)))
 
 
 def flaw(path: Path, within: str = "") -> str | None:
-    """What is wrong with a checkpoint, or None. within: look only at files whose names begin so."""
+    """What is wrong with a checkpoint, or None. within: check only files with this prefix."""
     try:
         found = manifest(path)
-        each = found["counters"].get("agents")  # the updates of several agents; some may have made none
+        each = found["counters"].get("agents")  # updates of each of several agents; may be 0
         updates = each if isinstance(each, dict) else {}
         files = {name: file for name, file in found["files"].items() if name.startswith(within)}
     except (OSError, ValueError) as e:
@@ -290,13 +290,13 @@ def flaw(path: Path, within: str = "") -> str | None:
 
 
 def _not_finite(arrays: dict[str, np.ndarray]) -> str:
-    """That some have NaN or infinity; "": none has."""
+    """Return a text naming arrays with NaN or infinity; "" if all are finite."""
     bad = sorted(k for k, v in arrays.items() if np.issubdtype(v.dtype, np.floating) and not np.isfinite(v).all())
     return f"has numbers that are not finite ({', '.join(bad[:3])})" if bad else ""
 
 
 def resume_flaw(path: Path) -> str | None:
-    """What is wrong with a checkpoint that a run is to go on from, or None."""
+    """What is wrong with a checkpoint that a run is to resume from, or None."""
     if wrong := flaw(path):
         return wrong
     counters, numbers = {"wall_seconds": 0.0, "games": {}, **manifest(path)["counters"]}, ("steps", "frames", "updates")
@@ -306,22 +306,21 @@ def resume_flaw(path: Path) -> str | None:
 
 
 def newest(directory: Path, say: Callable[[str], None], flaw_of: Callable[[Path], str | None] = flaw) -> Path:
-    """The newest checkpoint that is whole; `say` gets a line for every one passed over."""
+    """Return the newest intact checkpoint; `say` gets a line for every damaged one."""
     found = everything(directory)
     for path in reversed(found):
         wrong = flaw_of(path)
         if wrong is None:
             return path
-        say(f"checkpoint {path.name}: {wrong}; going back to the one before")
-    have = f"{len(found)} there, none whole" if found else "none there"
-    cure = f"move {checkpoints_dir(directory)} away to begin it again" if found else "let it run on"
+        say(f"checkpoint {path.name}: {wrong}; falling back to the one before")
+    have = f"{len(found)} found, all damaged" if found else "none found"
+    cure = f"move {checkpoints_dir(directory)} away to start over" if found else "let it run longer"
     raise UserError(f"RUN: {directory} has no usable checkpoint ({have}); {cure}")
 
 
 def set_aside(directory: Path, found: Path | None) -> None:
-    """Checkpoints newer than the one that a run goes on from are kept under another name: none is resumed from later,
-    and none counts when old ones are removed. So are champions that were candidates at its update or later: their
-    matches are played again.
+    """Rename checkpoints newer than the one that a run resumes from: no run resumes from them, and `prune` ignores
+    them. Rename also champions that were candidates at its update or later: their matches are played again.
     """
     update = -1 if found is None else update_of(found)
     late = [path for path in everything(directory) if update_of(path) > update]
@@ -335,7 +334,7 @@ def set_aside(directory: Path, found: Path | None) -> None:
 
 
 class OpenCheckpoint:
-    """A whole checkpoint, read by name."""
+    """An intact checkpoint, read by name."""
 
     def __init__(self, path: Path):
         self.path = path
@@ -357,8 +356,8 @@ open_checkpoint: Callable[..., OpenCheckpoint] = OpenCheckpoint
 
 
 def load_into(module: Any, arrays: dict[str, np.ndarray]) -> None:
-    """Load named arrays into a torch module whose tensors are views: copied in place, every name and shape must
-    match.
+    """Copy named arrays in place into a torch module, whose tensors are views. Raises UserError: names or shapes
+    differ.
     """
     import torch
 
@@ -370,7 +369,7 @@ def load_into(module: Any, arrays: dict[str, np.ndarray]) -> None:
         for name, tensor in own.items():
             given, want = arrays[name].shape, tuple(tensor.shape)
             if given != want:
-                raise UserError(f"checkpoint: the network differs: {name} is {given} there and {want} here")
+                raise UserError(f"checkpoint: the network differs: {name} has shape {given}, must have {want}")
             tensor.copy_(torch.from_numpy(arrays[name]))
 
 
@@ -387,15 +386,15 @@ def _sync(path: Path) -> None:
         os.close(fd)
 
 
-# Files of past agents: an agent's weights as they were, in `past_agents/AGENT-VERSION.safetensors`, with a checksum.
+# Files of past agents: an agent's weights at a version, in `past_agents/AGENT-VERSION.safetensors`, with a checksum.
 
 
 FOLDER = "past_agents"
-CHECKSUM = "sha256"  # in the file's metadata: of names, types, shapes and numbers
+CHECKSUM = "sha256"  # key in the file's metadata; covers names, types, shapes and numbers
 
 
 def self_path(directory: Path, agent: int, version: int) -> Path:
-    """Return the file of an agent's weights as they were at `version`."""
+    """Return the file of an agent's weights at `version`."""
     return directory / FOLDER / f"{agent}-{version}{ARRAYS}"
 
 
@@ -418,7 +417,7 @@ def read_self(path: Path) -> dict[str, np.ndarray]:
 
 
 def self_flaw(path: Path) -> str:
-    """Return what is wrong with a past agent; empty: nothing."""
+    """Return what is wrong with a past agent; "" if nothing is."""
     return _read(path)[1]
 
 
@@ -426,7 +425,7 @@ def _read(path: Path) -> tuple[dict[str, np.ndarray], str]:
     """Read arrays, and say what is wrong with them. Files of earlier versions have no checksum."""
     try:
         with safe_open(path, "np") as file:
-            arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - it is no mapping
+            arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - not a mapping
             expected = (file.metadata() or {}).get(CHECKSUM)
     except (OSError, SafetensorError) as e:
         return {}, f"cannot be read ({e})"

@@ -1,8 +1,7 @@
 """Compiled loops, and random numbers for them.
 
-A loop contains the loops that it calls. Numba's cache on disk only notices a change of the file of the loop itself:
-here a change of any of their files counts.
-Where no folder for that cache can be written, each process compiles its loops, and that is said once.
+A compiled loop contains the loops that it calls. Numba's cache on disk checks only the loop's own file; here a change
+of any of these files invalidates it. If no cache folder is writable, each process compiles its loops, and says so once.
 """
 
 from __future__ import annotations
@@ -29,21 +28,21 @@ from numpy import generic
 from polyplay.core import processes
 
 UNCACHED = (
-    "every process compiles its loops anew, for up to half a minute, because Numba's cache can't be written: set "
-    "NUMBA_CACHE_DIR to a folder that can"
+    "Numba's cache cannot be written, so every process compiles its loops, for up to half a minute: set "
+    "NUMBA_CACHE_DIR to a writable folder"
 )
 
-WAIT = 60.0  # seconds for another process that compiles the same loop
+WAIT = 60.0  # seconds to wait for another process that compiles the same loop
 
 
 class CompileState:
-    """Of this process. uncached: what to say where a loop has no cache, else ""; warned: the person knows."""
+    """State of this process. uncached: warning if a loop has no cache, else ""; warned: the warning was printed."""
 
     uncached, warned = "", False
 
 
 class _Compiling(Listener):
-    """What is in the cache is not compiled."""
+    """Warn when a loop is compiled without a cache. Loops from the cache are not compiled."""
 
     def on_start(self, event: Event) -> None:
         for call in processes.on_compile:
@@ -57,21 +56,21 @@ class _Compiling(Listener):
 
 
 register("numba:compile", _Compiling())
-inlined = njit(inline="always", error_model="numpy")  # a part of whatever loop calls it
+inlined = njit(inline="always", error_model="numpy")  # becomes part of the loop that calls it
 
 
 def cached_njit(**options: Any) -> Callable[[Any], Any]:
-    """`njit(cache=True, nogil=True, error_model="numpy", **options)`, cached by all files it depends on."""
+    """Decorate with `njit(cache=True, nogil=True, error_model="numpy", **options)`; every file used keys the cache."""
     how = {"nogil": True, "error_model": "numpy", **options}
 
     def decorate(function: FunctionType) -> Any:
         try:
             loop = njit(cache=True, **how)(function)
-        except RuntimeError:  # there is no folder that can be written
+        except RuntimeError:  # no writable folder
             CompileState.uncached = UNCACHED
             return njit(**how)(function)
         _compile_once(loop)
-        # Numba has no public way to say what a cached loop depends on; without this attribute it is as Numba's own
+        # Numba has no public way to set what a cached loop depends on; without this attribute its own check remains
         index = getattr(getattr(loop, "_cache", None), "_cache_file", None)
         if index is not None and hasattr(index, "_source_stamp"):
             index._source_stamp = source_stamp(function)
@@ -81,8 +80,8 @@ def cached_njit(**options: Any) -> Callable[[Any], Any]:
 
 
 def _acquire(path: Path, held: contextlib.ExitStack) -> None:
-    """Wait for a lock between processes, by a file beside a loop's cache, but not for a process that hangs; `held`
-    releases it. Where no file can be written there is no lock.
+    """Lock a file beside a loop's cache, so that one process compiles; `held` releases it. Give up after WAIT seconds,
+    or if the file cannot be written.
     """
     until = time.monotonic() + WAIT
     with contextlib.suppress(OSError):
@@ -94,8 +93,8 @@ def _acquire(path: Path, held: contextlib.ExitStack) -> None:
 
 
 def _compile_once(loop: Any) -> None:
-    """Have one process compile a loop, and others wait for what it saves. A loop that the disk has no room for is
-    compiled by each.
+    """Have one process compile a loop while others wait for its result. If the disk is full, each process compiles the
+    loop.
     """
     cache = getattr(loop, "_cache", None)
     if (save := getattr(cache, "save_overload", None)) is None:
@@ -121,7 +120,7 @@ def _compile_once(loop: Any) -> None:
 
 
 def source_stamp(function: FunctionType) -> str:
-    """Hash of a function's file, of the files of the loops that it can reach, and of the numbers imported there."""
+    """Hash of the files of a function and of all loops that it can call, and of the numbers imported there."""
     files: set[Path] = set()
     numbers: list[str] = []
     _collect(function, files, numbers)
@@ -137,7 +136,7 @@ def _collect(function: FunctionType, files: set[Path], numbers: list[str]) -> No
         return
     files.add(path)
     for name, value in function.__globals__.items():
-        # loops of a module of ours may be called as its attributes
+        # our own modules' loops may be called as attributes
         ours = isinstance(value, ModuleType) and value.__name__.startswith("polyplay.")
         for loop in vars(value).values() if ours else (value,):
             if isinstance(loop, Dispatcher):
@@ -153,7 +152,7 @@ def _fused(typing: Any, a: Any, b: Any, c: Any) -> Any:
     return a(a, a, a), lambda context, builder, signature, numbers: builder.fma(*numbers)
 
 
-fused_multiply_add: Any = intrinsic(_fused)  # a·b + c of floats of one type, in loops: rounded once, as torch's addcmul
+fused_multiply_add: Any = intrinsic(_fused)  # a·b + c of floats of one type, for loops; rounds once, like addcmul
 
 
 def _type_call(typing: Any, address: Any, given: Any) -> Any:
@@ -165,10 +164,10 @@ def _type_call(typing: Any, address: Any, given: Any) -> Any:
     return types.int32(types.int64, types.UniTuple(types.int64, len(given))), generate
 
 
-call_address: Any = intrinsic(_type_call)  # (address, words): a call of C's function there, int (int64, …), in loops
+call_address: Any = intrinsic(_type_call)  # (address, words): call the C function there, int (int64, …), in loops
 
 
-# Random numbers from a counter, for compiled loops: number n is a hash of (key, n), so its state is two integers.
+# Random numbers from a counter, for compiled loops: number n is a hash of (key, n), so the state is two integers.
 
 
 _A, _B, _C = (np.uint64(x) for x in (0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB))
@@ -177,7 +176,7 @@ _27, _30, _31 = (np.uint64(x) for x in (27, 30, 31))
 
 @inlined
 def bits(key: np.uint64, n: np.uint64) -> np.uint64:
-    """Number `n` (uint64) of `key` (uint64), 64 bits: SplitMix64 (Steele et al. 2014)."""
+    """Return the `n`-th (uint64) 64-bit number of `key` (uint64): SplitMix64 (Steele et al. 2014)."""
     x = key + n * _A
     x = (x ^ (x >> _30)) * _B
     x = (x ^ (x >> _27)) * _C

@@ -1,4 +1,4 @@
-"""What can be wrong: errors, findings of checks, ranges of options."""
+"""Errors, findings of checks, ranges of options."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from typing import Annotated, Literal
 
 
 class UserError(Exception):
-    """A mistake of the user's: one line that names the option, what was given, what is allowed and the fix."""
+    """A mistake by the user: one line with the option, its value, what is allowed and the fix."""
 
 
 class Closed(Exception):
-    """Whoever waits on a ring or a version gets this when the crew stops; workers just return on it."""
+    """The crew stops: raised by every wait on a ring or a version. Workers return on it."""
 
 
 class Leaving(Exception):
-    """The run ends before the next update: a worker is in a rollout that takes too long to be waited for."""
+    """The run ends before the next update, because a worker's rollout takes too long to wait for."""
 
 
 class EnvFailure(Exception):
-    """An environment raised or hung more often than a pool may repair; carries the environment's own traceback."""
+    """An environment failed more often than its pool may repair; the message has the environment's traceback."""
 
 
 class WorkerLost(Exception):
@@ -31,11 +31,11 @@ class WorkerLost(Exception):
 
 
 class Diverged(Exception):
-    """A replay did not give what the run gave."""
+    """Reproducing a run gave other numbers than the run."""
 
 
 class NotFinite(Exception):
-    """A loss, a gradient or a network's answer was NaN or infinite; a learner saves the batch for inspection."""
+    """A loss, a gradient or a network output was NaN or infinite; a learner saves the batch for inspection."""
 
 
 Level = Literal["ok", "warning", "failed", "unseen"]
@@ -50,26 +50,26 @@ class Finding:
 
 
 def status(findings: Sequence[Finding]) -> int:
-    """The exit status: 1 where something failed."""
+    """Return the exit status: 1 if any finding failed."""
     return int(any(f.level == "failed" for f in findings))
 
 
 def as_json(findings: Sequence[Finding], more: Mapping[str, object], key: str) -> str:
-    """One JSON object: `more`, whether all is well, and the findings under `key`."""
+    """Format one JSON object: `more`, "ok", and the findings under `key`."""
     rows = [dataclasses.asdict(f) for f in findings]
     return json.dumps({**more, "ok": not status(findings), key: rows}, indent=2, ensure_ascii=False)
 
 
-# The ranges of options that are numbers, as the types of their fields: `lanes: Count = 16`. `runs.flags` holds every
-# value to its field's range, whether it was typed, given in Python or read from a file, and help prints it.
+# Ranges of numeric options, as types of their fields: `lanes: Count = 16`. `runs.flags` checks every value against its
+# field's range, wherever it comes from: the command line, Python or a file. Help prints the range.
 
 
-LARGEST = 1e30  # of a number that networks compute with: it is a float32, and so are sums of it
+LARGEST = 1e30  # of a number in networks: it, and sums of it, must fit into float32
 
 
 @dataclass(frozen=True)
 class Range:
-    """The numbers from `low` to `high`, but for the one that `but` names."""
+    """The numbers from `low` to `high`, without the bound that `but` names."""
 
     low: float
     high: float = math.inf
@@ -88,31 +88,31 @@ class Range:
 
     @property
     def whole(self) -> str:
-        """With the bound that nobody needs to know who is within it."""
+        """The range with its upper bound, also if that is LARGEST."""
         return f"{self}, at most {LARGEST:g}".replace("+", "") if self.high == LARGEST else str(self)
 
     @property
     def in_short(self) -> str:
-        """As help shows it: a bound that nobody reaches is left out."""
+        """The range as help shows it: without an upper bound that is never reached."""
         if self.high < VAST:
             return str(self)
         return f"above {self.low}" if self.but == "low" else f"at least {self.low}"
 
 
-VAST = 10**9  # what only a slip of the finger gives
-SEATS = 2048  # workers at once: of a role, and of a run, on all machines
-PLAYERS = 64  # of a match, and agents that learn in one run
-MOST = 10**12  # of anything that is counted: its bytes still fit into 64 bits
+VAST = 10**9  # larger values are typing errors
+SEATS = 2048  # workers at once, in a role and in a run, on all machines
+PLAYERS = 64  # players of a match, and agents that learn in one run
+MOST = 10**12  # of any count: its bytes still fit into 64 bits
 
 Count = Annotated[int, Range(1, MOST)]
 ManyFrames = Annotated[int, Range(1, 10 * MOST)]  # agent steps; OpenAI Five's Rerun made 1.7e12
-Whole = Annotated[int, Range(0, MOST)]  # where 0 says: none, or chosen
+Whole = Annotated[int, Range(0, MOST)]  # 0: none, or chosen automatically
 SomeWorkers = Annotated[int, Range(1, SEATS)]
 Players = Annotated[int, Range(2, PLAYERS)]
 Agents = Annotated[int, Range(1, PLAYERS)]
-Workers = Annotated[int, Range(0, SEATS)]  # 0: chosen
+Workers = Annotated[int, Range(0, SEATS)]  # 0: chosen automatically
 Lag = Annotated[int, Range(-1, MOST)]  # -1: any
-Simulations = Annotated[int, Range(0, 100_000)]  # of a search whose trees are in memory; 0: the network alone
+Simulations = Annotated[int, Range(0, 100_000)]  # per search, whose trees are in memory; 0: the network alone
 Width = Annotated[int, Range(2, 16_384)]  # of a layer
 Seed = Annotated[int, Range(0, 2**63 - 1)]
 Port = Annotated[int, Range(1, 65_535)]
@@ -120,6 +120,6 @@ Port = Annotated[int, Range(1, 65_535)]
 Fraction = Annotated[float, Range(0, 1)]
 Decay = Annotated[float, Range(0, 1, but="high")]
 Positive = Annotated[float, Range(0, LARGEST, but="low")]
-NonNegative = Annotated[float, Range(0, LARGEST)]  # where 0 says: none, or off
+NonNegative = Annotated[float, Range(0, LARGEST)]  # 0: none, or off
 Real = Annotated[float, Range(-100_000, 100_000)]
 Seconds = Annotated[float, Range(0, 10**9, but="low")]

@@ -1,4 +1,4 @@
-"""Files that are whole or not there: atomic writes, and lines of JSON."""
+"""Files that are complete or absent: atomic writes, and lines of JSON."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ Row = dict[str, Any]
 
 
 class AppendFile:
-    """A file that grows by whole pieces: one write each, and if the disk is full nothing of a piece stays. If it is
-    deleted meanwhile, also with its directory, all of it comes back with the next piece.
+    """A file that grows by whole pieces: each is one write, which a full disk undoes. If the file or its directory is
+    deleted, the next write restores all of it.
     """
 
     def __init__(self, path: Path) -> None:
@@ -30,7 +30,7 @@ class AppendFile:
             raise UserError(f"cannot write {path}: {e.strerror}; is the run's directory yours?") from None
 
     def write(self, data: bytes) -> None:
-        """Raises OSError."""
+        """Append a piece. Raises OSError."""
         self.restore()
         before = os.fstat(self.fd).st_size
         try:
@@ -41,7 +41,7 @@ class AppendFile:
             raise
 
     def restore(self, chunk: int = 1 << 20) -> None:
-        """Write anew what was deleted or moved: the open file still has it. Raises OSError."""
+        """Write the file again if it was deleted or moved: the open descriptor still has its bytes. Raises OSError."""
         with contextlib.suppress(FileNotFoundError):
             if os.path.samestat(os.stat(self.path), os.fstat(self.fd)):
                 return
@@ -58,7 +58,7 @@ class AppendFile:
         self.fd = os.open(self.path, os.O_RDWR | os.O_APPEND)
 
     def flush(self) -> None:
-        """Nothing to do: no piece is ever held back."""
+        """Do nothing: no piece is ever buffered."""
 
     def close(self) -> None:
         if self.fd >= 0:
@@ -67,56 +67,56 @@ class AppendFile:
 
 
 class JsonLines:
-    """A file of JSON lines. A line torn by a kill or a power cut is cut off when it is opened again."""
+    """A file of JSON lines. Opening it removes a last line that a kill or a power cut left incomplete."""
 
     def __init__(self, path: Path) -> None:
         self.file = AppendFile(path)
         os.ftruncate(self.file.fd, _whole_bytes(self.file.fd))
 
     def write(self, *rows: Mapping[str, object]) -> None:
-        """One write, however many rows. Raises OSError."""
+        """Append all rows in one write. Raises OSError."""
         self.file.write("".join(json.dumps(to_plain(row), allow_nan=False) + "\n" for row in rows).encode())
 
     def close(self) -> None:
         self.file.close()
 
 
-LIMITS = {  # what a system says, and what it means
-    errno.EFBIG: "files may be no larger here: raise the limit (`ulimit -f`)",
-    errno.EMFILE: "this process may open no more: raise the limit (`ulimit -n`)",
-    errno.ENFILE: "the machine may open no more: end other programs",
-    errno.EAGAIN: "no more processes or threads may be started: raise the limit (`ulimit -u`)",
-    errno.ENOMEM: "there is too little memory: end other programs, or let there be fewer workers",
+LIMITS = {  # what a system's error means, and what to do
+    errno.EFBIG: "the file has reached the size limit: raise it (`ulimit -f`)",
+    errno.EMFILE: "this process cannot open more: raise the limit (`ulimit -n`)",
+    errno.ENFILE: "the machine cannot open more: end other programs",
+    errno.EAGAIN: "no more processes or threads can start: raise the limit (`ulimit -u`)",
+    errno.ENOMEM: "memory is too small: end other programs, or use fewer workers",
     errno.ENOSPC: "the disk is full: free some space",
     errno.EDQUOT: "your share of the disk is used up: free some space",
-    errno.EROFS: "nothing can be written there: name another directory (--run)",
+    errno.EROFS: "nothing can be written there: choose another directory (--run)",
 }
 
 
 def refusal_text(e: BaseException) -> str:
-    """What the system says, without its number, and what to do where that is known."""
+    """Return the system's message without its number, and what to do if that is known."""
     number, reason = (e.errno, e.strerror or str(e)) if isinstance(e, OSError) else (None, str(e))
     return f"{reason}; {LIMITS[number]}" if number in LIMITS else reason
 
 
 class LogWrites:
-    """Writes that a run can do without: what a full disk does not take is left out, and reported once per file."""
+    """Optional writes of a run: those that fail are skipped, and reported once per file."""
 
     def __init__(self, warn: Callable[[str], None]) -> None:
         self.warn, self.warned = warn, set[str]()
 
     def attempt(self, name: str, write: Callable[[], None]) -> None:
-        """Write something of the file `name`."""
+        """Call `write`, which writes to the file `name`."""
         try:
             write()
-        except (OSError, UserError) as e:  # UserError: it could not be opened
+        except (OSError, UserError) as e:  # UserError: the file could not be opened
             if name not in self.warned:
                 self.warned.add(name)
                 self.warn(f"{name}: {refusal_text(e)}; the run continues, lines that did not fit are missing")
 
 
 def _whole_bytes(fd: int, chunk: int = 1 << 16) -> int:
-    """Length of the file up to and with its last newline."""
+    """Return the length of the file up to and including its last newline."""
     end = os.fstat(fd).st_size
     while end > 0:
         begin = max(0, end - chunk)
@@ -128,21 +128,21 @@ def _whole_bytes(fd: int, chunk: int = 1 << 16) -> int:
 
 
 def read_lines(path: Path, *numbers: str) -> Iterator[Row]:
-    """The rows of a file of JSON lines, also of one being written; none if there is no file. A damaged line is left
-    out: what is no object, or lacks one of these numbers.
+    """Yield the rows of a file of JSON lines, which may be growing or missing. Lines that are not an object, or lack
+    one of these numbers, are skipped.
     """
     if not path.exists():
         return
     with path.open("rb") as file:
         for line in file:
             if not line.endswith(b"\n"):
-                return  # being written; what follows would be the rest of it
+                return  # still being written
             if is_row(row := parse_json(line), numbers):
                 yield row
 
 
 def parse_json(text: bytes | str) -> Any:
-    """What JSON says; None if it is damaged."""
+    """Parse JSON; return None if it is damaged."""
     try:
         return json.loads(text)
     except (ValueError, RecursionError):
@@ -150,7 +150,7 @@ def parse_json(text: bytes | str) -> Any:
 
 
 def read_object(path: Path) -> Row:
-    """A JSON object from a file. Raises OSError, and ValueError: it is something else."""
+    """Read a JSON object from a file. Raises OSError; ValueError: the file holds something else."""
     value = parse_json(path.read_bytes())
     if not isinstance(value, dict):
         raise ValueError("no JSON object")
@@ -158,17 +158,17 @@ def read_object(path: Path) -> Row:
 
 
 def is_row(value: object, numbers: tuple[str, ...]) -> bool:
-    """An object that has all of these numbers."""
+    """Tell whether a value is an object that has all of these numbers."""
     return isinstance(value, dict) and all(is_number(value.get(name)) for name in numbers)
 
 
 def is_number(value: object) -> bool:
-    """A finite number, and no truth value."""
+    """Tell whether a value is a finite number and not a boolean."""
     return isinstance(value, int | float) and not isinstance(value, bool) and -1e300 < value < 1e300
 
 
 def to_plain(value: object) -> Any:
-    """`value` as JSON can hold it: scalars of arrays and tensors unwrapped, NaN and infinity as None."""
+    """Convert a value for JSON: unwrap scalars of arrays and tensors, replace NaN and infinity by None."""
     if isinstance(value, Mapping):
         return {str(k): to_plain(v) for k, v in value.items()}
     if isinstance(value, (list, tuple)):
@@ -181,12 +181,12 @@ def to_plain(value: object) -> Any:
 
 
 def write_json(path: Path, value: object) -> None:
-    """Atomic, see write_bytes."""
+    """Write JSON atomically, see write_bytes."""
     write_bytes(path, (json.dumps(to_plain(value), indent=2, allow_nan=False) + "\n").encode())
 
 
 def write_bytes(path: Path, data: bytes) -> None:
-    """Atomic: after a crash or on a full disk there is the old file or the new one. Raises OSError."""
+    """Write atomically: after a crash or on a full disk, the old or the new file exists. Raises OSError."""
     fd, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:
         with os.fdopen(fd, "wb") as file:

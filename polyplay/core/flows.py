@@ -18,7 +18,7 @@ import numpy as np
 
 from polyplay.core.shared_memory import Semaphore, memory_barrier
 
-Piece = tuple[int, int, list[np.ndarray]]  # part, number of what it is, arrays
+Piece = tuple[int, int, list[np.ndarray]]  # part, number of the item, arrays
 MARK, FILE, SLOT, BACK, RINGS, PAIR, VECTOR, WAITING = range(8)  # parts
 COUNTING = 0.25  # seconds between two copies of a worker's counters
 
@@ -34,7 +34,7 @@ class End(NamedTuple):
 
 MAIN = End("main", 0)  # the main process
 EVERYONE = End("everyone", 0)  # a reader on every machine
-ANY = -1  # as a reader's number: all that there are
+ANY = -1  # as a reader's number: all of them
 EVERYWHERE = ("row", "learner", "judge")
 
 
@@ -43,7 +43,7 @@ class Side(Protocol):
 
     away: bool  # whether this is the other machine's end, not the main machine's
     now: float
-    relay: int  # the number of the line, whose bell rings for this side
+    relay: int  # number of the line whose bell rings for this side
     landed: int  # slots received
 
     @property
@@ -91,7 +91,7 @@ class Flow(ABC):
         yield from self.pieces(None, token if gives else self.token(True), True)
 
     def activate(self, gives: bool) -> None:  # noqa: B027 - most need nothing
-        """Prepare to cross from now on."""
+        """Prepare for crossing, before it starts."""
 
 
 class Cells(Flow):

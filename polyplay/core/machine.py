@@ -20,7 +20,7 @@ PACKAGES = ("polyplay", "torch", "numpy", "gymnasium", "ale-py")
 
 
 def stamp() -> Row:
-    """When, where and with what: versions, machine, commit."""
+    """Describe this run's surroundings: start time, versions, machine, commit."""
     versions = {"python": platform.python_version()} | {name: version(name) for name in PACKAGES}
     machine = {"platform": platform.platform(), "cpu": _cpu(), "cores": cores()}
     return {"started": now(), "versions": versions, "machine": machine, "commit": _commit()}
@@ -42,14 +42,12 @@ def cores() -> int:
 
 
 def cxx_compiler() -> str | None:
-    """The C++ compiler that updates are compiled with, where there is one."""
+    """Return the C++ compiler for compiled updates; None: not found."""
     return next(filter(None, map(shutil.which, (os.environ.get("CXX") or "g++", "g++", "clang++"))), None)
 
 
 def take_share(index: int, n: int) -> None:
-    """From now on this thread, and what it starts, runs on its share of the cores: of `n` that divide them the part of
-    number `index`.
-    """
+    """Bind this thread, and what it starts, to its share of the cores: part `index` of `n` equal parts."""
     if n > 1:
         there = sorted(os.sched_getaffinity(0))
         own = {core for k, core in enumerate(there) if k * n // len(there) == index}
@@ -58,7 +56,7 @@ def take_share(index: int, n: int) -> None:
 
 @contextlib.contextmanager
 def share(n: int) -> Iterator[None]:
-    """Meanwhile there are as many cores as one of `n` has."""
+    """Within this context, use only one of `n` shares of the cores."""
     before = os.sched_getaffinity(0)
     take_share(0, n)
     try:
@@ -76,7 +74,7 @@ def _cpu() -> str:
 
 
 def _commit() -> str | None:
-    """Commit of polyplay's own code if it runs from a checkout, with "-dirty" if that was changed."""
+    """Commit of polyplay's own code if it runs from a checkout, with "-dirty" if files were changed."""
     here = Path(__file__)
     git = ["git", "-C", str(here.parent)]
     describe = [*git, "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"]
@@ -94,21 +92,21 @@ R = TypeVar("R")
 
 
 class ThreadPool:
-    """`n` threads, the caller's among them. begin: what each of the others does first."""
+    """`n` threads, including the caller's. begin: called first in each other thread."""
 
     def __init__(self, n: int, begin: Callable[[], None]):
         self.n = n
         self._others = ThreadPoolExecutor(n - 1, "team", begin)
 
     def each(self, work: Callable[[int], R]) -> list[R]:
-        """What work(i) gives for i = 0 … n-1, each in a thread of its own, 0 in the caller's."""
+        """Return the results of work(i) for i = 0 … n-1, each in its own thread, 0 in the caller's."""
         begun = [self._others.submit(work, i) for i in range(1, self.n)]
         return [work(0), *(w.result() for w in begun)]
 
     def begin(self, work: Callable[[], R]) -> Future[R]:
-        """Have one of the other threads do it, in order, while the caller goes on."""
+        """Start `work` in one of the other threads; calls run in order."""
         return self._others.submit(work)
 
     def part(self, i: int, size: int) -> slice:
-        """Of 0 … size, what belongs to thread i."""
+        """Return thread i's part of 0 … size."""
         return slice(size * i // self.n, size * (i + 1) // self.n)

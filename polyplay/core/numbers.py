@@ -1,8 +1,8 @@
 """Keyed random numbers, statistics of scores, value rescaling.
 
-Statistics are as Agarwal et al. 2021 (rliable): a game's score in the median and the mean is its runs' mean; the
-interquartile mean is that of all runs of all games, without the lowest and the highest quarter; the bootstrap draws
-runs anew within every game, never games. All are deterministic by seed.
+Statistics follow Agarwal et al. 2021 (rliable): in the median and the mean, a game's score is the mean of its runs; the
+interquartile mean is over all runs of all games, without the lowest and the highest quarter; the bootstrap resamples
+runs within every game, never games. All are deterministic given the seed.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-# Action noise from a counter: uniform numbers keyed by (seed, lane, step), so there is no generator state to save.
+# Action noise from a counter: uniform numbers keyed by (seed, lane, step), so no generator state needs saving.
 #
-# The same key gives the same number whatever the grouping of lanes, and drawing an action again with newer weights
-# uses the same number.
+# The same key gives the same number however lanes are grouped; an action drawn again with newer weights uses the same
+# number.
 
 
 SPLITMIX, _B, _C = (np.uint64(x) for x in (0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB))
@@ -24,7 +24,7 @@ _30, _27, _31, _41 = (np.uint64(x) for x in (30, 27, 31, 41))
 
 
 def mix(x: np.ndarray) -> np.ndarray:
-    """SplitMix64's finaliser (Steele et al. 2014), wrapping at 64 bits."""
+    """SplitMix64's finalizer (Steele et al. 2014), wrapping at 64 bits."""
     x = (x ^ (x >> _30)) * _B
     x = (x ^ (x >> _27)) * _C
     return x ^ (x >> _31)
@@ -47,18 +47,18 @@ CHUNK = 1 << 22  # numbers drawn at once
 @dataclass(frozen=True)
 class Estimate:
     value: float
-    low: float | None = None  # None: every game has one run, so the spread of runs is unknown
+    low: float | None = None  # None: every game has one run, so the spread is unknown
     high: float | None = None
 
 
 def trimmed_mean(scores: np.ndarray, part: float = 0.25) -> np.ndarray:
-    """[…, n] → […]: without the lowest and the highest ⌊part · n⌋."""
+    """Mean [..., n] → [...] without the lowest and the highest ⌊part · n⌋ values."""
     n = scores.shape[-1]
     cut = int(part * n)
     return np.sort(scores, -1)[..., cut : n - cut].mean(-1)
 
 
-STATISTICS: dict[str, Callable[[list[np.ndarray]], np.ndarray]] = {  # of a list by game of [reps, runs] → [reps]
+STATISTICS: dict[str, Callable[[list[np.ndarray]], np.ndarray]] = {  # from [reps, runs] of each game to [reps]
     "median": lambda games: np.median(np.stack([g.mean(-1) for g in games]), 0),
     "mean": lambda games: np.stack([g.mean(-1) for g in games]).mean(0),
     "iqm": lambda games: trimmed_mean(np.concatenate(games, -1)),
@@ -66,7 +66,7 @@ STATISTICS: dict[str, Callable[[list[np.ndarray]], np.ndarray]] = {  # of a list
 
 
 def aggregate(scores: Mapping[str, Sequence[float]], seed: int = 0, reps: int = REPS) -> dict[str, Estimate]:
-    """{"median", "mean", "iqm"} of {game: the scores of its runs}, with percentile intervals."""
+    """Return {"median", "mean", "iqm"} of {game: scores of its runs}, with percentile intervals."""
     games = [np.asarray(scores[game], np.float64)[None] for game in sorted(scores)]
     if not games or not all(g.size for g in games):
         raise ValueError("every game needs at least one score")
@@ -85,7 +85,7 @@ def _ends(values: np.ndarray) -> tuple[float, float]:
 
 
 def mean_interval(returns: Sequence[float], seed: int = 0, reps: int = REPS) -> tuple[float, float] | None:
-    """(low, high) of the mean of one evaluation's returns; None for a single game."""
+    """Return (low, high) of the mean of one evaluation's returns; None for a single game."""
     x = np.asarray(returns, np.float64)
     return None if x.size < 2 else _ends(_means(x, np.random.default_rng(seed), reps))
 
@@ -98,29 +98,29 @@ def trailing_means(values: np.ndarray, window: int) -> np.ndarray:
 
 
 def aggregates_agree(a: Sequence[float], b: Sequence[float]) -> bool:
-    """Whether the difference of two evaluations' means may be none: 0 lies within its bootstrap interval."""
+    """Tell whether two evaluations' means agree: 0 is in the bootstrap interval of their difference."""
     rng = np.random.default_rng(0)
     low, high = _ends(_means(np.asarray(a, float), rng, REPS) - _means(np.asarray(b, float), rng, REPS))
     return low <= 0.0 <= high
 
 
 def _means(x: np.ndarray, rng: np.random.Generator, reps: int) -> np.ndarray:
-    """float64 [reps]: means of x [n] drawn anew, a part at a time."""
+    """float64 [reps]: means of x [n] resampled, a part at a time."""
     step = max(1, CHUNK // x.size)
     parts = [min(step, reps - at) for at in range(0, reps, step)]
     return np.concatenate([x[rng.integers(x.size, size=(n, x.size))].mean(-1) for n in parts])
 
 
-# Value rescaling h and its inverse (Pohlen et al. 2018; R2D2), elementwise, of NumPy arrays and of tensors, and the
-# units of values.
+# Value rescaling h and its inverse (Pohlen et al. 2018; R2D2), elementwise, for NumPy arrays and tensors, and the units
+# of values.
 
 
-Array: TypeAlias = Any  # whatever has arithmetic
+Array: TypeAlias = Any  # anything with arithmetic
 
 
 def rescale(x: Array, eps: float = 1e-3) -> Array:
-    """h(x) = sgn(x)·(√(|x| + 1) − 1) + ε·x, any shape, as x/(√(|x| + 1) + 1) + ε·x: nothing cancels, so small values
-    keep all their digits.
+    """h(x) = sgn(x)·(√(|x| + 1) − 1) + ε·x, any shape, computed as x/(√(|x| + 1) + 1) + ε·x: without cancellation, so
+    small values keep all their digits.
     """
     return x / ((abs(x) + 1.0) ** 0.5 + 1.0) + eps * x
 
@@ -128,8 +128,8 @@ def rescale(x: Array, eps: float = 1e-3) -> Array:
 def unscale(y: Array, eps: float = 1e-3) -> Array:
     """h⁻¹(y) = sgn(y)·(((√(1 + 4ε·(|y| + 1 + ε)) − 1)/2ε)² − 1), any shape.
 
-    With u = 2|y|/(√(…) + 1 + 2ε) the fraction is u + 1, and h⁻¹ = sgn(y)·u·(u + 2): no difference of near numbers
-    is left. As written first, float32 loses four of its seven digits near |y| = 1.
+    With u = 2|y|/(√(…) + 1 + 2ε) the fraction is u + 1, and h⁻¹ = sgn(y)·u·(u + 2), without cancellation. The first
+    form loses four of float32's seven digits near |y| = 1.
     """
     root = (1.0 + 4.0 * eps * (abs(y) + (1.0 + eps))) ** 0.5
     u = 2.0 * y / (root + (1.0 + 2.0 * eps))
@@ -138,7 +138,7 @@ def unscale(y: Array, eps: float = 1e-3) -> Array:
 
 @dataclass(frozen=True)
 class ValueUnits:
-    """Units of a network's values: its learner multiplies rewards by `reward_scale`, and with a `rescale` above 0 the
+    """Units of a network's values: its learner multiplies rewards by `reward_scale`; if `rescale` is above 0, the
     network learns h of values with that ε.
     """
 
@@ -146,8 +146,8 @@ class ValueUnits:
     rescale: float = 0.0
 
     def in_environment(self, value: Array, learned: Array = 1.0) -> Array:
-        """Values as discounted sums of the environment's rewards. learned: a factor of rewards that the network has
-        learned (Policy.reward_scale). Limits of rewards, as of `clip`, cannot be undone.
+        """Convert values to discounted sums of the environment's rewards. learned: reward scale that the network has
+        learned (Policy.reward_scale). Clipping of rewards cannot be undone.
         """
         if self.rescale:
             value = unscale(value, self.rescale)

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-Tree = Any  # array | dict[str, Tree]: mypy has no use for the recursion, readers do
+Tree = Any  # array | dict[str, Tree]: mypy cannot use the recursion
 Batch = dict[str, Any]
 Index = int | slice | np.ndarray | EllipsisType | tuple[object, ...]
 
@@ -28,8 +28,8 @@ class Field(NamedTuple):
 
 
 def stored_dtype(dtype: np.dtype, whole: bool = False) -> str:
-    """What rows hold numbers of a type as: networks compute neither with unsigned numbers of more than a byte nor with
-    floats of more than 8. whole: small numbers, whatever their type.
+    """Return the type in which rows store numbers: networks support neither unsigned numbers of more than one byte nor
+    floats of more than eight. whole: the numbers are small, whatever their type.
     """
     if dtype.kind == "u" and dtype.itemsize > 1:
         return "float64" if dtype.itemsize == 8 and not whole else f"int{min(16 * dtype.itemsize, 64)}"
@@ -48,12 +48,12 @@ def map(f: Callable, *trees: Tree) -> Tree:  # noqa: A001 - read as tree.map
 
 
 def at(tree: Tree, index: Index) -> Tree:
-    """tree[index], leaf by leaf."""
+    """Return tree[index], leaf by leaf."""
     return map(lambda a: a[index], tree)
 
 
 def leaves(tree: Tree, path: str = "") -> Iterator[tuple[str, Any]]:
-    """Pairs (path, leaf), depth first; paths are joined with '/'."""
+    """Yield pairs (path, leaf), depth first; paths are joined with '/'."""
     if isinstance(tree, dict):
         for k, v in tree.items():
             at = f"{path}/{k}" if path else k
@@ -66,7 +66,7 @@ def leaves(tree: Tree, path: str = "") -> Iterator[tuple[str, Any]]:
 
 
 def nest(flat: Batch) -> Tree:
-    """The inverse of `dict(leaves(tree))`."""
+    """Invert `dict(leaves(tree))`."""
     if set(flat) == {""}:
         return flat[""]
     root: Batch = {}
@@ -85,17 +85,17 @@ def zeros(spec: Spec, lead: tuple[int, ...] = ()) -> Tree:
 
 
 def widen(spec: Spec, lead: tuple[int, ...]) -> Spec:
-    """`spec` with `lead` dimensions in front."""
+    """Return `spec` with `lead` dimensions in front."""
     return map(lambda f: Field((*lead, *f.shape), f.dtype), spec)
 
 
 def nbytes(spec: Spec) -> int:
-    """Bytes of one row and lane."""
+    """Number of bytes per row and lane."""
     return sum(f.nbytes for _, f in leaves(spec))
 
 
 def write(dst: Tree, at: Index, src: Tree) -> None:
-    """dst[at] = src, leaf by leaf; keys of `src` that `dst` lacks are an error, the reverse is not."""
+    """Set dst[at] = src, leaf by leaf. `dst` must have all keys of `src`, and may have more."""
     if isinstance(src, dict):
         for k, v in src.items():
             write(dst[k], at, v)

@@ -1,4 +1,4 @@
-"""The user's modules: imported by name, or refused in one line."""
+"""The user's modules: imported by name, or refused with a one-line error."""
 
 from __future__ import annotations
 
@@ -16,19 +16,18 @@ from typing import Any
 
 from polyplay.core.errors import UserError
 
-# While a module of the user's is imported, nothing is started: it would import that module again, and so on.
+# While a module of the user's is imported, nothing may start: a new process would import that module again, and so on.
 #
-# A process that is forked for environments starts nothing at all; one for workers does once it has read what it was
-# sent.
+# A process forked for environments may start nothing; one forked for workers may, after it has read its arguments.
 
 
 OURS = os.path.dirname(os.path.dirname(__file__)) + os.sep
 MAIN = "put it under if __name__ == '__main__'"
-_closed = 0  # how many reasons there are to start nothing
+_closed = 0  # number of reasons to start nothing
 
 
 def close() -> None:
-    """From now on this process starts nothing, until `lift`."""
+    """Forbid this process to start anything, until `lift`."""
     global _closed
     _closed += 1
 
@@ -40,7 +39,7 @@ def lift() -> None:
 
 @contextlib.contextmanager
 def importing() -> Iterator[None]:
-    """Nothing is started meanwhile."""
+    """Forbid starts within this context."""
     close()
     try:
         yield
@@ -53,21 +52,21 @@ def refused() -> bool:
 
 
 def refuse(what: str) -> None:
-    """Raises UserError while nothing may start; what: what was to start."""
+    """Raises UserError: nothing may start now. what: names the thing to start."""
     if not refused():
         return
-    stack = (frame for frame, _ in traceback.walk_stack(sys._getframe(1)))  # of whoever called, innermost first
+    stack = (frame for frame, _ in traceback.walk_stack(sys._getframe(1)))  # the caller's frames, innermost first
     frames = [f for f in stack if not f.f_code.co_filename.startswith((OURS, "<"))]
     module = [f for f in frames if f.f_code.co_name == "<module>"]
     place = next(iter(module or frames), None)
     where = f" ({os.path.basename(place.f_code.co_filename)}:{place.f_lineno})" if place else ""
     when = "while its module was being imported" if module else "in a process that only steps environments"
-    raise UserError(f"{what} was started {when}{where}; {MAIN if module else 'leave it out there'}")
+    raise UserError(f"{what} was started {when}{where}; {MAIN if module else 'remove it there'}")
 
 
 def look_up(module: ModuleType, name: str) -> Any:
-    """What a module has by this name; behind a dot, what a class in it has. Raises AttributeError: also for attributes
-    of anything else, as `__loader__.set_data` would be.
+    """Return a module's attribute, or after a dot a class's. Raises AttributeError: also for attributes of other
+    objects, such as `__loader__.set_data`.
     """
     found: Any = module
     for part in name.split("."):
@@ -79,7 +78,7 @@ def look_up(module: ModuleType, name: str) -> Any:
 
 
 def find(name: str, option: str, allowed: str) -> Any:
-    """What module:NAME names, which was given for `option`. Raises UserError."""
+    """Return the object that module:NAME, the value of `option`, names. Raises UserError."""
     module, _, attribute = name.partition(":")
     found = import_module(module, name, option, allowed)
     try:
@@ -89,7 +88,7 @@ def find(name: str, option: str, allowed: str) -> Any:
 
 
 def title(given: Any) -> str:
-    """A name, or that of a function or a class, of a partial too; of other callables their class's."""
+    """Return a name, or the name of a function, class or partial; for other callables, of their class."""
     given = given.func if isinstance(given, partial) else given
     return given if isinstance(given, str) else getattr(given, "__qualname__", type(given).__name__)
 
@@ -98,7 +97,7 @@ PARSERS = ("argparse", "optparse", "getopt", "click", "typer", "absl", "tyro", "
 
 
 class _Held:
-    """A stream whose text waits until it is let go."""
+    """A stream that holds its text back until `let_go`."""
 
     def __init__(self, stream: Any):
         self.stream, self.waiting = stream, list[str]()
@@ -108,7 +107,7 @@ class _Held:
         return getattr(self.stream, name)
 
     def let_go(self, printed: bool) -> None:
-        """printed: also what waits."""
+        """Write directly again. printed: write the held text first."""
         self.write = self.stream.write
         if printed and self.waiting:
             self.stream.write("".join(self.waiting))
@@ -116,7 +115,7 @@ class _Held:
 
 @contextlib.contextmanager
 def held_back() -> Iterator[None]:
-    """Standard error is printed at the end; not where the program is ended: it is the usage of another command."""
+    """Hold standard error back until the end; drop it on SystemExit: it is the usage of another command."""
     if sys.stderr is None:
         yield
         return
@@ -132,10 +131,10 @@ def held_back() -> Iterator[None]:
 
 
 def import_module(module: str, name: str, option: str, allowed: str) -> ModuleType:
-    """The module that `name`, which was given for `option`, has before its colon. Raises UserError."""
+    """Import `module`, which `name`, the value of `option`, has before its colon. Raises UserError."""
     if hint := file_hint(name):
         raise UserError(f"{option}: {name} given, {hint}; allowed: {allowed}")
-    if os.getcwd() not in sys.path:  # a command line tool has no entry for it
+    if os.getcwd() not in sys.path:  # missing for command-line tools
         sys.path.insert(0, os.getcwd())
     try:
         with held_back(), importing():
@@ -153,7 +152,7 @@ def import_module(module: str, name: str, option: str, allowed: str) -> ModuleTy
 
 
 def ending(e: SystemExit) -> str:
-    """That code of the user's ended the program, why and where."""
+    """Return a text that says that user code ended the program, why and where."""
     frames = traceback.extract_tb(e.__traceback__)
     library = tuple(sysconfig.get_paths()[k] for k in ("stdlib", "purelib", "platlib"))
     own = [f for f in frames if not f.filename.startswith((*library, OURS, "<"))]
@@ -164,7 +163,7 @@ def ending(e: SystemExit) -> str:
 
 
 def file_hint(name: str) -> str:
-    """What to write instead of a name that means a file; "": it means none."""
+    """Return what to write instead of a name that means a file; "" if it does not."""
     module, colon, attribute = name.partition(":")
     path, is_file = Path(module if module.endswith(".py") else f"{module}.py"), module.endswith(".py")
     if colon and not is_file and os.sep not in module:

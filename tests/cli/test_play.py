@@ -68,7 +68,7 @@ def run_of(root: Path) -> str:
         (["--resign", "0.5"], "--resign: 0.5 given; allowed: auto, off, or a value from -1 to 0"),
         (["--resign", "off"], "--resign: off given, but only --gtp resigns: add --gtp, or leave it out"),
         (["--checkpoint", "7"], "--checkpoint: '7' given, allowed: best, none there yet"),
-        ([], "has no usable checkpoint (none there); let it run on"),
+        ([], "has no usable checkpoint (none found); let it run longer"),
     ],
 )
 def test_a_mistake_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str], options: list[str], says: str):

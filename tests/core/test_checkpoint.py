@@ -61,7 +61,7 @@ def test_a_damaged_newest_falls_back_to_the_one_before_and_says_so(tmp_path, dam
         (new / "manifest.json").write_text(json.dumps({**manifest, "schema": 99}))
     assert checkpoint.newest(tmp_path, said.append) == old
     assert len(said) == 1
-    assert "going back to the one before" in said[0]
+    assert "falling back to the one before" in said[0]
 
 
 def test_the_last_and_the_best_are_kept(tmp_path):
@@ -98,7 +98,7 @@ def test_fit_copies_in_place_and_names_what_differs():
     assert net.weight.data_ptr() == storage
     assert bool((net.weight == 1).all())
     assert torch.equal(net.bias, torch.zeros(2))
-    with pytest.raises(UserError, match="weight is \\(2, 4\\) there and \\(2, 3\\) here"):
+    with pytest.raises(UserError, match="weight has shape \\(2, 4\\), must have \\(2, 3\\)"):
         checkpoint.load_into(net, {"weight": np.ones((2, 4), np.float32), "bias": np.zeros(2, np.float32)})
     with pytest.raises(UserError, match="missing \\['bias'\\]"):
         checkpoint.load_into(net, {"weight": np.ones((2, 3), np.float32)})

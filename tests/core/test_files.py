@@ -72,8 +72,8 @@ def test_a_locale_without_utf_8_is_no_hindrance(tmp_path):
 @pytest.mark.parametrize(
     ("number", "said"),
     [
-        (errno.EFBIG, "File too large; files may be no larger here: raise the limit (`ulimit -f`)"),
-        (errno.EMFILE, "Too many open files; this process may open no more: raise the limit (`ulimit -n`)"),
+        (errno.EFBIG, "File too large; the file has reached the size limit: raise it (`ulimit -f`)"),
+        (errno.EMFILE, "Too many open files; this process cannot open more: raise the limit (`ulimit -n`)"),
         (errno.ENOSPC, "No space left on device; the disk is full: free some space"),
         (errno.EACCES, "Permission denied"),
     ],

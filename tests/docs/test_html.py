@@ -21,8 +21,10 @@ ROW = re.compile(r"^ *\|.*\| *$")
 
 
 def without_code(text: str) -> str:
-    """A page whose code blocks are empty lines, so that line numbers stay."""
-    return assemble.FENCE.sub(lambda m: "\n" * m[0].count("\n"), text)
+    """A page whose code blocks and formulas are empty lines, so that line numbers stay."""
+    for block in (assemble.FENCE, assemble.DISPLAY):
+        text = block.sub(lambda m: "\n" * m[0].count("\n"), text)
+    return text
 
 
 def broken_tables(text: str) -> list[str]:

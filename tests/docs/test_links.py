@@ -65,7 +65,7 @@ def test_anchors_are_those_of_code_hosts():
 
 def test_the_site_is_assembled_with_all_that_pages_link_to(tmp_path: Path):
     assert assemble.assemble(tmp_path / "pages") > 30
-    assert (tmp_path / "pages" / "README.md").read_text() == (ROOT / "README.md").read_text()
+    assert (tmp_path / "pages" / "README.md").read_text().startswith((ROOT / "README.md").read_text())
     for page in PAGES:
         for path in assemble.linked(page):
             assert (tmp_path / "pages" / path.relative_to(ROOT)).is_file()

@@ -425,7 +425,7 @@ def test_of_a_damaged_donor_the_checkpoint_before_is_copied_or_none(harm, runs):
     assert arrays(copied(receiver, donor), "agents/0/policy")["w"].tolist() == [9.0, 9.0]
     before = checkpoint.everything(receiver)[-1].name
     first.unlink()
-    with pytest.raises(UserError, match=r"donor has no usable checkpoint \(2 there, none whole\)"):
+    with pytest.raises(UserError, match=r"donor has no usable checkpoint \(2 found, all damaged\)"):
         trainer.prepare_copy(receiver, donor, "copy-17")
     assert checkpoint.everything(receiver)[-1].name == before
 
