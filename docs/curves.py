@@ -1,4 +1,5 @@
 """Draws docs/pictures/curve_NAME.png, a learning curve for each system's page, by `polyplay plot` from committed runs.
+Returns say nothing in games of two players: alphago_zero has Elo from a table of results, league its agents' Elo.
 
     python docs/curves.py [NAME …]
 
@@ -9,12 +10,13 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
-from polyplay.cli import main  # noqa: E402
+from polyplay.cli import main, plot  # noqa: E402
 
 PICTURES = ROOT / "docs" / "pictures"
 MADE = PICTURES / "made.json"
@@ -22,8 +24,10 @@ PONG, REPLAY, SMALL = "bench/results/pong", "bench/results/pong_replay", "bench/
 RUNS = {
     **{name: f"{PONG}/{name}-s*" for name in ("a2c", "a3c", "accel", "ga3c", "impala", "ppo")},
     **{name: f"{REPLAY}/{name}-s*" for name in ("accel_dqn", "apex", "dqn", "gorila", "r2d2", "rainbow")},
-    **{name: f"{SMALL}/{name}" for name in ("appo", "sac", "td3", "apex_sac", "apex_dpg", "league", "alphago_zero")},
+    **{name: f"{SMALL}/{name}" for name in ("appo", "sac", "td3", "apex_sac", "apex_dpg", "league")},
+    "alphago_zero": "bench/results/connect_four_elo.md",
 }
+ELO = re.compile(r"^\| [\d,]+ \| (\d+) \| (\d+) \| (\S+) to (\S+) \|", re.MULTILINE)
 
 
 def runs_of(name: str) -> list[Path]:
@@ -34,8 +38,9 @@ def runs_of(name: str) -> list[Path]:
 def digest(name: str) -> str:
     """Return a digest of all files of these runs."""
     found = hashlib.sha256()
-    for file in sorted(file for run in runs_of(name) for file in run.rglob("*") if file.is_file()):
-        found.update(str(file.relative_to(ROOT)).encode() + b"\0" + file.read_bytes())
+    for run in runs_of(name):
+        for file in [run] if run.is_file() else sorted(file for file in run.rglob("*") if file.is_file()):
+            found.update(str(file.relative_to(ROOT)).encode() + b"\0" + file.read_bytes())
     return found.hexdigest()[:16]
 
 
@@ -43,10 +48,30 @@ def picture(name: str) -> Path:
     return PICTURES / f"curve_{name}.png"
 
 
+def draw_elo(table: Path, out: Path) -> None:
+    """Draw Elo over minutes, with its interval, from a table of results."""
+    rows = [[float(cell.replace("−", "-")) for cell in row] for row in ELO.findall(table.read_text())]
+    minutes, elo, low, high = zip(*sorted(rows), strict=True)
+    figure = plot.blank_figure("curves.py", 4.2)
+    panel = figure.subplots()
+    panel.plot(minutes, elo, color="#0072b2", linewidth=1.8, marker="o", label="the agent, 64 simulations a move")
+    panel.fill_between(minutes, low, high, color="#0072b2", alpha=0.18, linewidth=0)
+    panel.axhline(0, color="#d55e00", linewidth=1.6, label="tree search, 1,000 random games a move")
+    plot.dress(panel, "minutes of wall time", "connect four", "Elo")
+    panel.legend(frameon=False)
+    plot.write_figure(figure, out)
+
+
 def draw(name: str) -> None:
-    """Draw one curve. Raises SystemExit: there is no run, or `polyplay plot` failed."""
-    runs = [str(run.relative_to(ROOT)) for run in runs_of(name)]
-    if not runs or main.main(["plot", *runs, "--out", str(picture(name)), "--pool", "none"]):
+    """Draw one curve. Raises SystemExit: there is no run, or the command failed."""
+    runs, out = [str(run.relative_to(ROOT)) for run in runs_of(name)], str(picture(name))
+    if name == "alphago_zero":
+        draw_elo(*runs_of(name), picture(name))
+    elif not runs or main.main(
+        ["population", *runs, "--picture", out]
+        if name == "league"
+        else ["plot", *runs, "--out", out, "--pool", "none", *(["--games", "20"] if SMALL in RUNS[name] else [])]
+    ):
         raise SystemExit(f"{name}: no curve from {RUNS[name]}")
 
 

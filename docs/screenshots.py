@@ -1,17 +1,16 @@
-"""Makes docs/pictures/*.png anew, at 1280 and 360 px. live_page: a running impala, a finished ppo, and both together,
-in about two minutes. play: a game against the committed champion of connect four. boards: the upper part of the page in
-a game of Go against its champion, and of hex and Gomoku against runs of two minutes, at 1280 px.
+"""Takes docs/pictures/*.png at 1280 and 390 px. live_page: a running impala, a finished ppo, and both together, in
+about two minutes. play: the end of a game that the committed champion of connect four wins. go: the upper part of the
+page in a game of Go against its champion, at 1280 px.
 
-    python docs/screenshots.py [live_page | play | boards]
+    python docs/screenshots.py [live_page | play | go]
 
-Needs chromium and polyplay[watch]; for boards Pillow too.
+Needs chromium and polyplay[watch]; for go Pillow too.
 """
 
 from __future__ import annotations
 
 import base64
 import io
-import os
 import signal
 import subprocess
 import sys
@@ -26,21 +25,20 @@ from docs.browser import Browser, missing
 
 PICTURES = Path(__file__).parent / "pictures"
 PORT = 8799
-WIDTHS = (1280, 360)
+WIDTHS = (1280, 390)
 POLYPLAY = [sys.executable, "-m", "polyplay"]
 CHAMPIONS = Path("bench/champions")
 COLORS = 256  # of a picture of a board: a third of the bytes
 BEST = "state.now.visits.indexOf(Math.max(...state.now.visits))"
-OTHERS = {"hex": "game:spiel:hex(board_size=11)", "gomoku": "game:examples.gomoku:Gomoku"}  # that have no champion
-SMALL = {"blocks": 2, "filters": 16, "games": 16, "simulations": 16, "learning-starts": 200, "batch": 64, "minutes": 2}
+WORST = "state.legal.reduce((a, b) => (state.now.visits[b] < state.now.visits[a] ? b : a))"
 IMPALA = ["impala", "--preset", "quick", "--network", "mlp", "--inputs", "raw", "--minutes", "10"]
 
 
 @contextmanager
-def started(*words: str, within: Path | None = None) -> Iterator[subprocess.Popen[str]]:
+def started(*words: str) -> Iterator[subprocess.Popen[str]]:
     """A command of polyplay that goes on meanwhile, in that folder."""
     command, pipe, nothing = [*POLYPLAY, *words], subprocess.PIPE, subprocess.DEVNULL
-    process = subprocess.Popen(command, stdout=pipe, stderr=nothing, text=True, cwd=within)
+    process = subprocess.Popen(command, stdout=pipe, stderr=nothing, text=True)
     try:
         yield process
     finally:
@@ -83,59 +81,50 @@ def take_live_page(browser: Browser) -> None:
 
 
 @contextmanager
-def played(browser: Browser, run: Path, moves: int, simulations: int, within: Path | None = None) -> Iterator[str]:
-    """The address of the page, after so many moves of a person who plays what the agent's search finds."""
+def played(browser: Browser, run: Path, moves: int, simulations: int, choice: str = BEST) -> Iterator[str]:
+    """Yield the address of the page of a game after at most `moves` moves of a person, each found by a script."""
     words = ["play", str(run), "--simulations", str(simulations), "--port", str(PORT)]
-    with started(*words, within=within) as page:
+    with started(*words) as page:
         assert page.stdout is not None
         url = page.stdout.readline().split()[-1]
         browser.size(WIDTHS[0])
         browser.open(url)
         for n in range(moves):
-            browser.wait(f"return state && state.moves.length === {2 * n} && !state.thinking", 60)
-            browser.run(f"play({BEST})")
-            browser.wait(f"return state.moves.length > {2 * n}")
+            browser.wait(f"return state && (state.over || state.moves.length === {2 * n} && !state.thinking)", 60)
+            if browser.run("return state.over"):
+                break
+            browser.run(f"play({choice})")
+            browser.wait(f"return state.over || state.moves.length > {2 * n}")
         yield url
 
 
 def settle(browser: Browser, url: str) -> None:
-    """The page anew, with the search at its end."""
+    """Open the page again, and wait until the agent's search ends."""
     browser.open(url)
-    browser.wait("return state && state.mover === state.person && !state.thinking", 60)
+    browser.wait("return state && (state.over || state.mover === state.person && !state.thinking)", 60)
 
 
 def take_play(browser: Browser) -> None:
-    with played(browser, CHAMPIONS / "connect_four", 6, 800) as url:
+    with played(browser, CHAMPIONS / "connect_four", 21, 800, WORST) as url:
         for width in WIDTHS:
             browser.size(width)
             settle(browser, url)
+            assert browser.run("return state.winner !== null && state.winner !== state.person"), "the agent lost"
             browser.picture(PICTURES / f"play_{width}.png")
 
 
-def take_board(browser: Browser, name: str, run: Path, moves: int, within: Path | None = None) -> None:
-    """As far down as the board and what belongs to it."""
+def take_go(browser: Browser) -> None:
+    """Take the page as far down as the board and its surroundings."""
     from PIL import Image
 
-    with played(browser, run, moves, 200, within) as url:
+    with played(browser, CHAMPIONS / "go9", 12, 200) as url:
         settle(browser, url)
         height = browser.run("return document.querySelector('.game').getBoundingClientRect().bottom + 24")
         clip = {"x": 0, "y": 0, "width": WIDTHS[0], "height": height, "scale": 1}
         found = browser.command("Page.captureScreenshot", captureBeyondViewport=True, clip=clip)
     picture = Image.open(io.BytesIO(base64.b64decode(found["data"]))).convert("RGB")
     few = picture.quantize(COLORS, dither=Image.Dither.NONE)
-    few.save(PICTURES / f"play_{name}_{WIDTHS[0]}.png", optimize=True)
-
-
-def take_boards(browser: Browser) -> None:
-    take_board(browser, "go9", CHAMPIONS / "go9", 12)
-    os.environ["PYTHONPATH"] = str(Path(__file__).parents[1])  # of examples
-    for name, env in OTHERS.items():
-        with tempfile.TemporaryDirectory() as folder:
-            run = Path("runs", name)
-            train = [*POLYPLAY, "train", "alphago_zero", "--preset", "go5", "--env", env, "--run", str(run)]
-            train += [f"--{option}={value}" for option, value in SMALL.items()]
-            subprocess.run(train, check=True, stdout=subprocess.DEVNULL, cwd=folder)
-            take_board(browser, name, run, 12, Path(folder))
+    few.save(PICTURES / f"play_go9_{WIDTHS[0]}.png", optimize=True)
 
 
 def main(which: str) -> None:
@@ -148,8 +137,8 @@ def main(which: str) -> None:
             take_live_page(browser)
         if which in ("", "play"):
             take_play(browser)
-        if which in ("", "boards"):
-            take_boards(browser)
+        if which in ("", "go"):
+            take_go(browser)
     finally:
         browser.close()
 

@@ -1,4 +1,4 @@
-"""What lies between acting and learning: queues of rollouts and of drawn batches, the replay, a league's memory."""
+"""Queues of rollouts and of drawn batches between acting and learning, the replay, a league's memory."""
 
 from polyplay.buffers.replay import Proportional, Replay
 from polyplay.buffers.replay_worker import REPLAY_METRICS, SampleQueue, serve_replay

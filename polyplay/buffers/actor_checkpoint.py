@@ -1,15 +1,15 @@
-"""The part of a checkpoint that acting workers write, so that a resumed run continues as if it had never stopped.
+"""The acting workers' part of a checkpoint, so that a resumed run continues as if it had never stopped.
 
-`workers/ROLE-I.safetensors`  all that decides worker I's future, where its pool can save itself, and its rollouts
-                              that were still on their way to a learner
-`workers/ROLE-I.json`         its counters; where no state was saved why, and the episodes that are lost by it
-`workers/stream-C.json`       what learner C had taken of every actor and not given back, whose turn it is with it,
+`workers/ROLE-I.safetensors`  worker I's whole state, if its pool can save itself, and its rollouts that were still on
+                              their way to a learner
+`workers/ROLE-I.json`         its counters; without a saved state, the reason and the lost episodes
+`workers/stream-C.json`       slots that learner C had taken from every actor, and not returned; whose turn is next;
                               and the actors that did not write their part
 
-A learner that saves waits until every actor has finished its rollout and written its part. So the actors' states, the
-rollouts in flight and the learner's state belong together, however far acting runs ahead. Where all take turns, actors
-stand still while it waits: saving changes no order, and everyone has the same turn next in a resumed run. In a league
-all write their parts between two rounds of turns (workers.turns), or its matches under way are lost.
+A learner that saves waits until every actor has finished its rollout and written its part, so the actors' states, the
+rollouts in flight and the learner's state are consistent, however far acting runs ahead. If all take turns, actors wait
+too: saving changes no order, and a resumed run continues with the same turn. In a league, all write their parts between
+two rounds of turns (workers.turns), or its current matches are lost.
 Imports no torch.
 """
 
@@ -28,8 +28,8 @@ from polyplay.core.files import refusal_text
 from polyplay.core.tree import Batch
 from polyplay.core.worker import WorkerContext
 
-LEAGUE = "league/memory"  # of a checkpoint between two rounds of turns: what the workers of a league share
-SAVE_TIMEOUT = 10.0  # seconds that actors have to write their parts; then the checkpoint goes without them
+LEAGUE = "league/memory"  # shared state of a league's workers, in a checkpoint between two rounds of turns
+SAVE_TIMEOUT = 10.0  # seconds for actors to write their parts; the checkpoint leaves out later ones
 
 
 def save_actor(ctx: WorkerContext, part: CheckpointPart, actor: Any, flight: Batch, more: Batch | None = None) -> None:
@@ -58,8 +58,8 @@ def _why_unsaved(actor: Any) -> str:
 
 
 def answer_save(ctx: WorkerContext, actor: Any, producer: Producer) -> bool:
-    """Write this actor's part if a learner waits for it and the actor is between two rollouts; whether one did. Where
-    the run ends and the rollout takes too long, the learner hears at once that there will be no part.
+    """Write this actor's part if a learner waits for it and the actor is between two rollouts; tell whether the request
+    was answered. If the run ends and the rollout takes too long, answer at once that the part failed.
     """
     queue, p = producer.queue, producer.p
     version = queue.asked(p)
@@ -79,7 +79,7 @@ def answer_save(ctx: WorkerContext, actor: Any, producer: Producer) -> bool:
 
 
 def save_at_table(ctx: WorkerContext, number: int, actor: Any, producer: Producer, table: Batch) -> None:
-    """Write this actor's part of a checkpoint between two rounds of turns: also who sits at its table."""
+    """Write this actor's part of a checkpoint between two rounds of turns, with the players at its table."""
     assert ctx.directory is not None
     try:
         more = {"stream": producer.save(), "table": table}
@@ -98,8 +98,8 @@ def rest_at_end(ctx: WorkerContext, producer: Producer) -> Iterator[None]:
 
 
 def between_rounds(ctx: WorkerContext) -> OpenCheckpoint | None:
-    """The checkpoint of a resumed run, if it was made between two rounds of turns and all take turns again: then every
-    worker goes on from where it was.
+    """Return the checkpoint of a resumed run, if it was made between two rounds of turns and workers take turns again:
+    every worker then continues exactly from there.
     """
     if ctx.resume is None or ctx.control.anew or not ctx.serial:
         return None
@@ -108,7 +108,7 @@ def between_rounds(ctx: WorkerContext) -> OpenCheckpoint | None:
 
 
 def load_actor(ctx: WorkerContext, consumers: int = 0) -> Batch:
-    """What this worker saved in the checkpoint of a resumed run; empty if it saved nothing, or is a replacement.
+    """Return what this worker saved in the checkpoint of a resumed run; empty if nothing, or for a replacement.
 
     `consumers`: of its queue, if it has one.
     """
@@ -121,27 +121,27 @@ def load_actor(ctx: WorkerContext, consumers: int = 0) -> Batch:
 
 
 def rollouts_learnt(ctx: WorkerContext, queue: RolloutQueue) -> list[int]:
-    """Rollouts of each producer that were learnt from before the checkpoint of a resumed run."""
+    """Return each producer's number of rollouts that learners took before the checkpoint of a resumed run."""
     taken = [_queue_end(ctx, c).get("taken", {}) for c in range(queue.consumers)]
     return [taken[p % queue.consumers].get(str(p), 0) for p in range(queue.producers)]
 
 
 def slots_read(ctx: WorkerContext, queue: RolloutQueue) -> int:
-    """Slots of this actor that its learner had not given back at the checkpoint of a resumed run. Only in turns: where
-    an actor may come after its learner, nobody would give them back.
+    """Return the number of this actor's slots that its learner had not returned at the checkpoint of a resumed run. 0
+    unless workers take turns: an actor that starts after its learner would never get them back.
     """
     read = _queue_end(ctx, ctx.index % queue.consumers).get("reading", {}) if ctx.serial else {}
     return read.get(str(ctx.index), 0)
 
 
 def saved_turn(ctx: WorkerContext, queue: RolloutQueue) -> int:
-    """RolloutQueue.turns of this learner at the checkpoint of a resumed run."""
+    """Return RolloutQueue.turns of this learner at the checkpoint of a resumed run."""
     end = _queue_end(ctx, ctx.index)
     return end.get("turn", sum(end.get("taken", {}).values()))
 
 
 def _queue_end(ctx: WorkerContext, c: int) -> dict[str, Any]:
-    """Learner `c`'s end of the queue in the checkpoint of a resumed run; empty if there is none."""
+    """Return learner `c`'s end of the queue in the checkpoint of a resumed run; empty if not saved."""
     path = ctx.resume / f"workers/stream-{c}.json" if ctx.resume is not None and not ctx.control.anew else None
     return json.loads(path.read_text("utf-8")) if path is not None and path.exists() else {}
 
@@ -149,8 +149,8 @@ def _queue_end(ctx: WorkerContext, c: int) -> dict[str, Any]:
 def wait_for_actors(
     ctx: WorkerContext, queue: RolloutQueue, version: int, last: bool = False
 ) -> Generator[None, None, list[int]]:
-    """Ask this learner's actors to write their parts for `version`; returns those that did not. last: of this run, so
-    they act no more after it.
+    """Ask this learner's actors to write their parts for `version`; return the actors that did not. last: the run's
+    last checkpoint, after which they do not act.
     """
     if ctx.directory is None:
         return []
@@ -161,7 +161,7 @@ def wait_for_actors(
         time.sleep(min(ctx.patience, 0.005))
         yield
     if late:
-        queue.ask(ctx.index, -1)  # the actors of others may still be asked
+        queue.ask(ctx.index, -1)  # other learners' requests stay open
         actors = ", ".join(map(str, late))
         ctx.log(
             "warning", f"checkpoint of update {version}: without what actors {actors} do, busy for {SAVE_TIMEOUT:.0f} s"
@@ -172,7 +172,7 @@ def wait_for_actors(
 def save_queue_end(ctx: WorkerContext, part: CheckpointPart, queue: RolloutQueue, lost: list[int]) -> None:
     """Write this learner's end of the queue. Raises OSError."""
     own = range(ctx.index, queue.producers, queue.consumers)
-    reading = {str(p): len(queue.held(queue.pairs(p), READING)) for p in own}  # taken, and not given back yet
+    reading = {str(p): len(queue.held(queue.pairs(p), READING)) for p in own}  # taken, not yet returned
     counts = {"taken": {str(p): queue.learnt(p) for p in own}, "reading": reading}
     part.json(f"workers/stream-{ctx.index}", {**counts, "turn": int(queue.turns[ctx.index]), "lost": lost})
 
@@ -181,24 +181,24 @@ def save_queue_end(ctx: WorkerContext, part: CheckpointPart, queue: RolloutQueue
 
 
 def saved_counters(root: Path) -> list[dict[str, Any]]:
-    """What the acting workers of a checkpoint, or of its parts, reported."""
+    """Return the reports of the acting workers in a checkpoint, or in its parts."""
     files = sorted(p for p in (root / "workers").glob("*.json") if not p.name.startswith("stream-"))
     return [json.loads(p.read_text("utf-8")) for p in files]
 
 
 def lost_lanes(root: Path, seed: int) -> str:
-    """One line about the lanes that cannot go on from a checkpoint; empty where all can."""
+    """Describe in one line the lanes that cannot continue from a checkpoint; "" if all can."""
     reports = saved_counters(root)
     if not reports:
-        return f"all lanes begin anew, from seed {seed}: the checkpoint has nothing of them"
+        return f"all lanes restart from seed {seed}: the checkpoint has no state of them"
     unsaved = [report for report in reports if report["why"]]
     late = [p for f in (root / "workers").glob("stream-*.json") for p in json.loads(f.read_text("utf-8"))["lost"]]
     text = []
     if unsaved:
         lanes, games, steps = (sum(report[k] for report in unsaved) for k in ("lanes", "partial", "partial_steps"))
         what = f"{games} partial episodes ({steps:,} agent steps) are lost"
-        text.append(f"{lanes} lanes begin anew, from seed {seed}: {what}, since {unsaved[0]['why']}")
+        text.append(f"{lanes} lanes restart from seed {seed}: {what}, since {unsaved[0]['why']}")
     if late:
         actors = ", ".join(map(str, sorted(late)))
-        text.append(f"lanes of actors {actors} begin anew, from seed {seed}: what they did was not saved")
+        text.append(f"lanes of actors {actors} restart from seed {seed}: their state was not saved")
     return "; ".join(text)

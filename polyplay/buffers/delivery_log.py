@@ -1,9 +1,9 @@
-"""The log of an asynchronous run that lets it be reproduced: which rollouts it learnt from in which update.
+"""Log of an asynchronous run for reproducing it: which rollouts each update was learned from.
 
-`deliveries-C.jsonl` of learner C has a line per batch: the last update it was learnt in, then for each rollout, in
-order, its actor, the version of the weights it was made with, and, where it is not 0, the incarnation of the actor.
-Whenever a process begins to write there is a line {"from": update, "threads": of a worker, "length": the
-agent steps over which the learning rate falls, or 0}, and where updates begin to be compiled {"compiled": update}.
+`deliveries-C.jsonl` of learner C has a line per batch: the last update from the batch, then for each rollout, in order,
+its actor, the version of the weights that made it, and, if not 0, the incarnation of the actor.
+A process that starts to write adds a line {"from": update, "threads": of a worker, "length": the agent steps over which
+the learning rate decays, or 0}; where compiled updates start is a line {"compiled": update}.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ LOG = "deliveries-{}.jsonl"
 def log_writer(
     ctx: WorkerContext, queue: RolloutQueue, update: int, threads: int, length: float, each: int = 1
 ) -> Callable[[list[int]], None]:
-    """A function that logs a batch of slots, from the batch after `update` on. each: updates from a batch."""
+    """Return a function that logs a batch of slots, starting after `update`. each: updates per batch."""
     if ctx.directory is None:
         return lambda slots: None
     path = ctx.directory / LOG.format(ctx.index)
@@ -59,32 +59,32 @@ class DeliveredRollout:
 
 @dataclass(frozen=True)
 class DeliveryLog:
-    """Of one learner: the rollouts of each batch, the first one first, and the threads its workers had."""
+    """Log of one learner: the rollouts of each batch, in order, and the number of its workers' threads."""
 
     batches: list[list[DeliveredRollout]]
     threads: int
-    changes: dict[int, bool]  # by update, in order: whether updates from it on were compiled
+    changes: dict[int, bool]  # update → whether it and later ones were compiled, in order
 
     def compiled(self, update: int) -> bool:
-        """Whether this update was."""
+        """Tell whether this update was compiled."""
         return [False, *(on for at, on in self.changes.items() if at <= update)][-1]
 
 
 def read_log(directory: Path, c: int, actors: int, n: int, each: int = 1) -> DeliveryLog:
-    """Learner `c`'s log of a run with so many actors, slots in a batch and updates from each. Raises UserError: what is
-    wrong where.
+    """Read learner `c`'s log. actors: of the run; n: slots per batch; each: updates per batch. Raises UserError, which
+    names the flaw and its line.
     """
     path = directory / LOG.format(c)
     if not path.exists():
         raise UserError(
-            f"RUN: {directory} has no {path.name}: only runs of asynchronous systems (impala, appo) can be replayed"
+            f"RUN: {directory} has no {path.name}: only runs of asynchronous systems (impala, appo) can be reproduced"
         )
     heads: list[dict[str, float]] = []
     batches: list[list[DeliveredRollout]] = []
     changes: dict[int, bool] = {}
     for number, text in enumerate(path.read_text("utf-8", errors="replace").splitlines(keepends=True), 1):
         if not text.endswith("\n"):
-            break  # torn off by a kill
+            break  # cut off by a kill
         try:
             line = json.loads(text)
             if isinstance(line, dict) and "compiled" in line:
@@ -95,27 +95,27 @@ def read_log(directory: Path, c: int, actors: int, n: int, each: int = 1) -> Del
             else:
                 batches.append(_batch(line, (len(batches) + 1) * each, actors, n, each))
         except (ArithmeticError, ValueError, LookupError, TypeError, RecursionError) as e:
-            raise UserError(f"{path}, line {number}: {e or 'damaged'}; it is not what a run wrote") from None
+            raise UserError(f"{path}, line {number}: {e or 'damaged'}; no run wrote this") from None
     if not heads or heads[0]["from"] != 0:
-        raise UserError(f"{path} does not begin with the run's first update; only whole runs can be replayed")
-    fixed = {"threads": "compute threads", "length": "the run's length, with which the learning rate falls,"}
+        raise UserError(f"{path} does not start with the run's first update; only complete runs can be reproduced")
+    fixed = {"threads": "compute threads", "length": "the run's length, over which the learning rate decays,"}
     for name, words in fixed.items():
         values = list(dict.fromkeys(head[name] for head in heads))
         if len(values) > 1:
-            raise UserError(f"RUN: {words} changed from {values[0]:g} to {values[1]:g} when it went on: not replayable")
+            raise UserError(f"RUN: {words} changed from {values[0]:g} to {values[1]:g} on resume: not reproducible")
     return DeliveryLog(batches, int(heads[0]["threads"]), changes)
 
 
 def _batch(line: list[Any], update: int, actors: int, n: int, each: int) -> list[DeliveredRollout]:
     number, *rollouts = line
     if number != update:
-        raise ValueError(f"update {number} where update {update} was due")
+        raise ValueError(f"update {number}, expected update {update}")
     if len(rollouts) != n:
-        raise ValueError(f"{len(rollouts)} rollouts, a batch has {n}")
+        raise ValueError(f"{len(rollouts)} rollouts, expected {n} per batch")
     batch = [DeliveredRollout(*map(int, r)) for r in rollouts]
     for r in batch:
         if not 0 <= r.actor < actors:
-            raise ValueError(f"actor {r.actor}, there are {actors}")
+            raise ValueError(f"actor {r.actor}, but the run has {actors} actors")
         if not 0 <= r.version <= update - each:
-            raise ValueError(f"a rollout of version {r.version} in update {update}")
+            raise ValueError(f"a rollout of later version {r.version} in update {update}")
     return batch

@@ -1,10 +1,10 @@
-"""The league of a run, in shared memory: who plays, how well, and at which table. Imports no torch.
+"""The league of a run, in shared memory: players, ratings and tables. Imports no torch.
 
     actor ──► results of matches ──► referee ──► ratings, points, tables ──► actor
-    learner ──► its weights are a past agent from now on ──► referee
+    learner ──► its weights become a past agent ──► referee
 
-Every array has one writer, so whoever is killed leaves no lock. Players are numbers: the living agents 0 … A-1, then
-room for past agents, then bots. The referee alone writes ratings, players and tables.
+Every array has one writer, so a killed process leaves no lock. Players are numbers: the current agents 0 … A-1, then
+room for past agents, then bots. Only the referee writes ratings, players and tables.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ RESULTS = 4096  # matches that an actor may report before the referee takes them
 
 
 class Identity(NamedTuple):
-    """Who a player of a league is. agent: whose weights; of a bot, its place among `bots`."""
+    """Identity of a league's player. agent: owner of the weights, or a bot's place among `bots`."""
 
     kind: int
     agent: int
@@ -36,41 +36,41 @@ class Identity(NamedTuple):
 
 
 class CopyOrder(NamedTuple):
-    """Agent `agent` of a league is to go on as `donor`."""
+    """An order that agent `agent` of a league continues with the weights of `donor`."""
 
     number: int
     agent: int
     donor: int
 
 
-# Matches that were played, in their order: the draw of each, int64 [n]; the player of each block of seats, int32 [n,
-# blocks]; the outcome of each team, float32 [n, teams]: more is better, equal is a draw.
+# Matches in the order played: their draws, int64 [n]; the player of each block of seats, int32 [n, blocks]; the outcome
+# of each team, float32 [n, teams]: more is better, equal is a draw.
 Results = tuple[np.ndarray, np.ndarray, np.ndarray]
 
 
 def blocks_of_teams(teams: Sequence[int], seated: int) -> list[list[int]]:
-    """Of each team the blocks of seats that have some of its own. teams: of each seat; seated: players at a table."""
+    """Return each team's blocks, with at least one of its seats. teams: of each seat; seated: players per table."""
     per = len(teams) // min(seated, len(teams))
     return [sorted({i // per for i, t in enumerate(teams) if t == team}) for team in sorted(set(teams))]
 
 
 class League(Closable, Edge):
-    """Players and tables. A table has `seated` players; a match has `blocks` of equal numbers of seats, in order, and a
-    player in each: as many blocks as players, or as seats where these are fewer.
+    """Players and tables. A table has `seated` players; a match has `blocks` of equal numbers of consecutive seats,
+    with a player each: as many blocks as players, or as seats if these are fewer.
     """
 
     memory: ClassVar[str] = "league"
     LOCAL = ("taken", "reported", "lost", "drawn", "acknowledged", "entered", "posts", "newest", "reserve", "begun")
     elo = shared_array(np.float64, lambda s: (s.players,))
     quality = shared_array(np.float64, lambda s: (s.players,))  # of past agents
-    games = shared_array(np.int64, lambda s: (s.players, s.players))  # that row's player played against column's
-    points = shared_array(np.float64, lambda s: (s.players, s.players))  # won + drawn / 2 of these
+    games = shared_array(np.int64, lambda s: (s.players, s.players))  # played by the row's player against the column's
+    points = shared_array(np.float64, lambda s: (s.players, s.players))  # won + drawn / 2 of these games
     kind = shared_array(np.int8, lambda s: (s.players,))
     agent = shared_array(np.int32, lambda s: (s.players,))
     version = shared_array(np.int64, lambda s: (s.players,))
-    # what each agent learns with, by its learner; nan: not known yet
+    # hyperparameters of each agent, from its learner; nan: not known yet
     hyper = shared_array(np.float64, lambda s: (s.agents, len(s.varied)))
-    values = shared_array(np.float64, lambda s: (len(s.varied),))  # what the agent of the order is to learn with
+    values = shared_array(np.float64, lambda s: (len(s.varied),))  # new hyperparameters of the ordered copy
     _order = shared_array(np.int64, lambda s: (LINE // 8,))
     _copied = shared_array(np.int64, lambda s: (LINE // 8,))
     _run = shared_array(np.int64, lambda s: (LINE // 8,))
@@ -91,65 +91,65 @@ class League(Closable, Edge):
         bots: Sequence[str] = (),
         varied: Collection[str] = (),
     ):
-        """teams: of each seat of a match. past: past agents that are kept. bots: names of scripted players. varied:
-        hyperparameters that change where agents copy each other. Raises UserError: there is only one, or no match of
-        these seats is one of players against others.
+        """teams: of each seat of a match. past: number of past agents to keep. bots: names of scripted players. varied:
+        hyperparameters that change when agents copy each other. Raises UserError: copies need two agents, or these
+        seats never set players against others.
         """
         if varied and agents < 2:
             raise UserError(
-                "--exploit-every: given, but --agents 1 has no other to copy; give it 2 or more, or --exploit-every 0"
+                "--exploit-every: --agents 1 has no other agent to copy; use --agents 2 or more, or --exploit-every 0"
             )
         self.varied = tuple(varied)
         self.agents, self.actors, self.seated, self.past, self.bots = agents, actors, seated, past, tuple(bots)
-        self.players = agents + past + agents + len(self.bots)  # an agent's next past agent has its place in reserve
+        self.players = agents + past + agents + len(self.bots)  # each agent's next past agent has a reserved place
         self.teams, self.blocks = tuple(teams), min(seated, len(teams))
         self.sides = blocks_of_teams(teams, seated)
         if not any(set(one).isdisjoint(other) for one in self.sides for other in self.sides):
-            few = "a league needs seats of two teams" if len(self.sides) < 2 else "name the agents of a team in a row"
-            raise UserError(f"--players {seated} given; in seats of teams {list(teams)} they meet nobody: {few}")
-        super().__init__(1 + actors)  # bells: the referee's, then each actor's
+            few = "a league needs seats of two teams" if len(self.sides) < 2 else "list the agents of a team in a row"
+            raise UserError(f"--players {seated}: no player meets another in seats of teams {list(teams)}; {few}")
+        super().__init__(1 + actors)  # semaphores: the referee's, then each actor's
         self.reserve[:] = -1
         self.hyper[:] = np.nan
 
     def _attach(self) -> None:
         super()._attach()
-        # of each actor: matches that are written down, that it told of, that came too fast; the newest draw, and the
-        # one that it plays with (0: none yet). Of each agent: past agents that were entered, and posted; the version of
-        # the one posted last; the player that the next one will be (-1: none is free)
+        # per actor: matches taken by the referee, reported, and lost because they came too fast; the newest draw, and
+        # the draw in use (0: none yet). Per agent: past agents that were entered, and posted; the version of the last
+        # posted one; the player number of the next one (-1: none is free)
         self.taken, self.reported, self.lost, self.drawn, self.acknowledged = self._actors.T[:: LINE // 8]
         self.entered, self.posts, self.newest, self.reserve = self._agents.T[:: LINE // 8]
-        self.begun = self._run[1:2]  # whether a referee has been here
+        self.begun = self._run[1:2]  # whether a referee has started before
 
     @property
     def rated(self) -> tuple[np.ndarray, ...]:
-        """What matches change."""
+        """Arrays that matches change."""
         return self.elo, self.quality, self.games, self.points
 
     # ------------------------------------------------------------------------------------------------ actors
 
     def table(self, actor: int) -> tuple[int, np.ndarray]:
-        """The number of the newest draw, 0: there was none yet; and int32 [seated], its players. Raises Closed."""
+        """Return the newest draw's number, or 0 before the first, and its players, int32 [seated]. Raises Closed."""
         self.check()
         draw = int(self.drawn[actor])
         return draw, self._tables[actor, draw % 2].copy()
 
     def wait(self, actor: int) -> bool:
-        """Wait up to `patience` seconds for a draw; False: none came. Raises Closed."""
+        """Wait up to `patience` seconds for a draw; return whether one came. Raises Closed."""
         self.check()
         return self._bells[1 + actor].wait(self.patience)
 
     def acknowledge(self, actor: int, draw: int) -> None:
-        """From now on the actor plays with this draw, and all that it played before has been reported. Until then
-        there is no other, and no weights of a past agent at either table go.
+        """Note that the actor now plays with this draw and has reported all earlier matches. Until then, no other draw
+        is made, and the weights of past agents at both tables are kept.
         """
         self.acknowledged[actor] = draw
         self._bells[0].post()
 
     def report(self, actor: int, players: np.ndarray, outcomes: np.ndarray) -> None:
-        """Matches that are over, in their order, played with the acknowledged draw.
+        """Report finished matches, in order, played with the acknowledged draw.
 
         players: int [n, blocks], the player of each block of seats; outcomes: [n, teams], more is better, equal is a
-        draw. What the referee is too slow for is left out and counted as lost: acting never waits for it.
+        draw. Matches too many for the referee are counted as lost and left out: acting never waits for the referee.
         """
         self.check()
         reported, n = int(self.reported[actor]), len(players)
@@ -157,20 +157,20 @@ class League(Closable, Edge):
         at = np.arange(reported, reported + taken) % RESULTS
         self._draws[actor, at] = self.acknowledged[actor]
         self._players[actor, at] = players[:taken]
-        self._outcomes[actor, at] = np.nan_to_num(outcomes[:taken])  # what is no number is 0
+        self._outcomes[actor, at] = np.nan_to_num(outcomes[:taken])  # NaN becomes 0
         self.lost[actor] += n - taken
         self.reported[actor] = reported + taken
         self._bells[0].post()
 
     def identity(self, player: int) -> Identity:
-        """Who it is; of a player at a table that was drawn and not given up yet."""
+        """Return the identity of a player at a table that was drawn and is still in use."""
         return Identity(int(self.kind[player]), int(self.agent[player]), int(self.version[player]))
 
     # ------------------------------------------------------------------------------------------------ learners
 
     def post(self, agent: int, version: int) -> int | None:
-        """Make a past agent of the agent's weights, whose file is there. Its player's number; the same again if there
-        is one of that version. None: the one before has not been entered yet, ask again. Raises Closed.
+        """Make a past agent of the agent's weights, whose file exists, and return its player's number; a repeated
+        version has the same number. None: the previous one has not been entered yet, call again. Raises Closed.
         """
         self.check()
         there = np.flatnonzero((self.kind == PAST) & (self.agent == agent) & (self.version == version))
@@ -185,13 +185,13 @@ class League(Closable, Edge):
         return player
 
     def order(self) -> CopyOrder | None:
-        """The copy that is to be made; None: there is none. Raises Closed."""
+        """Return the copy to make, or None. Raises Closed."""
         self.check()
         number, pair = divmod(int(self._order[0]), self.agents**2)
         return CopyOrder(number, *divmod(pair, self.agents)) if number > self._copied[0] else None
 
     def copied(self, number: int, version: int, donor_version: int) -> None:
-        """The copy was made: the agent's next weights, of that version, are the donor's of that one."""
+        """Note that the copy was made: the agent's weights of `version` are the donor's of `donor_version`."""
         self._copied[1:3] = version, donor_version
         self._fence()
         self._copied[0] = number
@@ -200,51 +200,51 @@ class League(Closable, Edge):
     # ------------------------------------------------------------------------------------------------ the referee
 
     def ask(self, order: CopyOrder, values: Sequence[float]) -> None:
-        """Have a copy made; the one before was. Again the same: nothing changes."""
+        """Order a copy, after the previous one was made. Repeating an order changes nothing."""
         self.values[:] = values
         self._fence()
         self._order[0] = (order.number * self.agents + order.agent) * self.agents + order.donor
 
     def answer(self, number: int) -> tuple[int, int] | None:
-        """Versions of the agent and of its donor, once that copy was made."""
+        """Return the versions of the agent and of its donor once that copy was made, else None."""
         return (int(self._copied[1]), int(self._copied[2])) if self._copied[0] == number else None
 
     def wait_for_matches(self) -> None:
-        """Wait up to `patience` seconds for something to be handed over. Raises Closed."""
+        """Wait up to `patience` seconds for news. Raises Closed."""
         self.check()
         self._bells[0].wait(self.patience)
-        while self._bells[0].wait(0):  # of what is looked at now
+        while self._bells[0].wait(0):  # drop the tokens of news that is read now
             pass
 
     def results(self, actor: int, begin: int, most: int) -> Results:
-        """Copies of up to `most` matches of an actor, from number `begin` on."""
+        """Return copies of up to `most` matches of an actor, starting with number `begin`."""
         at = np.arange(begin, min(int(self.reported[actor]), begin + most)) % RESULTS
         return self._draws[actor, at], self._players[actor, at], self._outcomes[actor, at]
 
     def seat(self, actor: int, draw: int, players: Sequence[int]) -> None:
-        """Publish a draw: the actor has acknowledged the one before, or none."""
+        """Publish a draw, after the actor has acknowledged the previous one, if any."""
         self._tables[actor, draw % 2] = players
         self._fence()
         self.drawn[actor] = draw
         self._bells[1 + actor].post()
 
     def put(self, player: int, who: Identity) -> None:
-        """Publish who a player is."""
+        """Publish a player's identity."""
         self.agent[player], self.version[player] = who.agent, who.version
         self.kind[player] = who.kind
 
     def posted(self, agent: int, entered: int) -> Identity | None:
-        """The past agent of an agent of which `entered` were entered before; None: there is no new one."""
+        """Return an agent's newly posted past agent after `entered` entered ones, or None."""
         return Identity(PAST, agent, int(self.newest[agent])) if self.posts[agent] > entered else None
 
     def enter(self, agent: int, entered: int, reserve: int) -> None:
-        """So many past agents of the agent were entered; the next one will be that player."""
+        """Publish the number of entered past agents of the agent, and the player that the next one will be."""
         self.reserve[agent] = reserve
         self._fence()
         self.entered[agent] = entered
 
     def _fence(self) -> None:
-        """What was written is there before what is written next."""
+        """Make earlier writes visible before later ones."""
         self._bells[0].post()
         self._bells[0].wait(0)
 
@@ -267,7 +267,7 @@ class League(Closable, Edge):
         """Return the flows of results and tables. Tables come last: the players at a table are known by then."""
         flows: list[Flow] = [Cells(MAIN, [EVERYONE], [self.agent, self.version, self.kind])]
         for a in range(self.actors):
-            # who sees a draw acknowledged has all that was reported before
+            # acknowledged comes after all that was reported before
             cells = [x[a : a + 1] for x in (self.lost, self.reported, self.acknowledged)]
             rows = [self._draws[a], self._players[a], self._outcomes[a]]
             bells = [self._bells[0]]
@@ -277,11 +277,11 @@ class League(Closable, Edge):
         return Crossing(flows, [(self._bells[i], end) for i, end in enumerate(ends)], self.close)
 
     def save(self) -> Batch:
-        """All of it, for a checkpoint that is made while everybody stands still."""
+        """Copy all arrays, for a checkpoint made while no worker runs."""
         return {name: array.copy() for name, array in self.arrays().items()}
 
     def load(self, saved: Batch) -> None:
-        """The inverse."""
+        """Restore what `save` returned."""
         for name, array in saved.items():
             self.arrays()[name][...] = array
 

@@ -4,7 +4,7 @@ A writer and a reader of a queue are a pair. If they are on different machines, 
 reader's results come back, and the numbers of slots go both ways.
 
 If a row of stacked pictures continues the row before, only its newest plane is sent. Rows are compared, so the result
-is exact to the bit.
+is exact.
 """
 
 from __future__ import annotations

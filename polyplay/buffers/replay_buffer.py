@@ -1,16 +1,16 @@
-"""A replay: rows of experience of many lanes, from which batches of items are drawn again and again.
+"""A replay: rows of experience from many lanes, from which batches of items are drawn repeatedly.
 
 For one thread. Rows are added as the acting loop wrote them (docs/concepts/rows.md). An item's id differs from that of
 every later item in its slot. See docs/concepts/replay.md.
 
 A lane's rows are numbered from 0; row u lies in slot lane·R + u mod R. A row may be drawn ("live") once its window is
-complete: `window` more rows of its episode are there, or the episode's end. Its window never leaves its episode:
+complete: `window` more rows of its episode have arrived, or its end. A window never leaves its episode:
 
 - an ordinary row u completes row u - window;
-- a terminated or truncated row completes all that are pending, with shorter windows;
-- a first row completes what an interrupted episode left: their windows end with the last row that was observed.
+- a terminated or truncated row completes all pending rows, with shorter windows;
+- a first row completes the pending rows of an interrupted episode: their windows end with the last observed row.
 
-A row's byte of flags is all that is stored of that. Rows that only hold planes of a stack are EXTRA: no item starts
+All of this is stored in one byte of flags per row. Rows that only hold planes of a stack are EXTRA: no item starts
 there.
 """
 
@@ -32,35 +32,35 @@ from polyplay.core.errors import NotFinite
 from polyplay.core.numbers import rescale, unscale
 from polyplay.core.tree import Batch
 
-# Compiled loops over per-lane rings of rows: their flags, and which of them may be drawn.
+# Compiled loops over per-lane rings of rows: their flags, and the rows that may be drawn.
 
 
 FIRST, TERMINATED, TRUNCATED, EXTRA, LIVE, DRAWN, ANCHOR, ITEM = (1 << i for i in range(8))
 _END, _BREAK = TERMINATED | TRUNCATED, FIRST | EXTRA
-# where the planes before a stack's newest are: in the rows before; nowhere, as they are zeros, or repeat the newest;
-# in EXTRA rows
+# places of a stack's older planes: in the rows before; not stored, because they are zeros, or repeat the newest; in
+# EXTRA rows
 CONTINUES, ZEROS, REPEAT, STORED = range(4)
-PADDED = 128  # in a row's `older`: planes before the oldest stored one repeat that one, instead of being 0
-GENERATION = 2**32  # an id: the slot, and above it how many rows had the slot
+PADDED = 128  # in a row's `older`: planes before the oldest stored one repeat it, and are not 0
+GENERATION = 2**32  # an id is the slot, plus GENERATION times the number of rows that the slot has held
 # counters; ARRIVALS is the sum over live rows
 SIZE, STEPS, INSERTED, EVICTED, NEVER_SAMPLED, ARRIVALS, SAMPLED, LATE = range(8)
 
 
 class ItemIndex(NamedTuple):
-    """What is known of the rows of every lane, and so of the items that begin with them."""
+    """Numbers about the rows of every lane, and so about the items that start with them."""
 
-    lane: np.ndarray  # int64 [5, L]: head, tail, begin of the episode, first pending row, last anchor
+    lane: np.ndarray  # int64 [5, L]: head, tail, start of the episode, first pending row, last anchor
     counts: np.ndarray  # int64 [8], see above
     # by slot:
     flags: np.ndarray  # uint8
-    older: np.ndarray  # uint8: planes of the row's stack in the slots before
-    id: np.ndarray  # int64: of what the slot holds
-    arrival: np.ndarray  # int64: transitions that had arrived when the row did
+    older: np.ndarray  # uint8: number of the stack's planes in the slots before
+    id: np.ndarray  # int64: of the slot's item
+    arrival: np.ndarray  # int64: transitions that had arrived by the row's arrival
 
 
 @inlined
 def _slot(base: int, R: int, p: int, back: int) -> int:
-    """The slot `back` rows before position p of a ring, 0 ≤ back ≤ R."""
+    """Return the slot `back` rows before position p of a ring, 0 ≤ back ≤ R."""
     return base + (p - back if p >= back else p - back + R)
 
 
@@ -69,23 +69,23 @@ def append_rows(
     index: ItemIndex, given: tuple[np.ndarray, ...], kinds: np.ndarray, lanes: np.ndarray, anchored: bool,
     shape: np.ndarray,
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, int]:  # fmt: skip
-    """Add rows; their slots, and what changed by it.
+    """Add rows; return their slots and all changes.
 
     given: first, terminated and truncated of the rows, bool [T, B]; kinds uint8 [T, B]; lanes int64 [B].
     shape int64 [5]: R, planes in a stack, window, burn-in, period (0: every row may be drawn, else items).
-    Returns slots [T, B]; extra [n, 3], (slot, row of [T·B], plane); slots of rows that may be drawn now, and of rows
-    that may not any longer: one in both has a new row; and the row of [T·B] whose stack does not follow the one before,
-    or -1.
+    Returns slots [T, B]; extra [n, 3], (slot, row of [T·B], plane); slots of rows that may be drawn now; slots of rows
+    that may no longer be drawn (a slot in both has a new row); and the row of [T·B] whose stack does not follow the
+    previous one, or -1.
     """
-    lane, counts, flags, older, ids, arrival = index  # once: every look into a tuple counts references
+    lane, counts, flags, older, ids, arrival = index  # once: every tuple access counts references
     R, k, window, burn_in, period = shape[0], shape[1], shape[2], shape[3], shape[4]
-    reach = burn_in + max(k, 1) - 1 - R  # row u retires row u + reach, and all before
+    reach = burn_in + max(k, 1) - 1 - R  # row u retires row u + reach, and all earlier rows
     extras = n_added = n_removed = 0
     first, terminated, truncated = given
     T, B = first.shape
     more = np.count_nonzero(kinds == STORED) * (k - 1) if k else 0
     slots, extra = np.empty((T, B), np.int64), np.empty((more, 3), np.int64)
-    added = np.empty((T + window) * B, np.int64)  # and what was pending
+    added = np.empty((T + window) * B, np.int64)  # includes pending rows
     removed = np.empty(T * B + more, np.int64)
     steps, arrivals, never, broken = counts[STEPS], counts[ARRIVALS], counts[NEVER_SAMPLED], -1
     for b in range(B):
@@ -148,7 +148,7 @@ def append_rows(
     counts[INSERTED] += n_added
     counts[EVICTED] += n_removed
     live = 0
-    for i in range(n_added):  # some may have been removed since
+    for i in range(n_added):  # some may have been removed again
         if flags[added[i]] & LIVE:
             added[live] = added[i]
             live += 1
@@ -157,8 +157,8 @@ def append_rows(
 
 @inlined
 def _item(flags: np.ndarray, base: int, R: int, p: int, flag: int, since: int, burn_in: int, period: int) -> int:
-    """ITEM where a sequence begins with the row at position p by the rows before it, else 0; `since` is its number in
-    its episode.
+    """Return ITEM if, judging by earlier rows, a sequence starts with the row at position p, else 0. since: the row's
+    number in its episode.
     """
     after_anchor = near_start = False
     if since <= burn_in and since % period == 0:
@@ -173,7 +173,7 @@ def _complete(
     flags: np.ndarray, arrival: np.ndarray, base: int, R: int, u: int, p: int, begin: int, end: int, period: int,
     added: np.ndarray, n: int, arrivals: int,
 ) -> tuple[int, int]:  # fmt: skip
-    """Rows begin … end - 1, which were pending, may be drawn from now on; row u is at position p. → n, arrivals."""
+    """Allow draws of the pending rows begin … end - 1; row u is at position p. → n, arrivals."""
     for row in range(begin, end):
         slot = _slot(base, R, p, u - row)
         if not period or flags[slot] & ITEM:
@@ -189,7 +189,7 @@ def _retire(
     flags: np.ndarray, arrival: np.ndarray, base: int, R: int, u: int, p: int, tail: int, last: int,
     removed: np.ndarray, n: int, arrivals: int, never: int,
 ) -> tuple[int, int, int, int]:  # fmt: skip
-    """Drop rows tail … last. → the new tail, n, arrivals, never."""
+    """Drop rows tail … last. → new tail, n, arrivals, never."""
     while tail <= last:
         slot = _slot(base, R, p, u - tail)
         n, arrivals, never = _drop(flags, arrival, slot, removed, n, arrivals, never)
@@ -201,7 +201,7 @@ def _retire(
 def _drop(
     flags: np.ndarray, arrival: np.ndarray, slot: int, removed: np.ndarray, n: int, arrivals: int, never: int
 ) -> tuple[int, int, int]:
-    """This row may not be drawn any longer. → n, the sum of arrivals, rows never sampled."""
+    """End draws of a row. → n, sum of arrivals, rows never sampled."""
     if flags[slot] & LIVE:
         never += 0 if flags[slot] & DRAWN else 1
         arrivals -= arrival[slot]
@@ -213,7 +213,7 @@ def _drop(
 
 @compiled
 def remove_oldest(index: ItemIndex, excess: int, R: int) -> np.ndarray:
-    """Remove the oldest `excess` rows that may be drawn; their slots."""
+    """Remove the oldest `excess` rows that may be drawn; return their slots."""
     removed = np.empty(max(excess, 0), np.int64)
     tail, pending, counts, flags, arrival, n = index.lane[1], index.lane[3], index.counts, index.flags, index.arrival, 0
     arrivals, never = counts[ARRIVALS], counts[NEVER_SAMPLED]
@@ -238,14 +238,14 @@ def remove_oldest(index: ItemIndex, excess: int, R: int) -> np.ndarray:
 
 @compiled
 def _skip(at: int, R: int, tail: np.ndarray, pending: np.ndarray, flags: np.ndarray) -> None:
-    """A lane's tail at a row that may be drawn, or at the first pending one."""
+    """Move a lane's tail to a row that may be drawn, or to the first pending row."""
     while tail[at] < pending[at] and not flags[at * R + tail[at] % R] & LIVE:
         tail[at] += 1
 
 
 @compiled
 def draw_evenly(rng: np.ndarray, n: int, R: int, index: ItemIndex) -> np.ndarray:
-    """Slots of `n` rows that may be drawn, each with the same chance. There must be one."""
+    """Draw the slots of `n` rows with equal probability. At least one row must be live."""
     out, head, tail, flags = np.empty(n, np.int64), index.lane[0], index.lane[1], index.flags
     ends = np.cumsum(head - tail)
     there = np.uint64(ends[-1])
@@ -264,8 +264,8 @@ def draw_evenly(rng: np.ndarray, n: int, R: int, index: ItemIndex) -> np.ndarray
 def n_step_windows(
     slots: np.ndarray, R: int, n: int, gamma: float, form: int, scale: float, flags: np.ndarray, reward: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """n-step windows of the rows in `slots` [B]: the slot of the last row, G = scale·Σ γʲ·r, D = γᵐ or 0 where
-    terminated. form: r is as it is (0), limited to ±1 (1), its sign (2).
+    """Compute n-step windows of the rows in `slots` [B]: the slot of the last row, G = scale·Σ γʲ·r, D = γᵐ or 0 where
+    terminated. form: r is unchanged (0), limited to ±1 (1), its sign (2).
     """
     end = np.empty(slots.size, np.int64)
     total, discount = np.empty(slots.size, np.float32), np.empty(slots.size, np.float32)
@@ -290,7 +290,7 @@ def n_step_windows(
 
 @compiled
 def plane_slots(slots: np.ndarray, R: int, k: int, older: np.ndarray, empty: int) -> np.ndarray:
-    """Where the planes of stacks are, oldest first: slots [n], int64 [n, k]; `empty`: where there is one of zeros."""
+    """Return the slots of stacks' planes, oldest first, int64 [n, k], for slots [n]. empty: slot of a zero plane."""
     out = np.empty((slots.size, k), np.int64)
     for i in range(slots.size):
         slot = slots[i]
@@ -303,35 +303,35 @@ def plane_slots(slots: np.ndarray, R: int, k: int, older: np.ndarray, empty: int
     return out
 
 
-# Which planes of a stack are new.
+# Find the new planes of a stack.
 
 
 def _as_words(array: np.ndarray, lead: int) -> np.ndarray:
-    """An array with everything behind its first `lead` dimensions as one, of words if its bytes make some."""
+    """View an array with all dimensions after the first `lead` as one, as 8-byte words if they divide."""
     whole = np.ascontiguousarray(array).reshape(*array.shape[:lead], -1)
     return whole.view(np.uint64 if whole.shape[-1] * whole.itemsize % 8 == 0 else np.uint8)
 
 
 @compiled
 def _goes_on(rows: np.ndarray, last: np.ndarray, begun: np.ndarray) -> np.ndarray:
-    """bool [T, B]: a row's older planes are the newer ones of the row before; rows [T, B, k, n], last [B, k, n]."""
+    """Tell, bool [T, B], whether a row's older planes repeat the row before; rows [T, B, k, n], last [B, k, n]."""
     T, B, k, n = rows.shape
     found = np.empty((T, B), np.bool_)
     for t in range(T):
         for b in range(B):
             new, old = rows[t, b].reshape(-1), (rows[t - 1, b] if t else last[b]).reshape(-1)
             differs = new[0] ^ new[0]
-            for i in range((k - 1) * n):  # no branch within: wide loads and ORs
+            for i in range((k - 1) * n):  # no branch inside: wide loads and ORs
                 differs |= new[i] ^ old[i + n]
             found[t, b] = (t > 0 or begun[b]) and differs == 0
     return found
 
 
 def stack_kinds(stacks: list[tuple[np.ndarray, np.ndarray]], begun: np.ndarray, T: int) -> np.ndarray:
-    """uint8 [T, B]: how the older planes of each row can be rebuilt: CONTINUES, ZEROS, REPEAT or STORED.
+    """Return how to rebuild each row's older planes, uint8 [T, B]: CONTINUES, ZEROS, REPEAT or STORED.
 
     stacks: pairs of a leaf's rows [T, B, k, …] and the lanes' last rows so far [B, k, …]; all leaves agree on a kind.
-    begun bool [B]: there is a last row.
+    begun bool [B]: a last row exists.
     """
     possible = np.full((T, len(begun)), 15)
     for rows, ends in stacks:
@@ -347,14 +347,14 @@ def stack_kinds(stacks: list[tuple[np.ndarray, np.ndarray]], begun: np.ndarray, 
 _LOWEST = np.array([0] + [(i & -i).bit_length() - 1 for i in range(1, 16)], np.uint8)
 
 
-# The leaves of rows by slot: of stacked observations each plane once, everything else as it came.
+# The leaves of rows by slot: each plane of stacked observations once, everything else unchanged.
 
 
 Leaves = dict[str, np.ndarray]  # by path
 
 
 class Columns:
-    """Arrays by path; of stacks the newest plane by slot, one empty plane behind all, and each lane's last row."""
+    """Arrays by path; for stacks, the newest plane by slot, a final empty plane, and each lane's last row."""
 
     def __init__(self, replay: Replay):
         self.k, self.R = replay.stack, replay.rows
@@ -366,7 +366,7 @@ class Columns:
         self.last: Leaves = {p: np.zeros((replay.lanes, *f.shape), f.dtype) for p, f in stacks.items()}
 
     def put(self, rows: Leaves, lanes: np.ndarray, slots: np.ndarray, extra: np.ndarray) -> None:
-        """Rows [T, B, …] into slots [T, B], and the planes that need rows of their own (extra, see append_rows)."""
+        """Write rows [T, B, …] into slots [T, B], and planes that need separate rows (extra, see append_rows)."""
         for path, array in self.arrays.items():
             array[slots] = rows[path][:, :, -1] if path in self.last else rows[path]
         for path, last in self.last.items():
@@ -376,7 +376,7 @@ class Columns:
                 self.arrays[path][extra[:, 0]] = rows[path][t, b, extra[:, 2]]
 
     def take(self, slots: np.ndarray, older: np.ndarray, parts: dict[str, int | slice], batch: Batch) -> None:
-        """Rows in `slots` [T, B] into a batch: by path all of them, or only the first."""
+        """Read the rows in `slots` [T, B] into a batch: by path all rows, or only the first."""
         planes = slots
         if self.last:
             planes = plane_slots(slots.reshape(-1), self.R, self.k, older, self.empty)
@@ -384,24 +384,24 @@ class Columns:
         leaves = dict(tree.leaves(batch))
         for path, part in parts.items():
             at = planes if path in self.last else slots[part]
-            np.take(self.arrays[path], at, axis=0, out=leaves[path], mode="clip")  # clip: without a copy of its own
+            np.take(self.arrays[path], at, axis=0, out=leaves[path], mode="clip")  # clip: avoids a copy
 
 
-# Sequences: which rows belong to an item, and what fills an item where its episode has no rows.
+# Sequences: the rows of an item, and the filler where its episode has no rows.
 #
-# The rows that are trained on begin where one of these is true (append_rows):
+# The trained rows start where one of these is true (append_rows):
 #
-# - `burn_in` rows before, in the same episode, acting gave its state (`every` rows or more after the last time);
-# - the episode began at most `burn_in` rows before, and a multiple of `every`: then its first row resets the state.
+# - acting stored its state `burn_in` rows earlier in the episode (`every` rows or more after the last time);
+# - the episode started at most `burn_in` rows earlier, at a multiple of `every`: its first row resets the state.
 #
-# So every transition of every episode is in some item. Rows before the episode, and behind its end, are copies of its
-# nearest row, `first`, with no reward: part of no transition, and a recurrent state starts from 0 after them.
+# So every transition of every episode is in some item. Rows before and after the episode are copies of its nearest row,
+# `first`, without reward: they belong to no transition, and a recurrent state starts from 0 after them.
 
 
 @compiled
 def sequence_rows(slots: np.ndarray, T: int, R: int, burn_in: int, flags: np.ndarray) -> tuple[np.ndarray, ...]:
-    """Of items whose first trained row is in slots [B]: int64 [T, B] the slot of each row, bool [T, B] whether it is
-    the item's own, and bool [T, B] whether the transition to the next row of the item exists.
+    """Return, for items whose first trained row is in slots [B]: the slot of each row, int64 [T, B]; whether the row
+    is the item's own, bool [T, B]; and whether the transition to the item's next row exists, bool [T, B].
     """
     B = slots.size
     at, real, valid = np.empty((T, B), np.int64), np.empty((T, B), np.bool_), np.empty((T, B), np.bool_)
@@ -422,11 +422,11 @@ def sequence_rows(slots: np.ndarray, T: int, R: int, burn_in: int, flags: np.nda
     return at, real, valid
 
 
-# Recurrent states of the rows that sequences begin with: one in `every` rows, not one a row.
+# Recurrent states of the rows that start sequences: one per `every` rows, not one per row.
 
 
 class RecurrentStates:
-    """Arrays [lanes · anchors + 1, …] by path; the last is 0, for sequences that begin with an episode."""
+    """Arrays [lanes · anchors + 1, …] by path; the last is 0, for sequences that start with an episode."""
 
     def __init__(self, replay: Replay, index: ItemIndex):
         self.index, self.R, self.anchors, self.every = index, replay.rows, replay.anchors, replay.every
@@ -435,14 +435,14 @@ class RecurrentStates:
         self.arrays = {p: np.zeros((self.zero + 1, *f.shape), f.dtype) for p, f in leaves.items()}
 
     def _at(self, slots: np.ndarray) -> np.ndarray:
-        """int64 [n]: where the state is that belongs to the row in each slot."""
+        """Return the place of the state of each slot's row, int64 [n]."""
         lanes = slots // self.R
         newest = self.index.lane[0, lanes] - 1
-        number = newest - (newest - slots) % self.R  # of the row, in its lane
+        number = newest - (newest - slots) % self.R  # number of the row in its lane
         return lanes * self.anchors + number // self.every % self.anchors
 
     def put(self, state: Batch, slots: np.ndarray) -> None:
-        """state [B, …] before the rows in slots [B]: stored for those that are anchors."""
+        """Store the state [B, …] before the rows in slots [B] for those that are anchors."""
         anchors = self.index.flags[slots] & ANCHOR > 0
         if self.arrays and anchors.any():
             at = self._at(slots[anchors])
@@ -450,15 +450,15 @@ class RecurrentStates:
                 self.arrays[path][at] = np.asarray(leaf)[anchors]
 
     def take(self, slots: np.ndarray, begins: np.ndarray) -> Batch:
-        """state [B, …] before the rows in slots [B]; 0 where an episode begins (bool [B])."""
+        """Return the state [B, …] before the rows in slots [B]; 0 where an episode starts (begins, bool [B])."""
         if not self.arrays:
             return {}
         at = np.where(begins, self.zero, self._at(slots))
         return tree.nest({p: a[at] for p, a in self.arrays.items()})
 
 
-QUANTILES_OF = 4096  # items whose priorities metrics() reports quantiles of
-BITS = dict(zip(FLAGS, (FIRST, TERMINATED, TRUNCATED), strict=True))  # of a row's byte
+QUANTILES_OF = 4096  # items whose priority quantiles metrics() reports
+BITS = dict(zip(FLAGS, (FIRST, TERMINATED, TRUNCATED), strict=True))  # bits of a row's byte
 
 
 class BadPriority(ValueError):
@@ -466,21 +466,21 @@ class BadPriority(ValueError):
 
 
 def wrong_priority(ids: np.ndarray, priority: np.ndarray) -> str:
-    """The first priority that is NaN, negative or infinite, in words; empty if all are right."""
+    """Describe the first priority that is NaN, negative or infinite; "" if all are valid."""
     wrong = np.flatnonzero(~((priority >= 0.0) & (priority <= MOST)))
     if not len(wrong):
         return ""
     i = int(wrong[0])
-    return f"priority {priority[i]} of id {ids[i]}, number {i} of {len(ids)}; allowed: 0 to {MOST:g}"
+    return f"priority {priority[i]} of id {ids[i]}, number {i} of {len(ids)}; must be 0 to {MOST:g}"
 
 
 class ReplayBuffer:
-    """What a Replay describes, open."""
+    """The open buffer of a Replay."""
 
     def __init__(self, replay: Replay, seed: int, batches: bool = True):
         r, slots = replay, replay.lanes * replay.rows
         self.replay, self.R, self.rng, self.columns = r, r.rows, counter_rng(seed), Columns(r)
-        self.most = max(1, self.R // (2 * max(r.stack, 1)))  # rows of a lane that are added at once
+        self.most = max(1, self.R // (2 * max(r.stack, 1)))  # most rows of a lane to add at once
         zeros = (np.zeros(slots, dtype) for dtype in (np.uint8, np.uint8, np.int64, np.int64))
         self.index = ItemIndex(np.zeros((5, r.lanes), np.int64), np.zeros(8, np.int64), *zeros)
         self.index.lane[4], self.index.id[:] = -1, np.arange(slots)
@@ -488,32 +488,32 @@ class ReplayBuffer:
         read = self.index.flags, self.columns.arrays["reward"]
         self.windows = self.R, r.n_step, r.gamma, REWARDS.index(r.reward), r.scale, *read  # see n_step_windows
         self.states = RecurrentStates(r, self.index)
-        self.each = max(r.sequence, 1)  # rows of an item that are learnt from
-        self.steps = 0.0  # agent steps so far; of replicas whose gradients are averaged their mean: all owe the same
-        # priorities, by slot: raw ones come and go, p^α is in the tree
+        self.each = max(r.sequence, 1)  # trained rows per item
+        self.steps = 0.0  # agent steps so far; mean over replicas that average gradients: all owe the same
+        # priorities by slot: p^α is in the tree
         self.sampler, self.tree = r.sampler, SumTree(slots if r.sampler is not None else 0)
-        self.max_priority = 1.0  # the greatest ever given
-        self.first_priority = 1.0  # of those added last, their mean
-        self.beta = 0.0 if r.sampler is None else r.sampler.beta  # of the last sample
+        self.max_priority = 1.0  # largest so far
+        self.first_priority = 1.0  # mean over the items added last
+        self.beta = 0.0 if r.sampler is None else r.sampler.beta  # β of the last sample
         own = [tree.map(np.copy, tree.zeros(r.drawn())) for _ in range(r.buffers * batches)]  # pages touched
         self._own_nbytes, self._turn = sum(a.nbytes for b in own for _, a in tree.leaves(b)), cycle(own)
         drawn = dict(tree.leaves(r.drawn()))
         whole = {p for p in self.columns.arrays if r.sequence or p.split("/")[0] in BOTH}
-        self._rows = {p: slice(None) if p in whole else 0 for p in self.columns.arrays if p in drawn}  # of an item
+        self._rows = {p: slice(None) if p in whole else 0 for p in self.columns.arrays if p in drawn}  # rows of an item
 
     @property
     def size(self) -> int:
-        """Items that may be drawn."""
+        """Number of items that may be drawn."""
         return int(self.index.counts[SIZE])
 
     @property
     def inserted(self) -> int:
-        """Items so far."""
+        """Number of items so far."""
         return int(self.index.counts[INSERTED])
 
     @property
     def sampled(self) -> int:
-        """Items so far."""
+        """Number of items drawn so far."""
         return int(self.index.counts[SAMPLED])
 
     # ------------------------------------------------------------------------------------------ adding
@@ -521,12 +521,12 @@ class ReplayBuffer:
     def add(
         self, batch: Batch, lanes: Sequence[int] | np.ndarray | slice, state: Batch | None = None, overlap: bool = False
     ) -> float:
-        """Rows [T, B, …] of B `lanes` (int array or slice), each lane's in order; the next call continues them. Returns
+        """Add rows [T, B, …] of B `lanes` (int array or slice), in order per lane; the next call continues them. Return
         their agent steps.
 
         state [B, …]: recurrent state before row 0. overlap: the last row is counted, but only stored by the next call,
-        which begins with it. Raises ValueError: a lane given twice, stacks that do not continue; NotFinite: first
-        priorities that are made of the rows.
+        which starts with it. Raises ValueError: a repeated lane, or stacks that do not continue; NotFinite: first
+        priorities from the rows are not finite.
         """
         T = len(batch["first"]) - overlap
         if self.most < T:
@@ -536,14 +536,14 @@ class ReplayBuffer:
         rows = {path: np.asarray(leaf)[:T] for path, leaf in tree.leaves(batch)}
         flags = tuple(np.ascontiguousarray(rows[name], bool) for name in FLAGS)
         if flags[0].shape[1:] != at.shape or len(set(at.tolist())) < len(at):
-            raise ValueError(f"rows {flags[0].shape} for lanes {at.tolist()}: allowed is [T, lanes], each lane once")
+            raise ValueError(f"rows {flags[0].shape} for lanes {at.tolist()}: must be [T, lanes], each lane once")
         stacks = [(rows[path], last[at]) for path, last in self.columns.last.items()]
         begun = self.index.lane[0, at] > 0
         kinds = stack_kinds(stacks, begun, T) if stacks else np.zeros(flags[0].shape, np.uint8)
         slots, extra, added, removed, broken = append_rows(self.index, flags, kinds, at, state is not None, self.shape)
         if broken >= 0:
             which = f"row {broken // len(at)} of lane {at[broken % len(at)]}"
-            flaw = "its older planes are not those of the row before, and it is not first; stack=0?"
+            flaw = "its older planes are not those of the row before, and it is not first; try stack=0"
             raise ValueError(f"{which}: {flaw}")
         self.columns.put(rows, at, slots, extra)
         if state:
@@ -558,16 +558,16 @@ class ReplayBuffer:
         return steps
 
     def _prioritize(self, added: np.ndarray, removed: np.ndarray) -> None:
-        """Give items that were added their first priority, and those that were removed none."""
-        self._put(removed, 0.0)  # first: what was added may have the place of what was removed
+        """Set the first priority of added items, and clear the priority of removed ones."""
+        self._put(removed, 0.0)  # first: an added item may have the slot of a removed one
         if len(added):
             first = self.first_priorities(added)
             self.first_priority = float(np.mean(first))
             self._put(added, first)
 
     def first_priorities(self, slots: np.ndarray) -> np.ndarray | float:
-        """First priorities of items that may be drawn: the greatest ever given, or of each its own by the outputs of
-        the policy that acted (Ape-X, R2D2). Raises NotFinite: a value is not finite.
+        """Return first priorities of items that may be drawn: the largest so far, or one per item from the outputs of
+        the acting policy (Ape-X, R2D2). Raises NotFinite: a value is not finite.
         """
         r, sampler = self.replay, self.sampler
         assert sampler is not None
@@ -586,36 +586,36 @@ class ReplayBuffer:
         return error
 
     def _row_errors(self, slots: np.ndarray, eps: float) -> np.ndarray:
-        """|h(G + D·h⁻¹(value)) - chosen| [n] of the windows that begin in `slots`; without rescaling, h is left out."""
+        """Return |h(G + D·h⁻¹(value)) - chosen| [n] of windows that start in `slots`; no h without rescaling."""
         end, total, discount = n_step_windows(slots, *self.windows)
         ahead = self.columns.arrays["value"][end]
         ahead = unscale(ahead, eps) if eps else ahead
-        goal = total + np.where(discount == 0.0, 0.0, discount * ahead)  # no value counts behind the end of an episode
+        goal = total + np.where(discount == 0.0, 0.0, discount * ahead)  # after an episode's end, no value counts
         goal = rescale(goal, eps) if eps else goal
         return np.abs(goal - self.columns.arrays["chosen"][slots]).astype(np.float64)
 
     def _put(self, slots: np.ndarray, priority: np.ndarray | float) -> None:
-        """Priorities (float64 [n], or one of all; 0: none) of slots; of a slot given twice the last one counts."""
+        """Set the priorities of slots (float64 [n], or one for all; 0: none); of a repeated slot the last counts."""
         if self.sampler is not None and len(slots):
             alpha = self.sampler.alpha
             mass = np.asarray(priority**alpha if alpha else priority > 0, np.float64)
             self.tree.put(slots, mass if mass.ndim else np.full(len(slots), mass))
 
     def trim(self) -> int:
-        """Remove the oldest items beyond a soft capacity, or a window that grows; returns how many."""
+        """Remove the oldest items beyond a soft capacity, or a growing window; return their number."""
         removed = remove_oldest(self.index, self.size - self.replay.limit(self.inserted), self.R)
         self._put(removed, 0.0)
         return len(removed)
 
     # ---------------------------------------------------------------------------------------- sampling
 
-    # The rate of learning to acting is bounded on both sides. Learning may draw a batch while drawn + batch ≤ ratio ·
-    # steps since the start; acting may go on while drawing is less than `slack` batches behind. One of both holds at
-    # any time, whatever the size of what is added at once. An item counts as the rows that are learnt from.
+    # The ratio of learning to acting is bounded on both sides. Learning may draw a batch while drawn + batch ≤ ratio ·
+    # steps since the start; acting may continue while drawing is less than `slack` batches behind. One of these holds
+    # at any time, however much is added at once. An item counts as its trained rows.
 
     def due(self, batches: int = 1, coming: float = 0.0) -> bool:
-        """Whether so many batches more may be sampled now, or once `coming` agent steps have come too. 0: whether the
-        last one, which was sampled ahead of its time, may have been by now.
+        """Tell whether this many more batches may be sampled now, or after `coming` more agent steps. 0: whether the
+        last batch, which was sampled early, is due by now.
         """
         r, counts = self.replay, self.index.counts
         if self.steps < r.start or not counts[SIZE]:
@@ -627,14 +627,14 @@ class ReplayBuffer:
 
     @property
     def room(self) -> bool:
-        """Whether whole rollouts may be added: learning is not behind."""
+        """Tell whether whole rollouts may be added, because learning is not behind."""
         return self.replay.ratio is None or not self.due(self.replay.slack)
 
     def sample(self, left: float = 1.0, into: Batch | None = None) -> Batch:
-        """A batch of items, see docs/concepts/replay.md. Its arrays are good until the sample after the next one.
+        """Draw a batch of items, see docs/concepts/replay.md. Its arrays are valid until the sample after the next one.
 
-        left: the part of the run that is left, by which β moves to its last value. into: the caller's own arrays for
-        all of it, as `Replay.drawn` describes them. Raises ValueError: there is nothing to draw from.
+        left: remaining share of the run, by which β moves to its last value. into: the caller's arrays for the whole
+        batch, as `Replay.drawn` describes them. Raises ValueError: no item may be drawn.
         """
         r, index, n = self.replay, self.index, self.replay.batch
         if not index.counts[SIZE]:
@@ -648,7 +648,7 @@ class ReplayBuffer:
         batch = into or next(self._turn)
         if r.sequence:
             extras = self._read_sequences(slots, batch)
-        else:  # s_t, a_t, G, D, s_{t+m}: m steps, n_step or what the episode has
+        else:  # s_t, a_t, G, D, s_{t+m}: m = n_step, or less at the episode's end
             end, total, discount = n_step_windows(slots, *self.windows)
             at = np.stack([slots, end])
             self.columns.take(at, index.older, self._rows, batch)
@@ -660,7 +660,7 @@ class ReplayBuffer:
         return into
 
     def _draw(self, sampler: Proportional, left: float) -> tuple[np.ndarray, np.ndarray]:
-        """Slots int64 [n] in proportion to p^α, and their weights float32 [n]."""
+        """Draw slots, int64 [n], in proportion to p^α, and return them with their weights, float32 [n]."""
         n, u = self.replay.batch, sampler.mixture
         slots = self.tree.draw(self.rng, n, sampler.stratified)
         if u:
@@ -669,12 +669,12 @@ class ReplayBuffer:
         if sampler.beta_end is not None:
             self.beta = sampler.beta_end + (sampler.beta - sampler.beta_end) * left
         share = (1 - u) * self.tree.leaves[slots] / self.tree.total + u / self.size
-        weight = (self.size * share) ** -self.beta  # (N·P)^-β, over the greatest
+        weight = (self.size * share) ** -self.beta  # (N·P)^-β, over its maximum
         return slots, (weight / weight.max()).astype(np.float32)
 
     def _read_sequences(self, slots: np.ndarray, batch: Batch) -> Batch:
-        """Rows into a batch: burn_in + sequence + n_step of one episode each. Returns what is not stored in columns,
-        the recurrent states before them too.
+        """Read rows into a batch, burn_in + sequence + n_step of one episode each. Return the parts that are not stored
+        in columns, including the recurrent states before the rows.
         """
         r, index = self.replay, self.index
         at, real, valid = sequence_rows(slots, r.length, self.R, r.burn_in, index.flags)
@@ -686,12 +686,12 @@ class ReplayBuffer:
         return extras | {"valid": valid, "state": self.states.take(at[0], extras["first"][0])}
 
     def update_priorities(self, ids: ArrayLike, priority: ArrayLike) -> int:
-        """Set the priorities [B] of items by id [B]; of an id given twice the last counts. Returns how many were late:
-        their items were removed before, and are ignored. Raises BadPriority, and changes nothing.
+        """Set the priorities [B] of items by id [B]; of a repeated id the last counts. Return the number of late ones,
+        ignored because their items were removed before. Raises BadPriority, and changes nothing.
         """
         ids, given = np.asarray(ids, np.int64), np.asarray(priority, np.float64)
         if ids.ndim != 1 or given.shape != ids.shape:
-            raise ValueError(f"ids {ids.shape} and priorities {given.shape}: allowed is one of each, [B]")
+            raise ValueError(f"ids {ids.shape} and priorities {given.shape}: both must be [B]")
         if wrong := wrong_priority(ids, given):
             raise BadPriority(wrong)
         slots = ids & (GENERATION - 1)
@@ -705,7 +705,7 @@ class ReplayBuffer:
         return late
 
     def priorities(self, slots: np.ndarray) -> np.ndarray:
-        """Priorities float64 [n] of slots; 1 where there are none."""
+        """Return the priorities of slots, float64 [n]; 1 without a sampler."""
         if self.sampler is None:
             return np.ones(len(slots))
         mass = self.tree.leaves[slots]
@@ -715,13 +715,13 @@ class ReplayBuffer:
 
     @property
     def nbytes(self) -> int:
-        """Bytes it takes now, its batches' arrays included."""
+        """Bytes in use, including the arrays for batches."""
         parts = (self.index._asdict(), self.columns.arrays, self.columns.last, self.states.arrays)
         priorities = self.tree.nodes.nbytes if self.sampler is not None else 0
         return sum(a.nbytes for part in parts for a in part.values()) + priorities + self._own_nbytes
 
     def metrics(self) -> dict[str, float]:
-        """Counts since the beginning, and the present state; ages in agent steps; quantiles of some priorities."""
+        """Return counts since the start, and the present state; ages in agent steps; quantiles of some priorities."""
         counts, size, since = self.index.counts, self.size, self.steps - self.replay.start
         evicted = int(counts[EVICTED])
         metrics = {
@@ -739,7 +739,7 @@ class ReplayBuffer:
         }
         if self.sampler is None or not size:
             return metrics
-        rng = counter_rng(int(self.rng[1]))  # of its own, so that the metrics change nothing
+        rng = counter_rng(int(self.rng[1]))  # separate, so that the metrics change nothing
         slots = draw_evenly(rng, min(QUANTILES_OF, 4 * size), self.R, self.index)
         quantiles = np.quantile(self.priorities(slots), (0.1, 0.5, 0.9, 1.0)).tolist()
         names = ("priority_p10", "priority_p50", "priority_p90", "priority_max")

@@ -1,8 +1,8 @@
-"""A replay in a worker of its own: stores the rollouts of its share of the actors, has drawn batches ready for the
+"""A replay in a separate worker: stores the rollouts of its share of the actors, keeps drawn batches ready for the
 learners, and takes new priorities from them. Imports no torch.
 
-A lost one is replaced by an empty one, which begins to sample once it has `start` rows; the other replays, and the
-batches that the lost one had handed out, are learnt from meanwhile.
+A lost replay is replaced by an empty one, which starts to sample once it has `start` rows; until then, learning uses
+the other replays, and the batches that the lost one had handed out.
 """
 
 from __future__ import annotations
@@ -47,13 +47,13 @@ def report_replay(ctx: WorkerContext, buffer: ReplayBuffer) -> None:
 
 
 def replay_folder(ctx: WorkerContext, index: int | None = None) -> str:
-    """Where in a checkpoint a worker's replay is. index: of another one of its role."""
+    """Return the folder of a worker's replay in a checkpoint. index: of another worker of its role."""
     return f"replay/{ctx.role}-{ctx.index if index is None else index}"
 
 
 def restore_replay(ctx: WorkerContext, buffer: ReplayBuffer, replicas: int = 1) -> bool:
-    """Load what this worker's buffer was in the checkpoint; False: nothing was saved of it. replicas: of the role,
-    which owe the same number of updates: where the replay of one is missing, all begin empty. Raises UserError.
+    """Load this worker's buffer from the checkpoint; return False if it was not saved. replicas: of the role, which owe
+    the same number of updates: if the replay of one is missing, all start empty. Raises UserError.
     """
     root = checkpoint.open_checkpoint(ctx.resume).path
     path = root / replay_folder(ctx)
@@ -69,23 +69,23 @@ def restore_replay(ctx: WorkerContext, buffer: ReplayBuffer, replicas: int = 1) 
 
 # Batches on their way from replay workers to learners, and priorities on their way back: slots in shared memory.
 #
-# A slot is one drawn batch. A memory fills it, a learner learns from it where it lies, writes the priorities that its
-# items have now beside them and gives it back; so they come to the memory that drew it, and there is never more under
-# way than there are slots. Every pair of a memory and a learner has `depth` of them and two rings of their numbers,
-# each with one writer and one reader, so that whoever is killed leaves no lock: a number goes into a ring only when its
-# slot is whole, and what a dead one held is in no ring and bears its mark.
+# A slot is one drawn batch. A replay worker fills it; a learner trains on it in place, writes its items' new priorities
+# beside them and gives it back: so they return to the worker that drew the batch, and the slots limit the batches in
+# flight. Every pair of a replay worker and a learner has `depth` slots and two rings of their numbers, each with one
+# writer and one reader, so that a killed process leaves no lock: a number enters a ring only when its slot is complete,
+# and the slots of a dead holder are in no ring and have its mark.
 
 
-# marks of a slot: which incarnation of its memory drew it, + 1, and whether a learner has scored it
+# marks of a slot: incarnation of the replay worker that drew it, + 1; whether a learner has scored it
 _BY, _SCORED = 1, 2
 # cells that a learner writes for all replay workers
 _LEFT, _VERSION, _COUNTED = 0, 1, 2
-# and each memory for the learners
+# cells that each replay worker writes for the learners
 _FRESH, _KEPT = 0, 1
 
 
 class SampleQueue(SharedQueue):
-    """Between the `stream`'s consumers, replay workers that are each as `replay` says, and `learners`."""
+    """Batches between replay workers, which are the consumers of `queue` and hold a `replay` each, and `learners`."""
 
     memory: ClassVar[str] = "replay"
     priority = shared_array(np.float32, lambda q: (q.slots, q.replay.batch))
@@ -95,7 +95,7 @@ class SampleQueue(SharedQueue):
 
     def __init__(self, replay: Replay, queue: RolloutQueue, learners: int = 1, depth: int = 2):
         self.replay, self.replay_workers, self.learners = replay, queue.consumers, learners
-        self._stream, pairs = queue, self.replay_workers * learners  # of one memory's learners after another's
+        self._stream, pairs = queue, self.replay_workers * learners  # of each replay worker in turn
         trees = {"_items": tree.widen(replay.drawn(), (pairs * depth,))}
         super().__init__(trees, pairs * depth, pairs, learners, (1, self.replay_workers))
         self._learning[_LEFT] = 1.0
@@ -123,33 +123,33 @@ class SampleQueue(SharedQueue):
         return Crossing(flows, bells + [(self._stream.bell(end.i), end) for end in memories], self.close)
 
     def item(self, slot: int) -> Batch:
-        """The batch in a slot, as `ReplayBuffer.sample` gives it; its arrays are the slot's own."""
+        """Return the batch in a slot, as from `ReplayBuffer.sample`; its arrays are the slot's own."""
         return tree.at(self._items, slot)
 
     def writer(self, m: int, by: int = 0) -> SampleWriter:
-        """The end of memory `m`, of its incarnation `by`."""
+        """Return the end of replay worker `m`, in incarnation `by`."""
         return SampleWriter(self, m, by)
 
     def reader(self, c: int) -> SampleReader:
-        """The end of learner `c`."""
+        """Return the end of learner `c`."""
         return SampleReader(self, c)
 
     # ------------------------------------------------------------------------------------ how far learning is
 
-    left = property(lambda self: float(self._learning[_LEFT]))  # the part of the run that is left
+    left = property(lambda self: float(self._learning[_LEFT]))  # remaining share of the run
     version = property(lambda self: int(self._learning[_VERSION]))  # updates
 
     def learnt(self, left: float, version: int) -> None:
-        """Learner 0 tells the replay workers how far it is."""
+        """Publish learner 0's progress to the replay workers."""
         self._learning[_LEFT], self._learning[_VERSION] = left, version
 
     @property
     def news(self) -> bool:
-        """Whether agent steps came since learner 0 counted them last."""
+        """Tell whether agent steps came since learner 0 last counted them."""
         return bool(self._remembering[:, _FRESH].sum() > self._learning[_COUNTED])
 
     def fresh(self, kept: bool = False) -> float:
-        """Agent steps that were inserted since the last call; kept: only those that were saved. For learner 0."""
+        """Return the agent steps inserted since the last call; kept: only saved ones. For learner 0."""
         total = self._remembering[:, _KEPT if kept else _FRESH].sum()
         new = max(0.0, float(total - self._learning[_COUNTED]))
         self._learning[_COUNTED] += new
@@ -178,7 +178,7 @@ class SampleContent:
 
 
 class SampleWriter:
-    """A memory's end. One that takes a lost one's place has the slots that it was filling."""
+    """A replay worker's end. A replacement has the slots that its lost predecessor was filling."""
 
     def __init__(self, samples: SampleQueue, m: int, by: int):
         self.samples, self.m, self.mark = samples, m, by + 1
@@ -187,7 +187,7 @@ class SampleWriter:
         self.empty = deque(samples.held(self.pairs, FILLING))
 
     def back(self) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-        """(ids, priorities) of slots that came back, but for those that an earlier incarnation drew."""
+        """Yield (ids, priorities) of returned slots, except those that an earlier incarnation drew."""
         marks = self.samples.marks
         for ring in self.samples._empty[self.pairs]:
             while (slot := ring.take(self.samples.use, FILLING)) is not None:
@@ -198,12 +198,12 @@ class SampleWriter:
 
     @property
     def away(self) -> int:
-        """Trays that this end filled, its predecessors not, and that are not back yet."""
+        """Number of slots that this end, not its predecessors, filled and that are not back yet."""
         mine = self.samples.marks[:, _BY].reshape(-1, self.samples.share)[self.pairs] == self.mark
         return int(mine.sum()) - sum(bool(self.samples.marks[t, _BY] == self.mark) for t in self.empty)
 
     def fill(self, draw: Callable[[Batch], Any]) -> None:
-        """Have the slot that came back first filled by draw(item), and hand it to its learner."""
+        """Fill the slot that returned first by draw(item), and hand it to its learner."""
         slot = self.empty[0]
         self.samples.marks[slot, _SCORED] = 0
         draw(self.samples.item(slot))
@@ -212,7 +212,7 @@ class SampleWriter:
         self.samples._full[slot // self.samples.share].put(slot)
 
     def inserted(self, steps: float) -> None:
-        """So many agent steps more were remembered."""
+        """Count agent steps that were stored."""
         self.cells[_FRESH] += steps
 
     def answer(self, version: int, failed: bool = False) -> None:
@@ -221,7 +221,7 @@ class SampleWriter:
 
 
 class SampleReader:
-    """A learner's end. One that takes a lost one's place gives back, unjudged, what that one held."""
+    """A learner's end. A replacement returns its lost predecessor's slots without new priorities."""
 
     def __init__(self, samples: SampleQueue, c: int):
         self.samples, self.c, self.bell, self.turn = samples, c, samples._bells[c], c
@@ -229,7 +229,7 @@ class SampleReader:
             self.give(slot, None)
 
     def batches(self) -> Iterator[int | None]:
-        """Slots of the replay workers in turn, if they have some; None: nothing came for a while. Raises Closed."""
+        """Yield slots of the replay workers in turn, or None if nothing came for a while. Raises Closed."""
         samples = self.samples
         while True:
             samples.check()
@@ -245,7 +245,7 @@ class SampleReader:
                     yield None
 
     def give(self, slot: int, priority: np.ndarray | None) -> None:
-        """Give a slot back, with new priorities [B] of what is in it if there are some."""
+        """Give a slot back, with new priorities [B] of its items, if any."""
         samples = self.samples
         if priority is not None:
             samples.priority[slot] = priority
@@ -253,7 +253,7 @@ class SampleReader:
         samples._empty[slot // samples.share].put(slot)
 
     def gather(self, version: int, patience: float, last: bool = False) -> Iterator[None]:
-        """Wait until every memory has written its part for `version`: as long as that takes. last: of this run."""
+        """Wait, without a limit, until every replay worker has written its part for `version`. last: of this run."""
         self.samples.ask(0, version, last)
         for m in range(self.samples.replay_workers):
             self.samples._stream.bell(m).post()
@@ -264,7 +264,7 @@ class SampleReader:
 
 
 class ReplayShard:
-    """One replay of several: its share of the actors, its part of the capacity, its own pace."""
+    """One of several replays, with its share of the actors and of the capacity, and its own pace."""
 
     def __init__(self, ctx: WorkerContext, queue: RolloutQueue, samples: SampleQueue, trim: int):
         self.ctx, self.queue, self.samples, self.trim = ctx, queue, samples, trim
@@ -283,11 +283,11 @@ class ReplayShard:
         self.rollouts = queue.batches(1).consumer(ctx.index, log=self._set_lane, wait=False)
 
     def _set_lane(self, slots: list[int]) -> None:
-        """The first lane of the next slot's producer: its number among this shard's, times the lanes of each."""
+        """Set the first lane of the next slot's producer: its number among this shard's, times the lanes of each."""
         self.lane = slots[0] // self.queue.share // self.queue.consumers * self.queue.lanes
 
     def step(self) -> bool:
-        """Take priorities, draw a batch, insert a rollout, whichever of these there is; False: none of them."""
+        """Take priorities, draw a batch, insert a rollout, as far as possible; return whether anything was done."""
         with self.ctx.counters.timed("replay"):
             busy = self.update_priorities()
             if self.writer.empty and self.buffer.due():
@@ -303,7 +303,7 @@ class ReplayShard:
             return busy or taken is not None
 
     def update_priorities(self) -> bool:
-        """Take the learners' priorities, and every `trim` updates drop what exceeds the capacity; whether any came."""
+        """Take the learners' priorities, trim the buffer every `trim` updates, and return whether any came."""
         busy = False
         for ids, priority in self.writer.back():
             self.buffer.update_priorities(ids, priority)
@@ -314,7 +314,7 @@ class ReplayShard:
         return busy
 
     def wait(self) -> None:
-        """Until there is something to do, a while at most."""
+        """Wait until there is something to do, or a while at most."""
         with self.ctx.counters.timed("wait"):
             self.queue.bell(self.ctx.index).wait(self.queue.patience)
 
@@ -337,7 +337,7 @@ class ReplayShard:
         from polyplay.buffers.replay_buffer import SAMPLED
 
         counts, away = self.buffer.index.counts, self.writer.away * self.buffer.replay.batch
-        counts[SAMPLED] -= away  # what was drawn and not learnt from is owed again
+        counts[SAMPLED] -= away  # batches drawn but not learned from are owed again
         try:
             self.buffer.save(part.folder(replay_folder(self.ctx)))
         finally:
@@ -346,9 +346,9 @@ class ReplayShard:
 
 
 def serve_replay(ctx: WorkerContext, *, source: RolloutQueue, out: SampleQueue, evict_every: int = 0) -> Iterator[None]:
-    """Store what comes through `source`, a share of a RolloutQueue's actors, and fill `out` with batches drawn from it.
+    """Store the rollouts of a share of `source`'s actors, and fill `out` with batches drawn from them.
 
-    evict_every: updates of the learner between two times that a soft replay is cut to its capacity; 0: never.
+    evict_every: updates of the learner between two cuts of a soft replay to its capacity; 0: never.
     """
     shard = ReplayShard(ctx, source, out, evict_every)
     while True:

@@ -1,10 +1,10 @@
-"""Rollouts in flight: fixed slots in shared memory, and rings of the numbers of the empty and the full ones.
+"""Rollouts in flight: fixed slots in shared memory, and rings of the numbers of empty and of full slots.
 
-A slot is [T+1, lanes]: row t as docs/concepts/rows.md has it, plus the recurrent state before row 0, or before each of
-its windows.
+A slot is [T+1, lanes]: row t as in docs/concepts/rows.md, plus the recurrent state before row 0, or before each of its
+windows.
 Every producer (an acting worker) owns its share of the slots and feeds one consumer (a learner): producer p feeds
-consumer p mod consumers. Where each consumer learns the policy of another agent (`per_agent`), a producer feeds all,
-and a commit names the one. So every ring has one writer and one reader. Imports no torch.
+consumer p mod consumers. If each consumer learns another agent's policy (`per_agent`), a producer feeds all, and a
+commit names the consumer. So every ring has one writer and one reader. Imports no torch.
 """
 
 from __future__ import annotations
@@ -28,16 +28,16 @@ from polyplay.core.tree import Batch, Field, Spec
 from polyplay.core.worker import Arrow, Edge
 from polyplay.envs.pool import Envs, EnvSpec
 
-# What the queues between acting and learning have in common. Imports no torch.
+# Common parts of the queues between acting and learning. Imports no torch.
 
 
-# Who holds a slot: written by the holder *before* it takes the number out of a ring, so a slot that is FILLING and in
-# no ring was in the hands of a writer that died.
+# Holder of a slot, written *before* its number is taken out of a ring: so a slot that is FILLING and in no ring was
+# held by a writer that died.
 FILLING, READING = 1, 2
 
 
 class Queue(Edge):
-    """One role has it as `out` and another as `source`."""
+    """An edge that one role has as `out` and another as `source`."""
 
     def arrows(self) -> list[Arrow]:
         """See Edge."""
@@ -45,12 +45,11 @@ class Queue(Edge):
 
 
 class SharedQueue(Closable, Queue, ABC):
-    """Slots between processes, in one block of memory. Every pair of a writer and a reader has two rings of their
-    numbers, of the empty and of the full ones: so every ring has one writer and one reader, and whoever is killed
-    leaves no lock. Pair i's reader is i mod `readers`. `share`: slots of each owner, which has `each` pairs that follow
-    one another.
+    """Slots between processes, in one block of memory. Every pair of a writer and a reader has two rings of slot
+    numbers, of empty and of full slots: so every ring has one writer and one reader, and a killed process leaves no
+    lock. Pair i's reader is i mod `readers`. `share`: slots of each owner, which has `each` consecutive pairs.
 
-    A reader may ask its writers for their parts of a checkpoint: writer i answers reader i mod those that ask.
+    A reader may request its writers' parts of a checkpoint: writer i answers reader i mod the number of such readers.
     """
 
     LOCAL = ("use", "_empty", "_full", "ends")
@@ -63,8 +62,8 @@ class SharedQueue(Closable, Queue, ABC):
     def __init__(
         self, trees: Spec, slots: int, pairs: int, readers: int, asks: tuple[int, int], bells: int = 0, each: int = 1
     ):
-        """trees: of arrays, besides those that are declared. asks: how many ask for parts, and how many answer. bells:
-        besides one for each reader.
+        """trees: arrays besides the declared ones. asks: (readers that request parts, writers that answer). bells: more
+        than one per reader.
         """
         self.slots, self.share, self.readers, self.each, self.asks = slots, slots * each // pairs, readers, each, asks
         super().__init__(readers + bells, **trees)
@@ -73,7 +72,7 @@ class SharedQueue(Closable, Queue, ABC):
 
     def _attach(self) -> None:
         super()._attach()
-        self.use = self.marks[:, 0]  # who holds a slot
+        self.use = self.marks[:, 0]  # holder of each slot
         empty, full = self._rings[..., : Ring.cells(self.share)]
         self._empty = [Ring(cells, self.writer_bell(i)) for i, cells in enumerate(empty)]
         self._full = [Ring(cells, self._bells[i % self.readers]) for i, cells in enumerate(full)]
@@ -81,52 +80,52 @@ class SharedQueue(Closable, Queue, ABC):
 
     @abstractmethod
     def writer_bell(self, i: int) -> Semaphore:
-        """Of the writer of pair `i`: it gets a token for every slot that is empty again."""
+        """Return the semaphore of pair `i`'s writer, which gets a token for every slot that is empty again."""
 
     @property
     def depth(self) -> int:
-        """Full slots that no reader has taken yet."""
+        """Number of full slots that no reader has taken yet."""
         return int((self.ends[:, 1] - self.ends[:, 0]).sum())
 
     def held(self, pairs: slice, holder: int) -> list[int]:
-        """Slots of these pairs that are in no ring and that such a holder took last."""
+        """Return the slots of these pairs that are in no ring and were last taken by `holder`."""
         known = {slot for ring in self._empty[pairs] + self._full[pairs] for slot in ring.peek()}
         owners = sorted({i // self.each for i in range(len(self._full))[pairs]})
         own = np.arange(self.slots).reshape(-1, self.share)[owners].ravel().tolist()
         return [s for s in own if s not in known and self.use[s] == holder]
 
     def ask(self, c: int, version: int, last: bool = False) -> None:
-        """Have those that answer `c` write their parts of update `version`'s checkpoint; -1: not any longer. last: what
-        they would do after that is for nobody.
+        """Request the parts of update `version`'s checkpoint from the writers that answer `c`; -1: withdraw the
+        request. last: no learner uses what they would do afterwards.
         """
         self._last[c] = last
         self._asked[c] = version + 1
 
     def asked(self, i: int) -> int | None:
-        """The update whose checkpoint waits for the part of writer `i`; None: no such."""
+        """Return the update whose checkpoint waits for writer `i`'s part, or None."""
         wanted = int(self._asked[i % len(self._asked)])
         return wanted - 1 if wanted > abs(self.answered[i]) else None
 
     def last(self, i: int) -> bool:
-        """Whether the checkpoint that writer `i` was asked for is the run's last."""
+        """Tell whether the checkpoint requested from writer `i` is the run's last."""
         return bool(self._last[i % len(self._last)])
 
     def answer(self, i: int, version: int, failed: bool = False) -> None:
         self.answered[i] = -(version + 1) if failed else version + 1
 
     def late(self, c: int, version: int) -> list[int]:
-        """Those that have not answered `c` that yet."""
+        """Return the writers that have not answered `c` for `version` yet."""
         return [i for i in self._answering(c) if abs(self.answered[i]) < version + 1]
 
     def failed(self, c: int) -> list[int]:
-        """Those that could not write the last part that `c` asked them for."""
+        """Return the writers that could not write the last part that `c` requested."""
         return [i for i in self._answering(c) if self.answered[i] < 0]
 
     def _answering(self, c: int) -> range:
         return range(c, len(self.answered), len(self._asked))
 
 
-Log = Callable[[list[int]], None]  # hears of the slots of each batch
+Log = Callable[[list[int]], None]  # called with the slots of each batch
 
 
 class QueueBatches:
@@ -138,7 +137,7 @@ class QueueBatches:
     edge = property(lambda self: self.queue)
 
     def nbytes(self, policy: PolicyLike) -> float:
-        """Bytes of a batch that is put together from several slots."""
+        """Bytes of a batch that is joined from several slots."""
         return self.queue.nbytes / self.queue.slots * self.n if self.n > 1 else 0.0
 
     @property
@@ -147,7 +146,7 @@ class QueueBatches:
         return self.queue.T, self.n * self.queue.lanes
 
 
-# What a row of a rollout has, and the slots of rollouts within one worker. Imports no torch.
+# Fields of a rollout's row, and slots of rollouts within one worker. Imports no torch.
 
 
 ROWS: Spec = {
@@ -156,7 +155,7 @@ ROWS: Spec = {
     "truncated": Field((), "bool"),
     "first": Field((), "bool"),
     "version": Field((), "int64"),
-    "agent": Field((), "int32"),  # whose weights chose; 0, as the memory begins, where there is one agent
+    "agent": Field((), "int32"),  # whose weights chose; with one agent always 0, as the memory starts
 }
 
 
@@ -166,21 +165,21 @@ class PolicyLike(Protocol):
 
 
 def row_spec(obs: Spec, policy: Spec, mask: Spec | None = None, team: Spec | None = None) -> Spec:
-    """Fields of a row and lane: what arrives (obs, …, and where the environment has them the mask of legal actions and
-    what rows say of a team), what the policy said (action, logp, value), and its version.
+    """Fields of a row and lane: from the environment (obs, …, and if present the mask of legal actions and the fields
+    of a team), from the policy (action, logp, value), and the policy's version.
     """
     return {"obs": obs, **({} if mask is None else {"mask": mask}), **ROWS, **(team or {}), **policy}
 
 
 def rows_of(spec: EnvSpec, policy: Spec) -> Spec:
-    """The same for environments."""
+    """Return `row_spec` of environments with this policy."""
     return row_spec(spec.obs, policy, spec.mask, spec.own_fields)
 
 
 class RolloutSlots:
-    """The slots of a worker that acts and learns in turn: it fills them, learns from them, and fills them again."""
+    """Slots of a worker that acts and learns in turn: it fills them, learns from them, and fills them again."""
 
-    committed = 0  # rollouts given away before
+    committed = 0  # rollouts handed over before
     window = 0  # only the rollout has the state before it
 
     def __init__(self, rows: Spec, state: Spec, T: int, lanes: int, slots: int):
@@ -190,11 +189,11 @@ class RolloutSlots:
         self.slot = itertools.cycle(range(slots)).__next__  # the next slot to fill
 
 
-UNWRITTEN = -1  # in a row's version: nothing was written there yet
+UNWRITTEN = -1  # version of a row that is not written yet
 
 
 def slots_per_batch(batch: int, lanes: int, actors: int, slots: int, learners: int, lag: int) -> int:
-    """Slots in one learner's part of a batch of `batch` trajectories. Raises UserError: all would wait for all."""
+    """Return the slots in one learner's part of a batch of `batch` trajectories. Raises UserError: a deadlock."""
     each, rest = divmod(batch, learners * lanes)
     if rest or not each:
         raise UserError(f"--batch {batch} is not a multiple of --learners {learners} x --lanes {lanes}")
@@ -203,7 +202,7 @@ def slots_per_batch(batch: int, lanes: int, actors: int, slots: int, learners: i
     if each > most or (lag >= 0 and actors % learners):
         raise UserError(
             f"--batch {batch} takes {each} rollouts of --lanes {lanes} for one update; --actors {actors}, "
-            f"--learners {learners}, --slots {slots} and --lag {lag} allow {most}: lower it or raise --actors"
+            f"--learners {learners}, --slots {slots} and --lag {lag} allow {most}: lower --batch or raise --actors"
         )
     return each
 
@@ -214,8 +213,8 @@ class RolloutQueue(SharedQueue):
     rows: Batch
     state: Batch
     by = shared_array(np.int64, lambda q: (q.slots,))  # incarnation of the actor that filled a slot
-    base = shared_array(np.int64, lambda q: (q.producers,))  # rollouts learnt before this queue began, by producer
-    # slots taken and producers passed over, in earlier runs too, by consumer
+    base = shared_array(np.int64, lambda q: (q.producers,))  # rollouts taken before this queue began, by producer
+    # slots taken and producers skipped by each consumer, including earlier runs
     turns = shared_array(np.int64, lambda q: (q.consumers,))
 
     def __init__(
@@ -231,8 +230,8 @@ class RolloutQueue(SharedQueue):
         per_agent: bool = False,
         window: int = 0,
     ):
-        """groups: of an actor's lanes, which fill a slot each in a round. per_agent: every producer feeds all
-        consumers. window: rows of a window, of which each has the state before it (0: only the rollout has).
+        """groups: of an actor's lanes, each of which fills a slot per round. per_agent: every producer feeds all
+        consumers. window: rows of a window, if the state before each window is stored (0: only before the rollout).
         """
         if slots % producers or (producers < consumers and not per_agent):
             raise ValueError(f"{slots} slots for {producers} producers and {consumers} consumers do not divide")
@@ -256,8 +255,8 @@ class RolloutQueue(SharedQueue):
         per_agent: bool = False,
         window: int = 0,
     ) -> RolloutQueue:
-        """For rollouts of T steps from `actors` workers with such environments and this network each; slots: of each
-        actor.
+        """Return a queue for rollouts of T steps from `actors` workers with these environments and this network.
+        slots: per actor.
         """
         rows, width = rows_of(envs.spec, policy.spec()), envs.lanes // envs.groups
         n = actors * slots * envs.groups
@@ -281,45 +280,45 @@ class RolloutQueue(SharedQueue):
         return Crossing(flows, bells, self.close)
 
     def waiting(self, c: int) -> np.ndarray:
-        """Slots that wait for consumer `c`: int64, one number for each producer that feeds it."""
+        """Return the numbers of slots that wait for consumer `c`: int64, one for each producer that feeds it."""
         ends = self.ends[c :: self.consumers]
         return ends[:, 1] - ends[:, 0]
 
     def pairs(self, p: int) -> slice:
-        """Those of producer `p`, one with each consumer that it feeds."""
+        """Return the pairs of producer `p`, one with each consumer that it feeds."""
         return slice(p * self.each, (p + 1) * self.each)
 
     def producer(self, p: int) -> Producer:
-        """The acting end number `p`. A worker that replaces a lost one gets back the slots that one was filling."""
+        """Return acting end `p`. A worker that replaces a lost one gets the slots that the lost one was filling."""
         return Producer(self, p)
 
     def made(self, p: int) -> int:
-        """Rollouts that producer `p` gave away, in earlier runs too."""
+        """Return the number of rollouts that producer `p` handed over, including earlier runs."""
         return int(self.base[p]) + int(self.ends[self.pairs(p), 1].sum())
 
     def learnt(self, p: int) -> int:
-        """Rollouts of producer `p` that a learner took, in earlier runs too."""
+        """Return the number of producer `p`'s rollouts that a learner took, including earlier runs."""
         return int(self.base[p]) + int(self.ends[self.pairs(p), 0].sum())
 
     def batches(self, n: int, in_turn: bool = False) -> RolloutBatches:
-        """The learning end: batches of `n` slots. `.consumer(c)` is an iterator for learner `c`.
+        """Return the learning end: batches of `n` slots. `.consumer(c)` is an iterator for learner `c`.
 
-        `in_turn`: producers are taken strictly one after another, so every round has the same share of each: without
-        it a fast actor's next rollout may take the place of a slow one's, whose lag then grows past what was asked for.
+        `in_turn`: take from producers strictly in turn, so every round has the same share of each. Otherwise a fast
+        actor's next rollout may replace a slow actor's, whose lag then exceeds its limit.
         """
         return RolloutBatches(self, n, in_turn)
 
     def bell(self, c: int) -> Semaphore:
-        """The semaphore that gets a token whenever consumer `c` has something to look at."""
+        """Return the semaphore that gets a token whenever there is news for consumer `c`."""
         return self._bells[c]
 
     def reclaim(self, c: int) -> None:
-        """Give back what a predecessor of consumer `c`, one that was lost or of an earlier run, was reading."""
+        """Release the slots that consumer `c`'s predecessor, lost or in an earlier run, was reading."""
         for slot in self.held(slice(c, None, self.consumers), READING + (self.each > 1) * c):
             self.give_back(c, slot)
 
     def give_back(self, c: int, slot: int) -> None:
-        """Consumer `c` has read a slot."""
+        """Return a slot that consumer `c` has read."""
         self._empty[slot // self.share * self.each + (self.each > 1) * c].put(slot)
 
 
@@ -335,14 +334,14 @@ class Producer:
         self.rows["version"][self._reclaimed] = UNWRITTEN
 
     def slot(self) -> int | None:
-        """An empty slot, or None when there was none for a while. Raises Closed."""
+        """Return an empty slot, or None if there was no such slot for a while. Raises Closed."""
         queue = self.queue
         queue.check()
         slot: int | None = self._reclaimed.pop() if self._reclaimed else None
         if slot is None:
             until = time.monotonic() + queue.patience
             while (slot := self._take(FILLING)) is None and (left := until - time.monotonic()) > 0:
-                self._bell.wait(left)  # a token may be that of a slot that was taken before it came
+                self._bell.wait(left)  # the token may be of a slot that was already taken
                 queue.check()
             if slot is None:
                 return None
@@ -356,15 +355,15 @@ class Producer:
 
     @property
     def committed(self) -> int:
-        """Rollouts this end has given away, its predecessors' included."""
+        """Number of rollouts that this end and its predecessors have handed over."""
         return self.queue.made(self.p)
 
     def made(self, to: int) -> int:
-        """Those that it gave to this consumer, of all that it feeds."""
+        """Return the number of rollouts handed to one consumer."""
         return int(self._full[to]._tail[0])
 
     def flight(self) -> Batch:
-        """Copies of the rollouts that no learner took yet, while all learners wait."""
+        """Copy the rollouts that no learner has taken yet, while all learners wait."""
         whole = {"rows": self.rows, "state": self.state, "by": self.queue.by}
         found: Batch = {}
         for to, ring in enumerate(self._full):
@@ -374,13 +373,13 @@ class Producer:
         return found
 
     def save(self) -> Batch:
-        """What its consumers took and are reading, while everybody stands still."""
+        """Return the numbers of slots that consumers took and are reading, while no worker runs."""
         pairs = self.queue.pairs(self.p)
         reading = [len(self.queue.held(slice(i, i + 1), self._reader(i))) for i in range(pairs.start, pairs.stop)]
         return {"taken": self.queue.ends[pairs, 0].copy(), "reading": np.array(reading)}
 
     def load(self, saved: Batch, flight: Batch) -> None:
-        """The inverse with its rollouts, on a stream that nothing went through yet, before its consumers begin."""
+        """Restore what `save` and `flight` returned, on an unused queue, before its consumers start."""
         pairs = self.queue.pairs(self.p)
         self.queue.ends[pairs] = saved["taken"][:, None]
         self.give(flight)
@@ -389,16 +388,16 @@ class Producer:
                 self._take(self._reader(i))
 
     def _reader(self, pair: int) -> int:
-        """The mark of slots that the consumer of a pair reads."""
+        """Return the holder mark of slots that a pair's consumer reads."""
         return READING + (pair - self.queue.pairs(self.p).start)
 
     def give(self, flight: Batch, reading: int = 0) -> None:
-        """The inverse, on a stream that nothing went through yet. reading: slots to lack until the learner begins: it
-        had not given them back.
+        """Restore what `flight` returned, on an unused queue. reading: slots that the learner had not returned, which
+        are missing until it starts.
         """
         for i in range(len(flight)):
             slot, kept = self.slot(), flight[str(i)]
-            assert slot is not None  # they were in slots of a stream as large as this
+            assert slot is not None  # they were in slots of an equally large queue
             tree.write(self.rows, slot, kept["rows"])
             tree.write(self.state, slot, kept.get("state", {}))
             self.commit(slot, int(kept["by"]), int(kept.get("to", 0)))
@@ -407,23 +406,23 @@ class Producer:
             self._bell.wait(0)  # its token
 
     def commit(self, slot: int, by: int = 0, to: int = 0) -> None:
-        """Hand a finished slot to the learner, or where it feeds several to one. Its number is all that crosses. `by`:
-        see RolloutQueue.
+        """Hand a finished slot to the learner, or to one of several; only its number is sent. `by`: see
+        RolloutQueue.
         """
         self.queue.by[slot] = by
         if (self.rows["version"][slot] == UNWRITTEN).any():
-            raise RuntimeError(f"slot {slot} was committed with rows that nobody wrote")
+            raise RuntimeError(f"slot {slot} was committed with rows that were not written")
         self._full[to].put(slot)
 
 
 class RolloutBatches(QueueBatches):
-    """What crosses into a learner: a description that becomes an iterator there."""
+    """A learner's source: a description that becomes an iterator in the learner."""
 
     queue: RolloutQueue
 
     def __init__(self, queue: RolloutQueue, n: int, in_turn: bool = False):
         self.queue, self.n, self.in_turn = queue, n, in_turn
-        self.taken = 1 if queue.per_agent else n  # slots at once
+        self.taken = 1 if queue.per_agent else n  # slots taken at once
         self.order: Callable[[int, int], list[int]] | None = None  # (c, turn): producers of that batch, to reproduce
 
     def describe(self) -> list[str]:
@@ -433,13 +432,13 @@ class RolloutBatches(QueueBatches):
     def consumer(
         self, c: int, log: Log = lambda slots: None, join: Collator | None = None, wait: bool = True
     ) -> Iterator[tuple[Batch, Batch] | None]:
-        """Yield (rows [T+1, n·lanes, …], state [n·lanes, …]), or None when nothing came for a while. Raises Closed.
+        """Yield (rows [T+1, n·lanes, …], state [n·lanes, …]), or None if nothing came for a while. Raises Closed.
 
-        The arrays are good until the next batch is asked for: then the slots go back to their producers. No slot is
-        taken before a whole batch is there. But of one agent's rollouts each is copied into the batch as soon as it is
-        there, and its slot is free again: so batches that wait for more keep no actor from going on, and the memory in
-        flight does not grow with the number of agents. `log` hears of every batch. `join` puts slots side by side, if
-        not the stream's own does. `wait`: for a while, before it answers None.
+        The arrays are valid until the next batch is requested: then the slots return to their producers. No slot is
+        taken before a whole batch is ready. With `per_agent`, each rollout is copied into the batch on arrival, and its
+        slot is free again: incomplete batches do not block actors, and the memory in flight does not grow with the
+        number of agents. log: called for every batch. join: replaces the queue's own Collator. wait: for a while,
+        before yielding None.
         """
         queue, bell = self.queue, self.queue.bell(c)
         join = join or Collator(queue.rows, queue.state, queue.lanes, self.n)
@@ -470,7 +469,7 @@ class RolloutBatches(QueueBatches):
                     yield join.joined
 
     def _choose(self, c: int, turn: int) -> tuple[list[int], int]:
-        """The producers whose next slots are the next batch, as many as are there, and the turn after them."""
+        """Return the producers of the next batch, as far as their slots are ready, and the turn after them."""
         queue, there = self.queue, self.queue.waiting(c)
         if self.order is not None:
             wanted = self.order(c, turn)
@@ -483,7 +482,7 @@ class RolloutBatches(QueueBatches):
                 ready = np.flatnonzero(there)
                 if self.in_turn or not len(ready):
                     break
-                at = int(ready[np.searchsorted(ready, at) % len(ready)])  # the next one that has some
+                at = int(ready[np.searchsorted(ready, at) % len(ready)])  # the next producer with slots
                 turn += (at - turn) % len(there)
             there[at] -= 1
             chosen.append(c + at * queue.consumers)
@@ -496,14 +495,14 @@ class Collator:
 
     def __init__(self, rows: Batch, state: Batch, lanes: int, n: int):
         self.rows, self.state, self.lanes, self.n = rows, state, lanes, n
-        self.placed = 0  # slots of the next batch that are there, where they come one by one
+        self.placed = 0  # slots already in the next batch, if they come one by one
         if n == 1:
             slots = len(next(x for _, x in tree.leaves(rows)))
             self.alone = [(tree.at(rows, slot), tree.at(state, slot)) for slot in range(slots)]
         else:
             self._rows = tree.map(lambda x: np.empty((x.shape[1], n * lanes, *x.shape[3:]), x.dtype), rows)
             self._state = tree.map(lambda x: np.empty((n * lanes, *x.shape[2:]), x.dtype), state)
-            self.joined = self._rows, self._state  # the batch, once all its places were taken
+            self.joined = self._rows, self._state  # the batch, once complete
 
     def __call__(self, slots: list[int]) -> tuple[Batch, Batch]:
         if self.n == 1:
@@ -519,14 +518,14 @@ class Collator:
         tree.write(self._state, lanes, tree.at(self.state, slot))
 
     def save(self) -> Batch:
-        """The slots of the next batch that are there; empty: none is."""
+        """Return the slots already in the next batch; {} without any."""
         if not self.placed:
             return {}
         (rows, state), lanes = self.joined, self.placed * self.lanes
         return {"rows": tree.at(rows, (slice(None), slice(lanes))), "state": tree.at(state, slice(lanes))}
 
     def load(self, saved: Batch) -> None:
-        """The inverse."""
+        """Restore what `save` returned."""
         if saved:
             lanes = saved["rows"]["reward"].shape[1]
             tree.write(self._rows, (slice(None), slice(lanes)), saved["rows"])
@@ -534,20 +533,20 @@ class Collator:
             self.placed = lanes // self.lanes
 
     def done(self) -> None:
-        """The slots are no longer read: they may go back to their producers."""
+        """Note that the slots are no longer read, and may return to their producers."""
 
 
 # Between threads of one process: chunks of single lanes, one list of empty slots, one of full ones.
 #
-# Any number of threads put in and take out, and their numbers may change while the queue is in use; a RolloutQueue,
-# between processes, has a ring for each pair instead. A slot is [T+1, 1] as a RolloutQueue's; rows behind a chunk's
-# last are padding: `first` is true there, so they hold no transition.
+# Any number of threads put in and take out, and their numbers may change during use; a RolloutQueue, between processes,
+# has a ring per pair instead. A slot is [T+1, 1] as in a RolloutQueue; rows after a chunk's last are padding, where
+# `first` is true, so they hold no transition.
 
 
 class TrainingQueue(Queue):
-    """At most `capacity` full chunks, and one more slot in the hands of each of `agents` lanes.
+    """At most `capacity` full chunks, and one more slot held by each of `agents` lanes.
 
-    Who wants a slot while the queue is full waits: that is the queue's bound on policy lag.
+    A thread that wants a slot of a full queue waits: this bounds the policy lag.
     """
 
     lanes = 1  # of a slot
@@ -560,7 +559,7 @@ class TrainingQueue(Queue):
         self.length = np.zeros(slots, np.int64)  # transitions of the chunk in a slot
         self._empty = list(range(slots))
         self._full: deque[int] = deque()
-        self._held = 0  # full slots, and those being learnt
+        self._held = 0  # slots that are full or being learned from
         self._rows = 0  # transitions in full slots
         self._closed = False
         lock = threading.Lock()
@@ -568,7 +567,7 @@ class TrainingQueue(Queue):
 
     @classmethod
     def of(cls, envs: Envs, policy: PolicyLike, T: int, capacity: int) -> TrainingQueue:
-        """For chunks of T steps of such environments' lanes, with this network."""
+        """Return a queue for chunks of T steps of these environments' lanes, with this network."""
         rows = rows_of(envs.spec, policy.spec())
         return cls(rows, policy.state_spec(), T, envs.lanes, capacity)
 
@@ -583,7 +582,7 @@ class TrainingQueue(Queue):
     # ---------------------------------------------------------------------------------- the acting side
 
     def slot(self) -> int | None:
-        """An empty slot; None when there was none for a while. Raises Closed."""
+        """Return an empty slot, or None if there was no such slot for a while. Raises Closed."""
         with self._room:
             free = self._room.wait_for(
                 lambda: self._closed or (self._held < self.capacity and self._empty), self.patience
@@ -593,7 +592,7 @@ class TrainingQueue(Queue):
             return self._empty.pop() if free else None
 
     def commit(self, slot: int, length: int) -> None:
-        """A finished chunk of `length` transitions; without any its slot is just empty again."""
+        """Hand over a finished chunk of `length` transitions; a slot of length 0 is just empty again."""
         with self._came:
             self.length[slot] = length
             if length:
@@ -608,7 +607,7 @@ class TrainingQueue(Queue):
     # -------------------------------------------------------------------------------- the learning side
 
     def take(self, rows: int) -> list[int] | None:
-        """The oldest chunks that together have `rows` transitions or, with 0, one; None when there were not so many
+        """Take the oldest chunks that together have `rows` transitions, or with 0 one chunk; None if there were too few
         for a while. Raises Closed.
         """
         rows = max(rows, 1)
@@ -626,7 +625,7 @@ class TrainingQueue(Queue):
             return taken
 
     def batch(self, slots: list[int]) -> tuple[Batch, Batch]:
-        """Copies of n chunks: rows [T+1, n, …] and the state before them [n, …]."""
+        """Copy n chunks: rows [T+1, n, …] and the state before them [n, …]."""
         rows = tree.map(lambda x: np.ascontiguousarray(np.moveaxis(x[slots], 1, 0)), self.rows)
         return rows, tree.map(lambda x: x[slots], self.state)
 
@@ -638,11 +637,11 @@ class TrainingQueue(Queue):
 
     @property
     def depth(self) -> int:
-        """Full chunks that nobody has taken yet."""
+        """Number of full chunks that no thread has taken yet."""
         return len(self._full)
 
     def close(self) -> None:
-        """Every wait, now and later, raises Closed."""
+        """Make every wait, now and later, raise Closed."""
         with self._room:
             self._closed = True
             self._room.notify_all()

@@ -1,10 +1,10 @@
-"""A sum tree: numbers ≥ 0 by index, drawn in proportion. float64, eight children to a node, a node to a cache line.
+"""A sum tree: numbers ≥ 0 by index, drawn in proportion. float64, eight children per node, a node per cache line.
 
-Parents are summed anew, never corrected by differences, always in the same order: so they are the same bits whatever
-was written before, and a tree is saved by its leaves. All draws go down a level at a time, without branches, so that
-their waits for memory overlap: comparisons are made on the bits of the numbers, since compilers make jumps of anything
-else, and jumps of random draws are guessed wrong half of the time. Rounding may lead such a descent to a leaf of 0;
-then it is repeated with checks: to the right only where the sum is not 0.
+Parents are summed again, always in the same order, never corrected by differences: their bits do not depend on earlier
+writes, and saving the leaves saves a tree. All draws descend one level at a time, without branches, so that their waits
+for memory overlap. Numbers are compared by their bits, since compilers turn other comparisons into jumps, and jumps of
+random draws are mispredicted half of the time. Rounding can lead such a descent to a leaf of 0; the descent is then
+repeated with checks: to the right only if that sum is not 0.
 """
 
 from __future__ import annotations
@@ -14,22 +14,22 @@ import numpy as np
 from polyplay.core.compiled import bits, compiled, inlined
 
 WIDTH = 8
-MOST = 1e290  # of a leaf: sums do not overflow
-_0, _1, _2, _3, _4, _8 = (np.uint64(i) for i in (0, 1, 2, 3, 4, 8))  # unsigned: no index is taken from the end
+MOST = 1e290  # largest leaf: sums do not overflow
+_0, _1, _2, _3, _4, _8 = (np.uint64(i) for i in (0, 1, 2, 3, 4, 8))  # unsigned: no index counts from the end
 _11, _32, _LOW = np.uint64(11), np.uint64(32), np.uint64(0xFFFFFFFF)
 
 
-# Random numbers from a counter: uint64 [2], a key and how many of its numbers were used.
+# Random numbers from a counter: uint64 [2], a key and the number of draws so far.
 
 
 def counter_rng(seed: int) -> np.ndarray:
-    """The beginning of a seed's numbers."""
+    """Return a counter at the start of a seed's numbers."""
     return np.array([np.random.SeedSequence(seed % 2**64).generate_state(1, np.uint64)[0], 0], np.uint64)
 
 
 @inlined
 def below(rng: np.ndarray, limit: np.uint64) -> np.uint64:
-    """An integer in [0, limit), exactly uniform; 0 < limit < 2^32 (Lemire 2019)."""
+    """Draw an integer in [0, limit), exactly uniform; 0 < limit < 2^32 (Lemire 2019)."""
     least = ((_LOW - limit) + _1) % limit
     while True:
         product = (bits(rng[0], rng[1]) >> _32) * limit
@@ -40,7 +40,7 @@ def below(rng: np.ndarray, limit: np.uint64) -> np.uint64:
 
 @compiled
 def uniforms(rng: np.ndarray, n: int) -> np.ndarray:
-    """float64 [n] in [0, 1), 53 bits each."""
+    """Draw float64 [n] in [0, 1), 53 bits each."""
     out = np.empty(n)
     for i in range(n):
         out[i] = np.float64(bits(rng[0], rng[1] + np.uint64(i)) >> _11) * 2.0**-53
@@ -49,7 +49,7 @@ def uniforms(rng: np.ndarray, n: int) -> np.ndarray:
 
 
 class SumTree:
-    """`n` leaves, at first 0."""
+    """A tree of `n` leaves, all 0 at first."""
 
     def __init__(self, n: int):
         sizes = [-(-n // WIDTH) * WIDTH]
@@ -67,7 +67,7 @@ class SumTree:
         return float(self.nodes[-1])
 
     def put(self, at: np.ndarray, values: np.ndarray) -> None:
-        """leaves[at] = values, the last one where an index comes twice. at int64 [n], values float64 [n], ≥ 0, finite.
+        """Set leaves[at] = values; of a repeated index the last counts. at int64 [n], values float64 [n], ≥ 0, finite.
 
         Neighbors share their ancestors' sums: n leaves in a row cost little more than n/8 sums.
         """
@@ -76,9 +76,9 @@ class SumTree:
         _put(self.nodes, self.offsets, at.view(np.uint64), values, self._work)
 
     def draw(self, rng: np.ndarray, n: int, stratified: bool) -> np.ndarray:
-        """int64 [n] leaves, none of them 0, by the next n numbers; total must not be 0.
+        """Draw `n` nonzero leaves, int64 [n], with the next n random numbers; total must not be 0.
 
-        stratified: number i from the i-th of n segments of equal mass; else each from the whole.
+        stratified: draw i from the i-th of n segments of equal mass; else each from the whole.
         """
         share = uniforms(rng, n)
         if stratified:
@@ -86,13 +86,13 @@ class SumTree:
         return self.find(share * self.nodes[-1])
 
     def find(self, mass: np.ndarray) -> np.ndarray:
-        """The leaf in which each of `mass` (float64 [n], 0 ≤ mass < total) lies; more than the total is its end."""
+        """Return the leaf that contains each of `mass` (float64 [n], 0 ≤ mass < total); more gives the last."""
         at = np.empty(len(mass), np.uint64)
         _find(self.nodes, self.offsets, mass, at, np.uint64(len(self.leaves)))
         return at.view(np.int64)
 
     def load(self, leaves: np.ndarray) -> None:
-        """All leaves at once."""
+        """Set all leaves."""
         self.put(np.arange(len(leaves), dtype=np.int64), leaves)
 
 
@@ -103,7 +103,7 @@ def _sum4(nodes: np.ndarray, b: np.uint64) -> float:
 
 @compiled
 def _put(nodes: np.ndarray, offsets: np.ndarray, at: np.ndarray, values: np.ndarray, work: np.ndarray) -> None:
-    """Nodes in `work` are those whose sums are due; one that comes twice in a row is done once."""
+    """Write leaves and update sums. work: the nodes to sum; one that comes twice in a row is summed once."""
     n, last = 0, ~_0
     for i in range(at.size):
         nodes[at[i]] = values[i]
@@ -126,13 +126,13 @@ def _put(nodes: np.ndarray, offsets: np.ndarray, at: np.ndarray, values: np.ndar
 
 @inlined
 def _reaches(x: float, total: float) -> np.int64:
-    """All bits if x ≥ total, else none; both ≥ 0, where the order of bits is that of numbers."""
+    """Return all bits if x ≥ total, else 0. Both are ≥ 0, where bits have the order of the numbers."""
     return (np.float64(total).view(np.int64) - np.float64(x).view(np.int64) - np.int64(1)) >> np.int64(63)
 
 
 @inlined
 def _less(x: float, total: float, mask: np.int64) -> float:
-    """x - total where mask."""
+    """Return x - total if mask is set, else x."""
     return x - np.int64(np.float64(total).view(np.int64) & mask).view(np.float64)
 
 
@@ -164,7 +164,7 @@ def _find(nodes: np.ndarray, offsets: np.ndarray, mass: np.ndarray, at: np.ndarr
 
 @compiled
 def _find_nonzero(nodes: np.ndarray, offsets: np.ndarray, x: float) -> np.uint64:
-    """One descent that never leads to a 0."""
+    """Descend once, never to a leaf of 0."""
     at = _0
     for level in range(offsets.size - 2, -1, -1):
         b = np.uint64(offsets[level]) + at * _8

@@ -1,6 +1,6 @@
-"""The words after a verb, what it prints, a page's port.
+"""Command-line words of a verb, printed results, and the port of a page.
 
-The words after a verb: what it is about (runs, a system, an environment) comes first, then its options.
+A verb's subject (runs, a system, an environment) comes first, then its options.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ EXAMPLES = (
     "a2c --env ALE/Pong-v5 --preset quick",
     "impala --env CartPole-v1 --hidden 128 128",
 )
-BEGIN = "begin with ppo (any actions), dqn (discrete actions) or impala (many cores)"
+BEGIN = "start with ppo (any actions), dqn (discrete actions) or impala (many cores)"
 
 
 def parse_words(
     cls: type[T], words: Sequence[str], command: str, about: str, several: bool = False
 ) -> tuple[list[str], T, set[str]]:
-    """(the words before the options: at most one unless `several`, the options, the names of those given).
+    """Return (words before the options: at most one unless `several`, options, names of the given options).
 
     --help prints and raises SystemExit(0).
     """
@@ -43,7 +43,7 @@ def parse_words(
 
 
 def run_and_options(cls: type[T], words: Sequence[str], verb: str) -> tuple[Path, T, set[str]]:
-    """A run's directory, the options, and the names of those given; checked before anything heavy is loaded."""
+    """Return (a run's directory, options, names of the given options), checked before anything heavy is loaded."""
     from polyplay.runs import directory
 
     first, options, given = parse_words(cls, words, f"polyplay {verb} RUN", "RUN is the directory of a run.")
@@ -54,21 +54,21 @@ def run_and_options(cls: type[T], words: Sequence[str], verb: str) -> tuple[Path
 
 
 def page_and_words(words: Sequence[str], verb: str, over: object = None) -> tuple[Page, list[str]]:
-    """(the system's page, the rest of the words). over: of a population, unless the words say it."""
+    """Return (the system's page, remaining words). over: the population's system, unless the words have --over."""
     from polyplay import systems
 
     if words and words[0] in ("-h", "--help"):
         _show_general_help(verb)
     if not words or words[0].startswith("-"):
-        given = f"'{words[0]}' given" if words else "nothing given"
-        text = f"{verb} takes a system first, {given}: polyplay {verb} {EXAMPLES[0]}; {BEGIN}"
+        given = f", not '{words[0]}'" if words else ""
+        text = f"{verb} takes a system first{given}: polyplay {verb} {EXAMPLES[0]}; {BEGIN}"
         raise UserError(f"{text}; allowed: {', '.join(systems.names())}")
     named = take_option(words[1:], "over")[1]
     return systems.page_of(words[0], named[-1] if named else over), list(words[1:])
 
 
 def take_option(words: Sequence[str], name: str) -> tuple[list[str], list[str] | None]:
-    """The words without the last --NAME and its values, and those values; None: it was not given."""
+    """Return (words without the last --NAME and its values, those values; None: the option is missing)."""
     at = max((i for i, word in enumerate(words) if word.partition("=")[0] == f"--{name}"), default=None)
     if at is None:
         return list(words), None
@@ -78,7 +78,7 @@ def take_option(words: Sequence[str], name: str) -> tuple[list[str], list[str] |
 
 
 def _show_general_help(verb: str) -> NoReturn:
-    """What all systems have in common."""
+    """Print the options that all systems have, and exit."""
     from polyplay import systems
     from polyplay.runs import options
 
@@ -89,7 +89,7 @@ def _show_general_help(verb: str) -> NoReturn:
     options.show_options([options.RunOptions()], f"polyplay {verb} SYSTEM", "\n".join(lines))
 
 
-# What a verb prints: findings as a table, a result as lines.
+# Printed results: findings as a table, a result as lines.
 
 
 LEVELS = {"ok": ("ok", "green"), "warning": ("warning", "bold yellow")}
@@ -97,7 +97,7 @@ LEVELS |= {"failed": ("FAILED", "bold red"), "unseen": ("–", "bright_black")}
 
 
 def _grouped(findings: Sequence[Finding]) -> list[Finding]:
-    """Findings that are unseen for the same reason become one."""
+    """Merge the findings that are unseen for the same reason."""
     rows: list[Finding] = []
     for text in dict.fromkeys(f.seen for f in findings if f.level == "unseen"):
         names = [f.name for f in findings if (f.level, f.seen) == ("unseen", text)]
@@ -107,7 +107,7 @@ def _grouped(findings: Sequence[Finding]) -> list[Finding]:
 
 
 def print_findings(title: str, findings: Sequence[Finding], card: Mapping[str, str], heading: str) -> None:
-    """Print a table of findings, the fix beneath each that is not ok, then the card."""
+    """Print a table of findings, with the fix of each warning or failure, then the card."""
     from rich.table import Column
     from rich.text import Text
 
@@ -129,12 +129,12 @@ def print_findings(title: str, findings: Sequence[Finding], card: Mapping[str, s
 
 
 def complain(text: str, e: BaseException) -> None:
-    """Print a line, and the notes of what was raised, the last of which names the command that goes on."""
+    """Print a line and the exception's notes, the last of which names the command that continues."""
     print("\n".join([f"polyplay: {text}", *getattr(e, "__notes__", [])]), file=sys.stderr, flush=True)
 
 
 def print_result(result: Row) -> None:
-    """A line for each value that fits in one."""
+    """Print a line for each value that fits in one."""
     short = {k: v for k, v in result.items() if not isinstance(v, (list, tuple, dict))}
     for key, value in short.items():
         text = "none" if value is None else str(value)
@@ -147,13 +147,13 @@ def print_result(result: Row) -> None:
 
 
 def check_extra(verb: str) -> None:
-    """Raises UserError: what serves pages is not installed."""
+    """Raises UserError: a package that serves pages is missing."""
     if missing := [name for name in ("starlette", "uvicorn") if importlib.util.find_spec(name) is None]:
         raise UserError(f"{verb} needs {' and '.join(missing)}: pip install 'polyplay[watch]'")
 
 
 def listen(port: int) -> socket.socket:
-    """A socket of this machine only. Raises UserError: the port is in use."""
+    """Return a socket that only this machine can reach. Raises UserError: the port is in use."""
     listener = socket.socket()
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
@@ -161,7 +161,7 @@ def listen(port: int) -> socket.socket:
         listener.listen()
     except OSError as e:
         listener.close()
-        another = f"name another, such as --port {port % 65535 + 1}"
+        another = f"try --port {port % 65535 + 1}"
         raise UserError(f"--port: {port} cannot be used ({e.strerror}); {another}") from None
     return listener
 

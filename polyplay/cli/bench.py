@@ -34,12 +34,12 @@ from polyplay.runs import options as config
 from polyplay.runs.reporter import KINDS
 from polyplay.runs.terminal import default_console, ruled_table
 
-SCHEMA = 4  # of its JSON document
+SCHEMA = 4  # version of the JSON document
 QUIET = 0.1  # cores that other programs may use
 NAMES = {"env": "environment", "infer": "acting forward", "learn": "learning", "overhead": "overhead"}
 NAMES |= {"idle": "waiting"}
 CHANGES: dict[str, list[tuple[str, Callable[[int], int], str]]] = {
-    # by bottleneck: options that help where a page has them, the first that does; their next value, and what it does
+    # bottleneck → options to try, the first that a page has: name, next value, effect
     "infer": [(name, lambda n: 2 * n, "larger acting batches") for name in ("agents", "lanes")],
     "learn": [
         ("epochs", lambda n: n - 1, "fewer passes over a rollout"),
@@ -61,11 +61,11 @@ CHANGES: dict[str, list[tuple[str, Callable[[int], int], str]]] = {
 def split_core_time(
     times: Mapping[str, float], own: float, others: float, workers: float, pooled: bool
 ) -> dict[str, float]:
-    """Shares of all core time, by what a run's workers report: of NAMES, and others: what other programs used.
+    """Split all core time into shares, from what a run's workers report: NAMES, and others for other programs.
 
-    times: shares of their wall time (env, infer, learn, replay, wait). own, others: shares of all cores that the run
-    and other programs used; workers: how many there are for each core. What the run used and its workers were not busy
-    with is its environments' where these are processes of their own (pooled), else overhead.
+    times: shares of the workers' wall time (env, infer, learn, replay, wait). own, others: shares of all cores that the
+    run and other programs used. workers: number per core. Time that the run used beyond its workers' busy time counts
+    for the environments if these are separate processes (pooled), else as overhead.
     """
     own = min(own, 1.0)
     others = min(others, 1.0 - own)
@@ -79,27 +79,27 @@ def split_core_time(
 
 
 def bottleneck(shares: Mapping[str, float]) -> str:
-    """One of NAMES: what takes most of the core time."""
+    """Return the one of NAMES that takes most of the core time."""
     return max(NAMES, key=lambda name: shares[name])
 
 
 def change(name: str, values: Row, env: str, kind: str) -> str:
-    """What to change where NAMES' name is the bottleneck. values: all settings; env: its title; kind: of its pool."""
+    """Return advice for a bottleneck of NAMES. values: all settings; env: its title; kind: of its pool."""
     if name == "env" and not is_game(env, {}):
-        return f"`polyplay check {env}` measures it; make its step cheaper, or take more cores"
+        return f"`polyplay check {env}` measures it; make its step cheaper, or use more cores"
     if name == "env":
-        cheaper = "try --atari baselines: ale-py makes its pictures itself; else more cores"
+        cheaper = "try --atari baselines, where ale-py makes the images itself; else use more cores"
         return cheaper if kind == "inline" else "the emulator has no cheaper setting here; more cores make it faster"
     for option, other, why in CHANGES[name]:
         if isinstance(now := values.get(option), int) and now > 0 and (value := other(now)):
-            return f"try {flags.flag(option)} {value} ({why}; it changes what is learnt)"
+            return f"try {flags.flag(option)} {value} ({why}; it changes what is learned)"
     computing = name in ("infer", "learn")
-    hint = "a smaller --network, or more cores" if computing else "nothing that an option could change"
+    hint = "a smaller --network, or more cores" if computing else "no option reduces it"
     return f"{hint}; this system has no setting for it"
 
 
-# A page's preset `quick` is meant for a small machine; on top of it go the settings below, which were the fastest of
-# those tried on 2 cores (bench/results/speed.md, originals.md) and grow with the cores.
+# Settings on top of a page's preset `quick`, which is meant for a small machine: the fastest of those tried on 2 cores
+# (bench/results/speed.md, originals.md). They grow with the cores.
 
 
 SETTINGS: dict[str, Callable[[int], dict[str, int]]] = {
@@ -111,33 +111,33 @@ SETTINGS: dict[str, Callable[[int], dict[str, int]]] = {
     "impala": lambda cores: {"actors": min(max(2, cores), 48), "lanes": 32, "batch": 32},
     "ppo": lambda cores: {"lanes": 8 * cores, "replicas": cores},
 }
-MEASURED = sorted(SETTINGS)  # systems that learn from what was just done
+MEASURED = sorted(SETTINGS)  # systems that learn on-policy
 LITTLE: Row = {"device": "cpu", "trace": False, "tensorboard": False, "checkpoint_every": 1e9, "steps": 1_000_000_000}
 
 
 def settings_of(system: str, spec: EnvSpec, cores: int) -> Row:
-    """What a system is measured with besides environment, network and precision."""
+    """Return the settings to measure a system with, besides environment, network and precision."""
     page = systems.load(system)
     preset = {"preset": "quick"} if "quick" in page.presets else {}
     there = "inputs" in page.Config.__dataclass_fields__
-    raw = {"inputs": "raw"} if there and not pictures(spec.obs) else {}  # a preset may be for pictures
+    raw = {"inputs": "raw"} if there and not pictures(spec.obs) else {}  # a preset may expect images
     return {**preset, **SETTINGS[system](cores), **raw}
 
 
 def pictures(obs: Spec) -> bool:
-    """Whether observations are one image each, large enough for the Atari networks."""
+    """Tell whether observations are one image each, large enough for the Atari networks."""
     return isinstance(obs, Field) and len(obs.shape) == 3 and obs.dtype == "uint8" and min(obs.shape[1:]) >= 64
 
 
-# How fast a system is: a real run of it, in a process and a directory of its own, whose reports are read for a while.
+# Speed of a system: a real run in a separate process and directory, whose reports are read for a while.
 
 
-WARM = 2.0  # seconds after the first steps that don't count, at most
-SLACK = 120.0  # seconds for the start, besides: 64 processes that load torch take their time
+WARM = 2.0  # most seconds after the first steps that do not count
+SLACK = 120.0  # further seconds for the start: 64 processes load torch slowly
 
 
 def weighted_means(reports: Iterable[tuple[Row, float]], names: Iterable[str]) -> Row:
-    """Of each number over several reports, weighted by their seconds; None where no report has it."""
+    """Return each number's mean over reports, weighted by their seconds; None if no report has the number."""
     reports, means = list(reports), Row()
     for name in names:
         found = [(row[name], seconds) for row, seconds in reports if is_number(row.get(name)) and seconds > 0]
@@ -147,9 +147,9 @@ def weighted_means(reports: Iterable[tuple[Row, float]], names: Iterable[str]) -
 
 
 def find_window(rows: Sequence[Row], warm: float, seconds: float) -> list[Row]:
-    """Reports from the first one at or after `warm` seconds after the first steps to the first one `seconds` later.
-    None of them: there is no window yet. Both are the first with new steps after an update: where a worker acts and
-    learns in turns, steps come while it acts only, so a window that ends within a turn counts too many or too few.
+    """Return the reports from the first edge at least `warm` seconds after the first steps to the first edge `seconds`
+    later; [] before that. An edge is the first report with new steps after an update: if a worker acts and learns in
+    turns, it steps only while acting, so a window that ends within a turn counts too many or too few.
     """
     edges, learnt = list[float](), False
     for a, b in pairwise(rows):
@@ -165,8 +165,8 @@ def find_window(rows: Sequence[Row], warm: float, seconds: float) -> list[Row]:
 
 
 def watch_run(system: str, given: Row, seconds: float) -> Row:
-    """Its rate, what it and other programs used of the cores, what its workers did, means of what it reports, its
-    config and wiring. Raises WorkerLost with what the run printed, where it gave no reports.
+    """Run a system and return its rate, the cores that it and other programs used, its workers' times, its config and
+    wiring. Raises WorkerLost, with what the run printed: the run gave no reports.
     """
     with (
         tempfile.TemporaryDirectory(prefix="polyplay-bench-", ignore_cleanup_errors=True) as place,
@@ -185,7 +185,7 @@ def watch_run(system: str, given: Row, seconds: float) -> Row:
         finally:
             status = child.poll()
             with contextlib.suppress(ProcessLookupError):
-                os.killpg(child.pid, signal.SIGKILL)  # at once: nothing of it is saved
+                os.killpg(child.pid, signal.SIGKILL)  # at once: nothing needs saving
             child.wait()
         output.seek(0)
         tail = "\n".join(output.read().strip().splitlines()[-20:])
@@ -193,7 +193,7 @@ def watch_run(system: str, given: Row, seconds: float) -> Row:
 
 
 def _watch(child: subprocess.Popen[bytes], log: Path, seconds: float, limit: float) -> list[Row]:
-    """The reports of a window. busy: seconds that all cores were until then."""
+    """Return the reports of a window, with `busy`: seconds that all cores have been busy."""
     rows, until = list[Row](), time.monotonic() + limit
     while child.poll() is None and time.monotonic() < until:
         t = psutil.cpu_times()
@@ -206,7 +206,7 @@ def _watch(child: subprocess.Popen[bytes], log: Path, seconds: float, limit: flo
 
 
 def _summary_of(rows: Sequence[Row]) -> Row:
-    """A window as one row."""
+    """Summarize a window as one row."""
     wall, steps, busy = (rows[-1][name] - rows[0][name] for name in ("wall_seconds", "steps", "busy"))
     reports = [(b, b["wall_seconds"] - a["wall_seconds"]) for a, b in pairwise(rows)]
     means = weighted_means(reports, ("cpu", *(f"time_{kind}" for kind in KINDS)))
@@ -215,11 +215,11 @@ def _summary_of(rows: Sequence[Row]) -> Row:
     return {"sps": steps / wall, "window_s": wall, "own_cores": own, "others_cores": others, "time": times}
 
 
-# What is measured: a run of each system, in order, as one JSON document.
+# The measurement: a run of each system, in order, as one JSON document.
 
 
 def measure(names: Sequence[str], options: BenchOptions) -> Row:
-    """The document. Raises UserError before anything is measured."""
+    """Return the document. Raises UserError before anything is measured."""
     cores, spec = machine.cores(), Envs(options.env, 1).spec
     network = options.network or ("a3c" if pictures(spec.obs) else "mlp")
     about: Row = {"env": options.env, "network": network, "precision": options.precision}
@@ -234,9 +234,9 @@ def measure(names: Sequence[str], options: BenchOptions) -> Row:
 
 
 def _measure_system(system: str, settings: Row, about: Row, seconds: float, cores: int) -> Row:
-    """A system's row: its rate, and where the core time went."""
+    """Return a system's row: its rate, and where the core time went."""
     row: Row = {"system": system, "settings": settings}
-    print(f"bench: {system}: a run of it …", file=sys.stderr, flush=True)
+    print(f"bench: {system}: running …", file=sys.stderr, flush=True)
     try:
         run = watch_run(system, {**about, **settings, **LITTLE}, seconds)
     except WorkerLost as e:
@@ -260,14 +260,14 @@ def _measure_system(system: str, settings: Row, about: Row, seconds: float, core
     }
 
 
-# What was found, for a terminal: at most 80 columns.
+# The table for a terminal, at most 80 columns wide.
 
 
 HEADS = {"env": "env", "infer": "acting", "learn": "learn", "overhead": "overhead", "idle": "idle", "others": "others"}
 LEGEND = (
-    "In %: where the time of all cores went. overhead: all else that the run did. idle: cores at rest. "
+    "In % of the time of all cores. overhead: everything else that the run did. idle: unused cores. "
     "others: other programs.\n"
-    "waits: the part of the workers' time in which they slept for one another; none of them spins."
+    "waits: the share of the workers' time in which they slept, waiting for each other; no worker spins."
 )
 
 
@@ -289,7 +289,7 @@ def print_table(document: Row, console: Console) -> None:
         lines.add_row(Text(row["system"], style="bold"), Text(row["change"]))
         lines.add_row("", Text(settings, style="bright_black"))
         if (others := row["run"]["others_cores"]) > QUIET:
-            note = f"other programs used {others:.1f} cores meanwhile; measure again when it is quiet"
+            note = f"other programs used {others:.1f} cores; measure again on an idle machine"
             lines.add_row(Text("note", style="bold yellow"), Text(note))
     console.print(table)
     console.print(Text(LEGEND, style="bright_black"))
@@ -297,36 +297,36 @@ def print_table(document: Row, console: Console) -> None:
     console.print(lines)
 
 
-WIDTH = 100  # columns, at most
-ABOUT = "Measures how fast systems are on this machine, and where their time goes; without SYSTEM all of them."
+WIDTH = 100  # most columns
+ABOUT = "Measure how fast systems are on this machine, and where their time goes; without SYSTEM, all systems."
 
 
 @dataclass(frozen=True)
 class BenchOptions:
-    """Run nothing else on the machine meanwhile, or the results are meaningless."""
+    """Run nothing else on the machine at the same time, or the results are meaningless."""
 
     env: str = "ALE/Pong-v5"  # environment, as in train
     network: str | None = None  # the systems' network (none: a3c for images, else mlp)
     precision: Literal["float32", "bfloat16", "auto"] = "auto"  # number type of the systems' networks, as in train
     cores: Count | None = None  # use this many cores of the machine, as in train (none: all that this process may use)
-    seconds: Seconds = 3.5  # how long each system is measured
-    json: str | None = None  # write everything to this file
+    seconds: Seconds = 3.5  # seconds to measure each system
+    json: str | None = None  # JSON file for all results
 
     def __post_init__(self) -> None:
         if self.json is not None and not Path(self.json).absolute().parent.is_dir():
             folder = Path(self.json).parent
-            raise UserError(f"--json: {self.json} given, but there is no directory {folder}; make it first")
+            raise UserError(f"--json {self.json}: directory {folder} does not exist; create it first")
 
 
 def command(words: list[str]) -> int:
-    """Prints the tables; the exit status."""
+    """Print the tables and return the exit status."""
     from polyplay.workers.process import keep_to
 
     about = f"{ABOUT} Systems: {', '.join(MEASURED)}."
     names, options, _ = parse_words(BenchOptions, words, "polyplay bench [SYSTEM …]", about, several=True)
     if wrong := [name for name in names if name not in MEASURED]:
-        raise UserError(f"bench: {wrong[0]} given, allowed: on-policy systems of one agent, {', '.join(MEASURED)}")
-    keep_to(options.cores)  # and so do all that are started from here
+        raise UserError(f"bench: {wrong[0]} is not an on-policy system of one agent; choose from {', '.join(MEASURED)}")
+    keep_to(options.cores)  # processes started from here inherit this
     document = measure(names or MEASURED, options)
     if options.json is not None:
         write_json(Path(options.json), document)

@@ -1,7 +1,6 @@
-"""doctor: what a bug report needs, and whether the things that Polyplay stands on work here.
+"""doctor: facts for a bug report, and self-tests of what Polyplay depends on.
 
-It reads no file of the user's and prints no path and no name of a user or machine, but of those that `--hosts` asks
-for.
+It reads no user files, and prints no paths and no names of users or machines, except of machines from `--hosts`.
 """
 
 from __future__ import annotations
@@ -36,14 +35,14 @@ NEEDED = ("torch", "numpy", "numba", "gymnasium", "rich", "safetensors", "tensor
 EXTRAS = ("ale-py", "av", "pygame-ce", "matplotlib")
 SETTINGS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OMP_WAIT_POLICY", "CUDA_VISIBLE_DEVICES")
 FILES = 1024  # descriptors: a process pool takes about 5 per environment process
-TRAINED = "train a2c --env CartPole-v1 --lanes 4 --steps 2000"  # a few seconds: most start its processes
-PATIENCE = 180.0  # seconds that it may take, on a machine that is busy
+TRAINED = "train a2c --env CartPole-v1 --lanes 4 --steps 2000"  # takes a few seconds, mostly to start processes
+PATIENCE = 180.0  # most seconds for this run, on a busy machine
 GB = 2**30
 REPORT = "report it, with all of these lines"
 
 
 def _limit(name: str, text: str, fix: str) -> Finding:
-    """A warning where there is something to do about it."""
+    """Return a finding, which is a warning if there is a fix."""
     return Finding(name, "warning" if fix else "ok", text, fix)
 
 
@@ -73,7 +72,7 @@ def machine() -> Iterator[Finding]:
 
 
 def cpu_limit() -> str:
-    """Of the control group: microseconds in every so many; nothing where there is none."""
+    """Return the control group's limit, "MICROSECONDS PERIOD", or "" without a limit file."""
     try:
         return Path("/sys/fs/cgroup/cpu.max").read_text("utf-8").strip()
     except OSError:
@@ -94,7 +93,7 @@ def torch_build() -> Iterator[Finding]:
     build = f"CUDA {torch.version.cuda}" if torch.version.cuda else "ROCm" if torch.version.hip else "CPU"
     yield Finding("torch", "ok", f"{torch.__version__}, {build} build, {torch.get_num_threads()} threads")
     cards = [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count() * torch.cuda.is_available())]
-    driver = "; a driver is there: install the torch that fits it to compute on the GPU"
+    driver = "; a driver is installed: install a torch that fits it to compute on the GPU"
     none = "none that torch can use" + driver * Path("/proc/driver/nvidia").exists()
     yield Finding("gpu", "ok", f"{len(cards)}: {', '.join(sorted({*cards}))}" if cards else none)
 
@@ -108,8 +107,8 @@ def atari() -> Iterator[Finding]:
 
 
 def training() -> Iterator[Finding]:
-    """A short run by the command itself, in a directory that is removed: with processes of environments, that are
-    forked from a server, and with shared memory.
+    """Train briefly with the command itself, in a temporary directory: needs environment processes that are forked
+    from a server, and shared memory.
     """
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as place:
         command = [sys.executable, "-m", "polyplay", *TRAINED.split(), "--run", os.path.join(place, "run")]
@@ -126,15 +125,15 @@ def training() -> Iterator[Finding]:
 CHECKS = (versions, machine, limits, torch_build, atari, training)
 
 
-# Another machine: a crew is started there, and its line measured.
+# Other machines: start a crew on each, and measure the line to it.
 
 
 TRIPS = 20  # round trips
-SILENT = 10.0  # seconds after which a line is lost
+SILENT = 10.0  # seconds of silence after which a line is lost
 
 
 def measure_machine(cluster: Cluster, info: MachineInfo) -> dict[str, Any]:
-    """What its crew says, and the `round_trip` of its line in seconds. Raises UserError."""
+    """Return the crew's description, with the `round_trip` of its line in seconds. Raises UserError."""
     from polyplay.workers.hosts.remote import RemoteCrew
 
     key = secrets.token_bytes(32)
@@ -145,7 +144,7 @@ def measure_machine(cluster: Cluster, info: MachineInfo) -> dict[str, Any]:
         there = line.connect(about["address"], key, SILENT)
 
         def seconds() -> float:
-            """Until the other side answers a beat."""
+            """Return the seconds until the other side answers a beat."""
             began = time.perf_counter()
             there.send([(line.BEAT, None, [])])
             while all(kind != line.ECHO for kind, *_ in there.receive()):
@@ -157,18 +156,18 @@ def measure_machine(cluster: Cluster, info: MachineInfo) -> dict[str, Any]:
         there.free()
         return {**about, "round_trip": statistics.median(trips)}
     except (OSError, line.LineLost) as e:
-        raise UserError(f"no line to {info.name}: {e}; is a firewall between them?") from None
+        raise UserError(f"no connection to {info.name}: {e}; check for a firewall between the machines") from None
     finally:
         actor.end()
 
 
 def other_machines(hosts: str) -> Iterator[Finding]:
-    """Each, by a crew that is started there and a line to it. Raises UserError: wrong hosts."""
+    """Test each machine by a crew started there and a line to it. Raises UserError: wrong hosts."""
     cluster = Cluster(hosts)
     cluster.connect()
     machines = cluster.machines()
     if not machines:
-        yield Finding("hosts", "warning", f"{hosts}: there is no machine but this one", "add one to the cluster")
+        yield Finding("hosts", "warning", f"{hosts}: this is the only machine", "add one to the cluster")
     for info in machines:
         try:
             there = measure_machine(cluster, info)
@@ -183,22 +182,22 @@ def other_machines(hosts: str) -> Iterator[Finding]:
 
 @dataclass(frozen=True)
 class DoctorOptions:
-    """Nothing is changed, nothing is sent anywhere."""
+    """Changes nothing and sends nothing."""
 
     json: bool = False  # print JSON
-    hosts: str | None = None  # also other machines: ray, ray:HOST:PORT, or local:N
+    hosts: str | None = None  # other machines to test: ray, ray:HOST:PORT, or local:N
 
 
 def command(words: list[str]) -> int:
-    """`polyplay doctor` with these words; the exit status."""
+    """Run `polyplay doctor` and return the exit status."""
     from polyplay.runs import flags
 
-    options, _ = flags.read_flags(DoctorOptions, words, "polyplay doctor", "What a bug report needs.")
+    options, _ = flags.read_flags(DoctorOptions, words, "polyplay doctor", "Print what a bug report needs.")
     found = [] if options.hosts is None else list(other_machines(options.hosts))
     for check in CHECKS:
         try:
             found.extend(check())
-        except Exception as e:  # what raises is a finding too
+        except Exception as e:  # an exception is a finding too
             text = f"{type(e).__name__}: {' '.join(str(e).split())[:400]}".replace(str(Path.home()), "~")
             found.append(Finding(check.__name__.replace("_", " "), "failed", text, REPORT))
     if options.json:

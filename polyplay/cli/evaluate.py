@@ -1,4 +1,4 @@
-"""evaluate, verify, starts, scores, export: what comes of a run's weights."""
+"""evaluate, verify, starts, scores, export: test and use a run's weights."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from polyplay.workers import process
 
 
 def command(words: list[str]) -> int:
-    """Prints the score, then what else there is to know of it; 130 or 143 where a signal ended it early."""
+    """Print the score and its details; return 130 or 143 if a signal ended the games early, else 0."""
     directory, options, _ = run_and_options(evaluate.EvaluateOptions, words, "evaluate")
     watch = evaluate.GamesWatch()
     try:
@@ -37,9 +37,9 @@ def command(words: list[str]) -> int:
 
 
 def score_line(result: Row) -> str:
-    """The score with its interval, and what it is a score of."""
+    """Return the score as text, with its interval and conditions."""
     n, asked, versus = result["episodes"], result.get("asked"), result.get("protocol") == "versus"
-    interval = "no interval: it is of one game"
+    interval = "no interval: only one game"
     if result["interval"]:
         low, high = (f"{end * n:,.1f}" if versus else f"{end:,.2f}" for end in result["interval"])
         interval = f"95 % interval {low} to {high}"
@@ -54,7 +54,7 @@ def score_line(result: Row) -> str:
         lines = [f"{score}, {interval}; {n:,} game{'s' * (n != 1)}, {how}"]
     if asked is not None:
         bias = "Short games end first, which biases the mean"
-        lines.append(f"{result['ended']}: {n:,} of {asked:,} games were over. {bias}; nothing was written")
+        lines.append(f"{result['ended']}: {n:,} of {asked:,} games finished. {bias}; nothing was written")
     return "\n".join(lines)
 
 
@@ -63,16 +63,16 @@ def score_line(result: Row) -> str:
 
 @dataclass(frozen=True)
 class VerifyOptions:
-    """Repeats a recorded evaluation. The exit status is 0 only if the score is the same."""
+    """Repeat a recorded evaluation. The exit status is 0 only if the score is the same."""
 
     evaluation: str | None = None  # file in the run's directory, evaluation-….json (none: the newest)
-    starts: str | None = None  # file of the start states, if it was moved since
+    starts: str | None = None  # file of the start states, if it has moved
     trust: bool = False
     # open a run that was made by another user or machine and imports a module for its environment or network
 
 
 def command_verify(words: list[str]) -> int:
-    """Prints a finding per rule; the exit status."""
+    """Print a finding per rule and return the exit status."""
     directory, options, _ = run_and_options(VerifyOptions, words, "verify")
     findings = verify.verify(directory, options.evaluation, options.starts, options.trust)
     print_findings(f"verify {directory}", findings, {}, "rule")
@@ -83,7 +83,7 @@ def command_verify(words: list[str]) -> int:
 
 
 def command_starts(words: list[str]) -> None:
-    """Writes the file."""
+    """Write the file."""
     directory, options, _ = run_and_options(verify.StartsOptions, words, "starts")
     if options.out is None:
         raise UserError(f"starts takes the file to write: polyplay starts {directory} --out FILE")
@@ -95,7 +95,7 @@ def command_starts(words: list[str]) -> None:
 
 
 def command_scores(words: list[str]) -> None:
-    """Prints the table of runs beside published scores, or of all published ones."""
+    """Print a table of runs beside published scores, or of all published scores."""
     about = "RUN: directories of runs."
     runs, options, _ = parse_words(scores.ScoresOptions, words, "polyplay scores [RUN …]", about, several=True)
     result = scores.compare_runs([Path(r) for r in runs], options) if runs else scores.list_published()
@@ -110,7 +110,7 @@ def command_scores(words: list[str]) -> None:
 
 @dataclass(frozen=True)
 class ExportOptions:
-    """Writes a policy for programs without Polyplay. It takes the most probable action."""
+    """Write a policy, which takes the most probable action, for programs without Polyplay."""
 
     onnx: str | None = None  # file to write
     checkpoint: str | None = None  # checkpoint to export: best, or the number its name begins with (none: the newest)
@@ -120,7 +120,7 @@ class ExportOptions:
 
 
 def command_export(words: list[str]) -> None:
-    """Prints what was written."""
+    """Print a description of the file."""
     directory, options, _ = run_and_options(ExportOptions, words, "export")
     if options.onnx is None:
         raise UserError(f"export takes the file to write: polyplay export {directory} --onnx FILE")
@@ -128,7 +128,7 @@ def command_export(words: list[str]) -> None:
 
 
 def export(directory: Path, file: Path, which: str | None = None, trust: bool = False, agent: str | None = None) -> Row:
-    """Write the policy of a checkpoint (default: the newest whole one) as an ONNX file; what was written."""
+    """Write the policy of a checkpoint (default: the newest complete one) as an ONNX file; return its description."""
     from polyplay.acting import play
     from polyplay.nets import onnx
 

@@ -18,19 +18,19 @@ from polyplay.games.boards import KO, Go
 from polyplay.games.boards import game as game_of
 from polyplay.runs.terminal import default_console, ruled_table, short_count
 
-NUMBERS = ("steps", "black", "white", "outcome")  # that a line has at least
+NUMBERS = ("steps", "black", "white", "outcome")  # numbers that each line must have
 
 
 @dataclass(frozen=True)
 class GamesOptions:
-    """Lists the games that a run of a board game wrote down: a sample of self-play, and all of its gate's matches."""
+    """List the games that a run of a board game recorded: a sample of self-play, and all matches of its gate."""
 
     export: str | None = None  # directory for an SGF file of each game of Go (none: no files)
     json: bool = False  # print a JSON list instead of a table
 
 
 def command(words: list[str]) -> None:
-    """Prints the table, or writes the files."""
+    """Print the table, or write the files."""
     directory, options, _ = run_and_options(GamesOptions, words, "games")
     games = read_games(directory)
     if options.export is not None:
@@ -45,15 +45,15 @@ def command(words: list[str]) -> None:
 
 
 def read_games(directory: Path) -> list[Row]:
-    """The lines of games.jsonl, each with its number, from 1. Raises UserError: there is none."""
+    """Return the lines of games.jsonl, each with its number, from 1. Raises UserError: the run has no games."""
     rows = enumerate(read_lines(directory / "games.jsonl", *NUMBERS), 1)
     if not (games := [{"number": i, **row} for i, row in rows]):
-        raise UserError(f"RUN: {directory} has no games: runs of alphago_zero write them down as they end")
+        raise UserError(f"RUN: {directory} has no games; runs of alphago_zero record games as they end")
     return games
 
 
 def result_of(row: Row) -> str:
-    """As SGF has it: B+3.5, W+R for a game that was resigned, B+ where points do not count, 0 for a draw."""
+    """Return the result as in SGF: B+3.5, W+R for a resigned game, B+ where points do not count, 0 for a draw."""
     if not row["outcome"]:
         return "0"
     margin = row.get("margin")
@@ -62,7 +62,7 @@ def result_of(row: Row) -> str:
 
 
 def table_of_games(games: Sequence[Row]) -> Table:
-    """black, white: the updates of the weights."""
+    """Return a table of games. Columns black, white: updates of the weights."""
     first = Column("game", justify="right", no_wrap=True), Column("name", overflow="fold")
     table = ruled_table(*first, numbers=("steps", "black", "white", "moves"))
     table.add_column("result")
@@ -80,11 +80,11 @@ ESCAPED = str.maketrans({"\\": r"\\", "]": r"\]"})
 
 
 def export_games(games: Sequence[Row], run: str, directory: Path) -> None:
-    """A file of each game in a directory, which is made or empty. run: what players are called. Raises UserError, with
-    nothing written: there are files, a game is damaged, or no Go.
+    """Write a file per game into a new or empty directory. run: name of the players. Raises UserError, with nothing
+    written: the directory has files, or a game is damaged or is not Go.
     """
     if directory.exists() and (not directory.is_dir() or any(directory.iterdir())):
-        raise UserError(f"--export: {directory} is there and not empty; allowed: a new or an empty directory")
+        raise UserError(f"--export {directory}: must be a new or an empty directory")
     files = dict[str, str]()
     for row in games:
         name = f"{row['number']:05d}-{Path(row['name']).name}"
@@ -94,22 +94,22 @@ def export_games(games: Sequence[Row], run: str, directory: Path) -> None:
         except (UserError, ValueError, TypeError, LookupError) as e:
             raise UserError(f"RUN: game {row['number']} of games.jsonl is damaged: {e}") from None
     if not all(files.values()):
-        raise UserError(f"--export: {directory} given, but {board.title} has no SGF; --json has its moves")
+        raise UserError(f"--export: {board.title} has no SGF; --json prints its moves")
     directory.mkdir(parents=True, exist_ok=True)
     for file, contents in files.items():
         write_bytes(directory / file, contents.encode())
 
 
 def sgf_of(board: Go, row: Row, run: str) -> str:
-    """A game in one line. Raises ValueError: a move is no point of the board."""
+    """Return a game in one line. Raises ValueError: a move is off the board."""
     ko = "simple ko" if KO[board.ko] == "simple" else f"{KO[board.ko]} superko"
-    rules = f"area scoring, {ko}, suicide {'allowed' if board.suicide else 'forbidden'}"  # SGF names other ones only
+    rules = f"area scoring, {ko}, suicide {'allowed' if board.suicide else 'forbidden'}"  # SGF lacks a name for them
     about = {"GM": "1", "FF": "4", "AP": f"polyplay:{__version__}", "SZ": str(board.rows)}
     about |= {"KM": f"{board.halves / 2:g}", "RU": rules, "CA": "UTF-8", "GN": row["name"], "RE": result_of(row)}
     nodes = [{**about, "PB": f"{run}, update {row['black']}", "PW": f"{run}, update {row['white']}"}]
     for i, move in enumerate(row["moves"]):
         if (action := board.action_of(str(move))) is None:
-            raise ValueError(f"{move} is no point of the board")
+            raise ValueError(f"{move} is not a point of the board")
         y, x = divmod(action, board.rows)
         nodes.append({"BW"[i % 2]: "" if action == board.cells else ascii_lowercase[x] + ascii_lowercase[y]})
         if row["values"][i] is not None:

@@ -25,18 +25,18 @@ from polyplay.search.search import Finished, Search, SearchPolicy
 
 BLACK, WHITE = 1, 2
 COLORS = {"b": BLACK, "black": BLACK, "w": WHITE, "white": WHITE}
-PLACES = ((0, 0), (2, 2), (0, 2), (2, 0), (0, 1), (2, 1), (1, 0), (1, 2))  # of a handicap: column, row; 0 the low one
+PLACES = ((0, 0), (2, 2), (0, 2), (2, 0), (0, 1), (2, 1), (1, 0), (1, 2))  # of handicap stones: column, row; 0: low
 
 
 class GtpError(Exception):
-    """What is wrong with a command, in the protocol's words."""
+    """A command failed; the message is in the protocol's words."""
 
 
 class GtpBoard:
-    """A game of Go as GTP has it: stones of any color in any order, taken back at will, any komi.
+    """A game of Go by the rules of GTP: moves of any color in any order, unlimited undo, any komi.
 
-    Positions so far, the present one last. A second pass does not end it: the position is as after the first. Nor
-    does its length: a record that has used three quarters of its plies forgets the oldest ones, and then superko too.
+    `records`: positions so far, the present one last. A second pass does not end the game: the position is as after the
+    first. Nor does its length: a record with three quarters of its plies used drops the oldest, and with them superko.
     """
 
     def __init__(self, board: Go):
@@ -49,11 +49,11 @@ class GtpBoard:
 
     @property
     def to_move(self) -> int:
-        """The color that did not move last."""
+        """Color to move: the one that did not move last."""
         return 3 - self.moves[-1][0] if self.moves else records.mover(self.record) + 1
 
     def passed(self, color: int) -> bool:
-        """Whether the last move was a pass of that color."""
+        """Tell whether the last move was a pass of that color."""
         return self.moves[-1:] == [(color, self.board.cells)]
 
     @property
@@ -61,18 +61,18 @@ class GtpBoard:
         return self.board.halves / 2
 
     def set_komi(self, komi: float) -> None:
-        """Raises GtpError: neither whole nor half."""
+        """Set the komi. Raises GtpError: neither whole nor half."""
         if not abs(komi) <= self.board.cells or komi * 2 != int(komi * 2):
             raise GtpError("komi must be whole or half")
         self.board = replace(self.board, halves=int(komi * 2))
 
     def position(self, color: int) -> np.ndarray:
-        """The record with that color to move. It forgets the oldest EIGHT plies where it is nearly full: as many as
-        that, because the last positions lie in a record by ply % EIGHT.
+        """Return the record with that color to move. A nearly full record drops its oldest EIGHT plies: this number,
+        because the last positions lie in a record by ply % EIGHT.
         """
         record = self.record.copy()
         if records.mover(record) != color - 1:
-            record[records.OWN] = 0  # so that a pass does not end it
+            record[records.OWN] = 0  # so that a pass does not end the game
             self.board.play(record, self.board.cells)
             record[records.OWN] = 0
         if 4 * records.ply(record) >= 3 * self.board.longest:
@@ -82,7 +82,7 @@ class GtpBoard:
         return record
 
     def play(self, color: int, action: int) -> None:
-        """Raises GtpError: an illegal move."""
+        """Play a move. Raises GtpError: an illegal move."""
         record = self.position(color)
         if action not in self.board.legal(record):
             raise GtpError("illegal move")
@@ -93,39 +93,39 @@ class GtpBoard:
         self.moves.append((color, action))
 
     def undo(self) -> None:
-        """Raises GtpError: there is no move."""
+        """Take back the last move. Raises GtpError: no move was made."""
         if not self.moves:
             raise GtpError("cannot undo")
         self.records.pop()
         self.moves.pop()
 
     def lead(self, color: int = BLACK) -> float:
-        """The points by which that color leads, komi included, on the board as it stands."""
+        """Return the points by which that color leads, komi included, on the board as it stands."""
         lead = self.board.area(self.record) - self.komi
         return lead if color == BLACK else -lead
 
     def owners(self) -> np.ndarray:
-        """int8 [n²]: the color whose area each cell is; 0: it is empty and reaches stones of both, or none."""
+        """Return each cell's owner by area, int8 [n²]; 0: empty, and reaches stones of both colors or neither."""
         return self.board.owners(self.record)
 
     def stones(self, position: int = -1) -> np.ndarray:
-        """int8 [n²], of the last position; 0: as they were set up before the first move."""
+        """Return the stones of a position, int8 [n²]; -1: of the last; 0: as set up before the first move."""
         return self.board.stones(self.records[position])
 
     def set_up(self, stones: list[tuple[int, int]], to_move: int) -> None:
-        """Put (color, cell) on an empty board. They are no moves: `undo` takes none of them back. Raises GtpError."""
+        """Put stones (color, cell) on an empty board; `undo` does not remove them. Raises GtpError."""
         for color, cell in stones:
             self.play(color, cell)
         self.records, self.moves = [self.position(to_move)], []
 
     @property
     def most_stones(self) -> int:
-        """Of a fixed handicap."""
+        """Largest fixed handicap."""
         size = self.board.rows
         return 0 if size < 7 else 4 if size % 2 == 0 or size == 7 else 9
 
     def handicap(self, stones: int) -> str:
-        """Put a fixed handicap (the protocol's section 4.1.1); its vertices. Raises GtpError."""
+        """Put a fixed handicap (the protocol's section 4.1.1) and return its vertices. Raises GtpError."""
         if not 2 <= stones <= self.most_stones:
             raise GtpError("invalid number of stones")
         size, edge = self.board.rows, 3 if self.board.rows >= 13 else 2
@@ -136,7 +136,7 @@ class GtpBoard:
         return " ".join(map(self.name, cells))
 
     def set_handicap(self, cells: list[int]) -> None:
-        """Black's stones on an empty board; White is to move. Raises GtpError."""
+        """Put Black's stones on an empty board, with White to move. Raises GtpError."""
         if self.moves or self.stones().any():
             raise GtpError("board not empty")
         if len({*cells} - {self.board.cells}) < max(len(cells), 2) or len(cells) == self.board.cells:
@@ -144,7 +144,7 @@ class GtpBoard:
         self.set_up([(BLACK, cell) for cell in cells], WHITE)
 
     def vertex(self, word: str) -> int:
-        """Raises GtpError."""
+        """Return the action of a vertex. Raises GtpError."""
         found = self.board.action_of(word)
         if found is None:
             raise GtpError("invalid coordinate")
@@ -155,8 +155,8 @@ class GtpBoard:
 
 
 def load_sgf(path: str, board: Go, until: int | None = None) -> tuple[GtpBoard, bool]:
-    """The main line, until before move `until`, and whether the file has a komi that this board can have; else it has
-    the board's own. Raises GtpError.
+    """Return the main line, up to before move `until`, and whether the file has a komi that fits this board; if not,
+    the game has the board's own. Raises GtpError.
     """
     try:
         from sgfmill import sgf, sgf_moves
@@ -172,9 +172,9 @@ def load_sgf(path: str, board: Go, until: int | None = None) -> tuple[GtpBoard, 
     except OSError as e:
         raise GtpError(str(e.strerror)) from None
     except ValueError as e:
-        raise GtpError(" ".join(str(e).split()) or "a point or a color of it can't be read") from None
+        raise GtpError(" ".join(str(e).split()) or "a point or a color cannot be read") from None
 
-    def action(point: tuple[int, int] | None) -> int:  # its rows count from the bottom
+    def action(point: tuple[int, int] | None) -> int:  # sgfmill counts rows from the bottom
         return board.cells if point is None else (board.rows - 1 - point[0]) * board.rows + point[1]
 
     game, known = GtpBoard(board), True
@@ -194,7 +194,7 @@ def load_sgf(path: str, board: Go, until: int | None = None) -> tuple[GtpBoard, 
 
 
 def by_choice(search: Search, found: Finished) -> list[int]:
-    """The visited moves of one search: its own choice, then by visits; equal ones as it ranks them itself.
+    """Return the visited moves of one search: its choice, then by visits; ties in the search's own ranking.
 
     A Gumbel search ranks by its improved policy, others by priors.
     """
@@ -205,9 +205,9 @@ def by_choice(search: Search, found: Finished) -> list[int]:
 
 
 def analysis_line(search: Search, name: Callable[[int], str]) -> str:
-    """What the search of one game has found so far; empty before the first visit: an empty line would end the answer.
+    """Return the analysis of one game's search; "" before the first visit: an empty line would end the answer.
 
-    It has no score, which the network does not foresee.
+    It has no score, which the network does not predict.
     """
     found, parts = search.look(np.array([0])), list[str]()
     for order, action in enumerate(by_choice(search, found)):
@@ -219,20 +219,20 @@ def analysis_line(search: Search, name: Callable[[int], str]) -> str:
     return " ".join(parts) + "\n" if parts else ""
 
 
-HOPELESS = -0.9  # a value below it: after the other's pass, moves into an area that has an owner are not tried
+HOPELESS = -0.9  # below this value, after the other color's pass, moves into owned areas are not tried
 
 
 def outlook(found: Finished) -> float:
-    """The better of the values of the root and of its best child, for the color to move."""
+    """Return the better of the values of the root and of its best child, for the color to move."""
     root = float(found.value[0])
     return max(root, float(found.best[0])) if found.visits[0].any() else root
 
 
 def move_or_pass(game: GtpBoard, color: int, search: Search, found: Finished) -> int:
-    """The search's move, or a pass instead of a move that gains nothing.
+    """Return the search's move, or a pass instead of a move that gains nothing.
 
-    A move into the color's own area changes no score. So it is left out once the other color has passed, and once
-    the color is behind and every legal move is into an area that has an owner.
+    A move into the color's own area changes no score. A pass replaces such a move once the other color has passed, and
+    once the color is behind and every legal move is into an owned area.
     """
     action, a_pass = int(search.choose(found)[0]), game.board.cells
     if action == a_pass:
@@ -251,14 +251,14 @@ def move_or_pass(game: GtpBoard, color: int, search: Search, found: Finished) ->
     return int(np.where(useful, found.visits[0, :a_pass] + found.priors[0, :a_pass], -1.0).argmax())
 
 
-LEFT = 40  # moves that the rest of the time is for, at least
-RESERVE = 0.9  # of the time for a move
+LEFT = 40  # least number of moves to divide the remaining time by
+RESERVE = 0.9  # share of a move's time to use
 
 
 @dataclass
 class Clock:
-    """Seconds of main time, then of `stones` moves each. left, by color: seconds, and for how many stones; 0: main
-    time.
+    """Seconds of main time, then `byo` seconds per `stones` moves. left: color → (seconds, stones to play in them;
+    0: main time).
     """
 
     main: float
@@ -270,13 +270,13 @@ class Clock:
         return self.left.get(color, (self.main, 0) if self.main else (self.byo, self.stones))
 
     def per_move(self, color: int) -> float:
-        """Seconds for the next move."""
+        """Return the seconds for the next move."""
         seconds, stones = self.remaining(color)
         return RESERVE * (seconds / stones if stones else max(seconds / LEFT, self.byo / max(self.stones, 1)))
 
     def use(self, color: int, used: float) -> None:
-        """A move took so many seconds. The move that uses up the main time is the first of a byo-yomi period, and what
-        it takes beyond the main time is taken from that.
+        """Subtract the seconds that a move took. The move that uses up the main time is the first of a byo-yomi period,
+        and its excess over the main time is subtracted from that period.
         """
         seconds, stones = self.remaining(color)
         seconds -= used
@@ -287,15 +287,15 @@ class Clock:
 
 ANALYSED = 10_000  # simulations of an analysis
 STATUS = ("alive", "dead", "seki")
-ENDLESS = "kata-analyze"  # it ends with the next line
-DIGITS, LARGEST = 9, 1e9  # of a number, at most
+ENDLESS = "kata-analyze"  # ends with the next line
+DIGITS, LARGEST = 9, 1e9  # limits of a number
 WARM = 4  # steps of a search before the first answer
-Answer = str | Iterator[str] | None  # None: an empty one
+Answer = str | Iterator[str] | None  # None: an empty answer
 
 
 class GtpEngine:
-    """Answers commands, one line after another. `simulations`: of a search, where there is no time limit. `resign`: it
-    gives up where the root's value and its best child's are both below it.
+    """Answers commands, one line after another. simulations: per search without a time limit. resign: the engine
+    resigns if the values of the root and of its best child are both below this.
     """
 
     def __init__(self, policy: SearchPolicy, simulations: int, version: str, resign: float = records.NEVER):
@@ -304,14 +304,14 @@ class GtpEngine:
         self.game = GtpBoard(policy.board)
         self.clock: Clock | None = None  # None: no limit
         self.over = False
-        self.endless = False  # whether the answer in progress goes on until nobody asks for its next piece
+        self.endless = False  # whether the current answer continues until its reader stops
         self.commands: dict[str, Callable[[list[str]], Answer]] = {
             "protocol_version": lambda words: "2",
             "name": lambda words: "Polyplay",
             "version": lambda words: version,
             "known_command": lambda words: "true" if words and words[0] in self.commands else "false",
             "list_commands": lambda words: "\n".join(sorted(self.commands)),
-            "clear_cache": lambda words: "",  # every search begins with an empty tree
+            "clear_cache": lambda words: "",  # every search starts with an empty tree
             "play": lambda words: self.game.play(*_read_words(words, _color, self.game.vertex)),
             "undo": lambda words: self.game.undo(),
             "set_free_handicap": lambda words: self.game.set_handicap([self.game.vertex(word) for word in words]),
@@ -329,8 +329,8 @@ class GtpEngine:
         }
 
     def answer(self, line: str) -> Iterator[str]:
-        """Pieces of the answer to a line; none to a line without a command. An analysis goes on until nobody asks for
-        the next piece, and who stopped asking ends it by an empty line.
+        """Yield pieces of the answer to a line; nothing for a line without a command. An analysis continues until its
+        reader stops, and then ends the answer by an empty line.
         """
         words = "".join(c if c.isprintable() else " " if c == "\t" else "" for c in line.partition("#")[0]).split()
         number = words.pop(0) if words and words[0].isdecimal() else ""
@@ -351,7 +351,7 @@ class GtpEngine:
         yield from found
 
     def warm(self) -> None:
-        """Search a little, so that nothing is compiled or made while the clock of a move runs."""
+        """Search a little, so that nothing is compiled or allocated while the clock of a move runs."""
         for search in itertools.islice(self._think(BLACK), WARM):
             analysis_line(search, self.game.name)
             move_or_pass(self.game, BLACK, search, search.look(np.array([0])))
@@ -364,7 +364,7 @@ class GtpEngine:
 
     def do_boardsize(self, words: list[str]) -> None:
         if _read_words(words, _integer) != [self.game.board.rows]:
-            raise GtpError("unacceptable size")  # its network knows one
+            raise GtpError("unacceptable size")  # the network has a fixed size
         self.do_clear_board([])
 
     def do_clear_board(self, words: list[str]) -> None:
@@ -385,7 +385,7 @@ class GtpEngine:
         except GtpError as e:
             raise GtpError(f"cannot load file: {e}") from None
         if not known:
-            print(f"{path}: the komi is none of this board; it stays {self.game.komi:g}", file=sys.stderr)
+            print(f"{path}: its komi does not fit this board; komi stays {self.game.komi:g}", file=sys.stderr)
         self.policy.use(self.game.board)
 
     def do_time_settings(self, words: list[str]) -> None:
@@ -397,7 +397,7 @@ class GtpEngine:
     def do_time_left(self, words: list[str]) -> None:
         color, seconds, stones = _read_words(words, _color, _number, _integer)
         if self.clock:
-            self.clock.left[color] = max(seconds, 0.0), stones  # a negative time is none left
+            self.clock.left[color] = max(seconds, 0.0), stones  # negative: no time left
 
     def do_genmove(self, words: list[str]) -> str:
         (color,), begun = _read_words(words, _color), time.monotonic()
@@ -408,7 +408,7 @@ class GtpEngine:
         return self._decide(color, search)
 
     def _think(self, color: int) -> Iterator[Search]:
-        """The search for a move, after each of its steps, until it is done or its time is over."""
+        """Yield the search for a move after each of its steps, until it is complete or out of time."""
         until = time.monotonic() + (self.clock.per_move(color) if self.clock else math.inf)
         simulate(self.policy, self.simulations)
         for search in self.policy.grow(self.game.position(color)[None]):
@@ -417,7 +417,7 @@ class GtpEngine:
                 return
 
     def _decide(self, color: int, search: Search) -> int:
-        """Its move, or GIVES_UP: not before its first move, nor instead of the pass that ends the game."""
+        """Return the move, or GIVES_UP: not before the color's first move, nor instead of a pass that ends the game."""
         found = search.look(np.array([0]))
         action = move_or_pass(self.game, color, search, found)
         ends = action == self.game.board.cells and self.game.passed(3 - color)
@@ -425,7 +425,7 @@ class GtpEngine:
         return GIVES_UP if begun and not ends and outlook(found) < self.resign else action
 
     def _make(self, color: int, action: int, begun: float) -> str:
-        """Make the move; its name. begun: when the clock began to run for it."""
+        """Make the move and return its name. begun: when its clock started."""
         if action != GIVES_UP:
             self.game.play(color, action)
         if self.clock:
@@ -440,15 +440,15 @@ class GtpEngine:
         return "0" if lead == 0 else f"{'B' if lead > 0 else 'W'}+{abs(lead):g}"
 
     def do_final_status_list(self, words: list[str]) -> str:
-        """All stones are alive: the board is scored as it stands."""
+        """List the stones of a status. All are alive: the board is scored as it stands."""
         if not words or words[0] not in STATUS:
             raise GtpError("syntax error")
         cells = np.flatnonzero(self.game.stones()).tolist() if words[0] == "alive" else []
         return "\n".join(map(self.game.name, cells))
 
     def _asked(self, words: list[str]) -> tuple[int, float]:
-        """The color and the seconds between two lines that an analysis' words name: COLOR, INTERVAL, and pairs of a key
-        and a value, of which `interval` counts. Raises GtpError.
+        """Parse the words of an analysis, COLOR, INTERVAL and pairs of a key and a value, of which only `interval`
+        counts: return the color and the seconds between lines. Raises GtpError.
         """
         rest = [word.lower() for word in words]
         color = COLORS[rest.pop(0)] if rest and rest[0] in COLORS else self.game.to_move
@@ -466,7 +466,7 @@ class GtpEngine:
         return self._lines(True, *self._asked(words))
 
     def _lines(self, plays: bool, color: int, every: float) -> Iterator[str]:
-        """A line whenever the interval is over, and an empty piece in between; without end, or until the move."""
+        """Yield a line after each interval, and empty pieces in between, endlessly or until the move."""
         begun = shown = time.monotonic()
         for search in self._think(color) if plays else self._ponder(color):
             if time.monotonic() < shown + every:
@@ -478,7 +478,7 @@ class GtpEngine:
         yield f"play {self._make(color, self._decide(color, search), begun)}\n\n"
 
     def _ponder(self, color: int) -> Iterator[Search]:
-        """A large search, after each of its steps; without end."""
+        """Yield a large search after each of its steps, endlessly."""
         simulate(self.policy, ANALYSED)
         for search in self.policy.grow(self.game.position(color)[None]):
             yield search
@@ -488,7 +488,7 @@ class GtpEngine:
 
 
 def _read_words(words: list[str], *kinds: Callable[[str], Any]) -> list[Any]:
-    """The first words, each by its kind. Raises GtpError."""
+    """Convert the first words, each by its kind. Raises GtpError."""
     if len(words) < len(kinds):
         raise GtpError("syntax error")
     return [kind(word) for kind, word in zip(kinds, words, strict=False)]
@@ -517,9 +517,9 @@ def _number(word: str) -> float:
 
 
 def answer_lines(engine: GtpEngine, source: TextIO, out: TextIO) -> None:
-    """Answer line by line until `quit` or the end of the source. An analysis ends as soon as there is another line."""
+    """Answer line by line until `quit` or the end of the source. An analysis ends when another line arrives."""
     if isinstance(source, io.TextIOWrapper):
-        source.reconfigure(errors="replace")  # no byte is the end
+        source.reconfigure(errors="replace")  # no byte ends the input
     lines = queue.Queue[str | None]()
     threading.Thread(target=_read, args=(source, lines), daemon=True, name="gtp").start()
     while not engine.over and (line := lines.get()) is not None:
@@ -541,7 +541,7 @@ def _read(source: TextIO, lines: queue.Queue[str | None]) -> None:
 
 
 def main(open_engine: Callable[[], GtpEngine]) -> None:
-    """Only answers go to stdout: whatever else is printed goes to stderr. No clock runs before the first answer."""
+    """Answer on stdout; all other output goes to stderr. No clock runs before the first answer."""
     out = sys.stdout
     with contextlib.redirect_stdout(sys.stderr):
         engine = open_engine()

@@ -1,7 +1,7 @@
-"""The command `polyplay`: finds the verb's file, and turns what it raises into an exit status.
+"""The `polyplay` command: imports the verb's file, calls it, and turns exceptions into an exit status.
 
-0 done, 1 the run failed, 2 a mistake in what was typed, 129 SIGHUP, 130 Ctrl-C, 143 SIGTERM. Nothing heavy is imported
-before a verb needs it.
+0 success, 1 the run failed, 2 a mistake on the command line, 129 SIGHUP, 130 Ctrl-C, 143 SIGTERM. Nothing heavy is
+imported before a verb needs it.
 """
 
 from __future__ import annotations
@@ -20,20 +20,20 @@ from polyplay.core import processes
 from polyplay.core.errors import Diverged, EnvFailure, NotFinite, UserError, WorkerLost
 from polyplay.core.files import refusal_text
 
-VERBS = {  # by verb: what it takes, and what it does
+VERBS = {  # verb → (arguments, description)
     "train": ("SYSTEM", "train an agent"),
     "resume": ("RUN", "continue a run from its newest checkpoint"),
-    "surgery": ("RUN --out RUN2", "let a run's network or game grow"),
+    "surgery": ("RUN --out RUN2", "enlarge a run's network or game"),
     "evaluate": ("RUN", "play full games with a run's weights"),
     "play": ("RUN", "play a board game against a run's agent"),
     "games": ("RUN", "list the games of a board game's run, or export them"),
-    "plot": ("RUN … --out FILE", "write a picture of learning curves"),
+    "plot": ("RUN … --out FILE", "plot learning curves to an image file"),
     "runs": ("[DIR …]", "list runs, newest first"),
     "watch": ("RUN …", "serve a live page with curves and controls"),
     "systems": ("", "list the systems and what each is good for"),
     "diagram": ("SYSTEM", "draw the workers and buffers of a system"),
     "scores": ("[RUN …]", "compare runs with published Atari scores"),
-    "tournament": ("RUN …", "rate agents by matches of every two"),
+    "tournament": ("RUN …", "rate agents by round-robin matches"),
     "verify": ("RUN", "repeat a saved evaluation and compare the score"),
     "starts": ("RUN --out FILE", "save start states for --protocol human-starts"),
     "export": ("RUN --onnx FILE", "export a run's policy to ONNX"),
@@ -41,10 +41,10 @@ VERBS = {  # by verb: what it takes, and what it does
     "check": ("ENV", "test an environment and measure its speed"),
     "population": ("RUN", "rank the members of a population"),
     "bench": ("[SYSTEM …]", "measure the speed of this machine and each system"),
-    "new": ("system NAME", "write a system of your own to a file"),
+    "new": ("system NAME", "write a template of a system to a file"),
     "doctor": ("", "print versions, limits and self-tests for bug reports"),
 }
-FILES = {  # verbs whose function, command_VERB, stands in the file of another one
+FILES = {  # verbs whose function, command_VERB, is in another verb's file
     **dict.fromkeys(("resume", "reproduce", "surgery"), "train"),
     **dict.fromkeys(("verify", "starts", "scores", "export"), "evaluate"),
     **dict.fromkeys(("diagram", "runs", "check", "new"), "systems"),
@@ -52,7 +52,7 @@ FILES = {  # verbs whose function, command_VERB, stands in the file of another o
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command line; returns the exit status."""
+    """Run one command line and return the exit status."""
     words = list(sys.argv[1:] if argv is None else argv)
     try:
         return _dispatch(words)
@@ -67,7 +67,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 0
     except (EnvFailure, WorkerLost, NotFinite, Diverged) as e:
         return _complain(f"failed: {e}", 1, e)
-    except OSError as e:  # a full disk, another's directory
+    except OSError as e:  # such as a full disk or a foreign directory
         return _complain(f"failed: {f'{e.filename}: ' if e.filename else ''}{refusal_text(e)}", 1, e)
     except SystemExit as e:
         return e.code if isinstance(e.code, int) else 0
@@ -89,17 +89,17 @@ def _dispatch(words: list[str]) -> int:
         return 0
     if verb not in VERBS:
         near = difflib.get_close_matches(verb, VERBS, 1)
-        hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(VERBS)}"
+        hint = f"did you mean {near[0]}?" if near else f"choose one of {', '.join(VERBS)}"
         raise UserError(f"unknown verb {verb}; {hint}")
     file = importlib.import_module(f"polyplay.cli.{FILES.get(verb, verb)}")
     command = getattr(file, f"command_{verb}" if verb in FILES else "command")
-    own = verb in ("train", "resume")  # they see to signals themselves
+    own = verb in ("train", "resume")  # they handle signals themselves
     with contextlib.nullcontext() if own else processes.handled(processes.stop):
         return command(rest) or 0
 
 
 def usage() -> str:
-    """What `polyplay --help` prints. A line has at most 80 columns."""
+    """Return the text of `polyplay --help`, at most 80 columns wide."""
     lines = [f"  {f'{verb} {takes}':<24}{what}" for verb, (takes, what) in VERBS.items()]
     examples = [f"  polyplay train {example}" for example in EXAMPLES]
     rest = ["", "`polyplay VERB --help` lists a verb's options; --version prints the version.", "", "examples:"]

@@ -37,20 +37,20 @@ HEADERS = {
 
 
 async def add_headers(request: Request, answer: RequestResponseEndpoint) -> Response:
-    """Answer a request with HEADERS besides."""
+    """Answer a request, with HEADERS added."""
     response = await answer(request)
     response.headers.update(HEADERS)
     return response
 
 
 def page_application(folder: Path, routes: Sequence[Route]) -> Starlette:
-    """A page's own files, index.html at its root, the files that all pages share, and these routes. Requests that name
-    another host are refused, as a page of a foreign name that leads here would send them.
+    """Return an application with a page's own files, index.html at its root, the files that all pages share, and these
+    routes. It refuses requests to another host name: a foreign page whose name leads here would send those.
     """
     files = [*sorted(path for path in folder.iterdir() if path.is_file()), *SHARED]
     names = {path: "/" if path.name == INDEX else f"/{path.name}" for path in files}
     found = [Route(name, lambda request, path=path: FileResponse(path)) for path, name in names.items()]
-    found.append(Route("/favicon.ico", lambda request: Response(status_code=204)))  # browsers ask for it by themselves
+    found.append(Route("/favicon.ico", lambda request: Response(status_code=204)))  # browsers request it automatically
     guards = [
         Middleware(BaseHTTPMiddleware, dispatch=add_headers),
         Middleware(TrustedHostMiddleware, allowed_hosts=["127.0.0.1", "localhost"]),
@@ -59,7 +59,7 @@ def page_application(folder: Path, routes: Sequence[Route]) -> Starlette:
 
 
 def answer_if_new(request: Request, state: object) -> Response:
-    """A page's state as JSON; 304 if it is what the page has."""
+    """Answer with a page's state as JSON, or with 304 if the page has it."""
     text = json.dumps(to_plain(state))
     tag = f'"{hashlib.sha256(text.encode()).hexdigest()[:32]}"'
     if request.headers.get("if-none-match") == tag:
@@ -67,58 +67,58 @@ def answer_if_new(request: Request, state: object) -> Response:
     return Response(text, media_type="application/json", headers={"etag": tag})
 
 
-# The page's server: this machine only, the page, its numbers as JSON, and two requests behind a token.
+# The page of `polyplay watch`: its numbers as JSON, and two requests that need a token.
 
 
 WATCH = Path(__file__).parent / "page" / "watch"
 TOKEN = "x-polyplay-token"
 ASKS: dict[str, tuple[Callable[[Path], bool], str]] = {
-    "stop": (run_files.request_end, "it saves a checkpoint and ends"),
-    "checkpoint": (run_files.request_save, "it saves a checkpoint at its next update"),
+    "stop": (run_files.request_end, "the run saves a checkpoint and ends"),
+    "checkpoint": (run_files.request_save, "the run saves a checkpoint at its next update"),
 }
 
 
 class Runs:
-    """The runs of a page. Requests come on several threads: one reads at a time."""
+    """The runs of a page. Requests arrive on several threads; one reads at a time."""
 
     def __init__(self, directories: list[Path], token: str):
         self.readers = [RunReader(directory) for directory in directories]
         self.token, self.lock = token, threading.Lock()
 
     def state(self, request: Request) -> Response:
-        """Everything the page shows; 304 if nothing has changed."""
+        """Answer with everything the page shows, or with 304 if nothing has changed."""
         with self.lock:
             state = [reader.state() for reader in self.readers]
         return answer_if_new(request, state)
 
     def ask(self, request: Request) -> Response:
-        """A request to a run, by ASKS."""
+        """Pass on a request of ASKS to a run."""
         if not hmac.compare_digest(request.headers.get(TOKEN, "").encode(), self.token.encode()):
             return JSONResponse({"answer": "the token is missing or wrong: open the URL that was printed"}, 403)
         index, asked = request.path_params["index"], ASKS.get(request.path_params["what"])
         if index >= len(self.readers) or asked is None:
-            return JSONResponse({"answer": "there is no such run"}, 404)
+            return JSONResponse({"answer": "no such run"}, 404)
         if not asked[0](self.readers[index].directory):
-            return JSONResponse({"answer": "no process of this machine writes there"}, 409)
+            return JSONResponse({"answer": "no process on this machine writes to this run"}, 409)
         return JSONResponse({"answer": asked[1]})
 
 
 def watch_application(directories: list[Path], token: str) -> Starlette:
-    """The page over these runs."""
+    """Return the page of these runs."""
     runs = Runs(directories, token)
     routes = [Route("/state", runs.state), Route("/runs/{index:int}/{what}", runs.ask, methods=["POST"])]
     return page_application(WATCH, routes)
 
 
-# The page of `polyplay play`: the game as JSON, and what a person does to it.
+# The page of `polyplay play`: the game as JSON, and the person's requests.
 
 
 PLAY = Path(__file__).parent / "page" / "play"
-FROM_PAGE = "x-polyplay"  # of the page's own requests: the browser lets no page from elsewhere send it
+FROM_PAGE = "x-polyplay"  # header of the page's own requests, which browsers forbid to foreign pages
 
 
 def play_application(session: PlaySession) -> Starlette:
-    """The page of a session."""
+    """Return the page of a session."""
     requests: dict[str, Callable[[Row], None]] = {
         "move": lambda given: session.move(
             _whole(given, "action", session.board.actions), _whole(given, "ply", 1 << 16)
@@ -130,13 +130,13 @@ def play_application(session: PlaySession) -> Starlette:
     }
 
     def state(request: Request) -> Response:
-        """Everything the page shows; 304 if nothing has changed."""
+        """Answer with everything the page shows, or with 304 if nothing has changed."""
         return answer_if_new(request, session.state())
 
     async def change(request: Request) -> Response:
-        """The state after a request; 409 with the reason where it can't be done."""
+        """Answer with the state after a request, or with 409 and the reason if the request cannot be met."""
         if FROM_PAGE not in request.headers:
-            return JSONResponse({"answer": "only the page itself may ask this"}, 403)
+            return JSONResponse({"answer": "only the page itself may send this"}, 403)
         change = requests.get(request.path_params["what"])
         if change is None:
             return JSONResponse({"answer": f"allowed: {', '.join(requests)}"}, 404)
@@ -154,5 +154,5 @@ def play_application(session: PlaySession) -> Starlette:
 def _whole(given: Row, name: str, end: int) -> int:
     value = given.get(name)
     if type(value) is not int or not 0 <= value < end:
-        raise ValueError(f"{name}: {value!r} given, allowed: 0 to {end - 1}")
+        raise ValueError(f"{name} {value!r}: must be a whole number from 0 to {end - 1}")
     return value

@@ -1,4 +1,4 @@
-"""play: its words, and the moves of a game. Its page needs polyplay[watch]."""
+"""play: the command line, and the moves of a game. The page needs polyplay[watch]."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ class MoveList:
 
     @property
     def record(self) -> np.ndarray:
-        """int8 [record]: the position now."""
+        """The present position, int8 [record]."""
         return self.records[-1]
 
     @property
     def mover(self) -> int:
-        """Whose turn it is: 0 the first player's, 1 the second's."""
+        """Player to move: 0 the first, 1 the second."""
         return records.mover(self.record)
 
     @property
@@ -48,17 +48,17 @@ class MoveList:
 
     @property
     def margin(self) -> float | None:
-        """By how much, where a game that is over is won by points."""
+        """Points by which a finished game was won, if points count."""
         return None if self.result == records.GOES_ON else self.board.margin(self.record)
 
     def owners(self) -> list[int]:
-        """Of a game of Go that is over whose each cell is: 1 the first player's, 2 the second's, 0 nobody's."""
+        """Return each cell's owner in a finished game of Go: 1 the first player, 2 the second, 0 neither; else []."""
         if self.result == records.GOES_ON or not isinstance(self.board, Go):
             return []
         return self.board.owners(self.record).tolist()
 
     def play(self, action: int) -> None:
-        """Raises ValueError: the move is not legal."""
+        """Play a move. Raises ValueError: the move is not legal."""
         if action not in self.legal:
             raise ValueError("this move is not legal")
         record = self.record.copy()
@@ -73,12 +73,12 @@ class MoveList:
             self.result = records.GOES_ON
 
     def undoable(self, person: int) -> int:
-        """How many moves lie behind that player's turn before; 0: there was none."""
+        """Return the number of moves since that player's last turn; 0 if the player had none."""
         turns = [ply for ply in range(len(self.moves)) if records.mover(self.records[ply]) == person]
         return len(self.moves) - turns[-1] if turns else 0
 
     def line(self) -> list[int]:
-        """The cells of the lines that won, in order; none: nobody has won."""
+        """Return the cells of the winning lines, in order; [] without a winner."""
         if self.result != records.WON or not isinstance(self.board, KInARow):
             return []
         cells, found = self.board.stones(self.record).reshape(self.board.rows, self.board.columns), set[int]()
@@ -91,40 +91,40 @@ class MoveList:
         return sorted(found)
 
 
-MOST = 100_000  # simulations of a search
+MOST = 100_000  # most simulations per search
 
 
 @dataclass(frozen=True)
 class PageOptions:
-    """Serves a page to play a board game against a run's agent, to this machine only. Needs polyplay[watch]. Or plays
-    in the terminal, or answers another Go program.
+    """Serve a page to play a board game against a run's agent, to this machine only. Needs polyplay[watch]. Or play in
+    the terminal, or answer another Go program.
     """
 
-    terminal: bool = False  # play by typed moves, instead of on a page; for games whose moves are no cells, too
+    terminal: bool = False  # type moves in the terminal, not on a page; also for games whose moves are not cells
 
     gtp: bool = False
-    # speak the Go Text Protocol on stdin and stdout, instead of a page: for GoGui, Sabaki and other Go programs
+    # speak the Go Text Protocol on stdin and stdout, for GoGui, Sabaki and other Go programs
 
     port: Port = 8766  # port of the page, http://127.0.0.1:PORT
     checkpoint: str | None = None
     # checkpoint to play with: best, or the number its name begins with (none: the newest)
     simulations: Simulations | None = None
-    # of a search, at the start; 0: the bare network (none: as many as in training)
+    # simulations per search at the start; 0: the bare network (none: as many as in training)
     resign: str = "auto"
-    # with --gtp: value below which it gives a game up, from -1 to 0; auto: as learned in self-play; off: never
+    # with --gtp: value below which the agent resigns, from -1 to 0; auto: as learned in self-play; off: never
     trust: bool = False
     # open a run that was made by another user or machine and imports a module for its environment or network
 
     def __post_init__(self) -> None:
         records.ResignOptions.parse(self.resign)
         if self.terminal and self.gtp:
-            raise UserError("--terminal: given with --gtp, which another program plays by; leave one of them out")
+            raise UserError("--terminal is for typed moves, --gtp for moves of another program; remove one of them")
         if self.resign != "auto" and not self.gtp:
-            raise UserError(f"--resign: {self.resign} given, but only --gtp resigns: add --gtp, or leave it out")
+            raise UserError(f"--resign {self.resign}: applies to --gtp only; add --gtp, or remove --resign")
 
 
 def command(words: list[str]) -> None:
-    """Serves until Ctrl-C."""
+    """Serve until Ctrl-C."""
     directory, options, _ = run_and_options(PageOptions, words, "play")
     if options.gtp:
         from polyplay.cli.gtp import main
@@ -147,19 +147,19 @@ def command(words: list[str]) -> None:
 
 
 def open_engine(directory: Path, options: PageOptions) -> GtpEngine:
-    """The agent as a Go program. Raises UserError."""
+    """Return the agent as a Go program. Raises UserError."""
     from polyplay import __version__
     from polyplay.cli.gtp import GtpEngine
 
     player, first, found, _ = open_player(directory, options)
     if not isinstance(player.board, Go):
-        raise UserError(f"--gtp: {directory} plays {player.board.name}; allowed: a run of game:go")
+        raise UserError(f"--gtp: {directory} plays {player.board.name}; choose a run of game:go")
     version = f"{__version__}, {checkpoint.update_of(found)} updates"
     return GtpEngine(player, first, version, resign_value(options.resign, found))
 
 
 def resign_value(given: str, found: Path) -> float:
-    """The value below which an agent gives a game up, by --resign and its checkpoint."""
+    """Return the value below which an agent resigns, from --resign and its checkpoint."""
     from polyplay.search.self_play import learned_value
 
     fixed = records.ResignOptions.parse(given).v
@@ -167,20 +167,20 @@ def resign_value(given: str, found: Path) -> float:
 
 
 def open_session(directory: Path, options: PageOptions) -> PlaySession:
-    """The agent and a game at its start. Raises UserError."""
+    """Return the agent with a new game. Raises UserError."""
     from polyplay.cli.play_session import PlaySession
 
     player, first, found, system = open_player(directory, options)
     if not player.board.placed:
-        given = f"play: {directory} plays game:{player.board.name}, whose moves are no cells of a board"
+        given = f"play: {directory} plays game:{player.board.name}, whose moves are not cells of a board"
         raise UserError(f"{given}; add --terminal, which plays all games")
     about = {"run": str(directory), "system": system, "updates": checkpoint.update_of(found), "most": MOST}
     return PlaySession(player, first, about)
 
 
 def open_player(directory: Path, options: PageOptions) -> tuple[SearchPolicy, int, Path, str]:
-    """The agent, its simulations, its checkpoint, its system. Raises UserError: none is usable, or the agent does not
-    search.
+    """Return the agent, its simulations, its checkpoint and its system. Raises UserError: no usable checkpoint, or the
+    agent does not search.
     """
     from polyplay.acting import play
     from polyplay.evaluation.agent import open_run
@@ -193,6 +193,6 @@ def open_player(directory: Path, options: PageOptions) -> tuple[SearchPolicy, in
     if not isinstance(player, SearchPolicy):
         given = f"play: {directory} is a run of {config['system']} on {wired.envs.title}"
         allowed = "a run of alphago_zero, from polyplay train alphago_zero --env game:connect_four"
-        raise UserError(f"{given}; allowed: {allowed}")
+        raise UserError(f"{given}; choose {allowed}")
     first = min(player.options.simulations, MOST) if options.simulations is None else options.simulations
     return player, first, found, config["system"]

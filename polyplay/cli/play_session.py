@@ -1,4 +1,4 @@
-"""A game between a person and an agent: on a page, where a thread searches every position; by typed moves."""
+"""A game between a person and an agent: on a page, where a thread searches every position, or by typed moves."""
 
 from __future__ import annotations
 
@@ -18,30 +18,30 @@ from polyplay.games.board_pool import solver, unsolved
 from polyplay.search import Search
 from polyplay.search.search import SearchPolicy
 
-LEAVES = 8  # at once: one game alone makes small batches
-SHARE = 16  # simulations for each of these leaves, or fewer leaves
-EVERY = 0.03  # seconds between two looks at a search that goes on
+LEAVES = 8  # leaves at once: one game alone makes small batches
+SHARE = 16  # least simulations per leaf, or else fewer leaves
+EVERY = 0.03  # seconds between two looks at a running search
 
-Verdict = tuple[int, int]  # 1 the mover wins, 0 a draw, -1 loses; moves of both until the end
+Verdict = tuple[int, int]  # 1 the mover wins, 0 draws, -1 loses; moves of both until the end
 
 
 class PlaySession:
-    """One game. `about`: what the page says of the agent. Methods are for any thread; those that change something raise
-    ValueError where that can't be done now.
+    """One game. about: what the page says of the agent. Any thread may call the methods; those that change the game
+    raise ValueError if that is not possible now.
     """
 
     def __init__(self, policy: SearchPolicy, simulations: int, about: Row):
         self.policy, self.board, self.about, self.simulations = policy, policy.board, about, simulations
         self.game, self.person = MoveList(self.board), 0
-        self.found, self.trouble = dict[int, Row](), ""  # what searches found, by ply
+        self.found, self.trouble = dict[int, Row](), ""  # found: ply → result of its search
         self.version, self.closed, self.changed = 0, False, threading.Condition()
-        self.why_unsolved, self.solved = unsolved(self.board), dict[bytes, dict[int, Verdict]]()  # by record
+        self.why_unsolved, self.solved = unsolved(self.board), dict[bytes, dict[int, Verdict]]()  # solved: by record
         self.thread = threading.Thread(target=self._run, daemon=True, name="agent")
         self.thread.start()
 
     @contextmanager
     def _changing(self) -> Iterator[None]:
-        """What is done within changes the game."""
+        """Allow changes of the game within this context, then wake the agent."""
         with self.changed:
             yield
             self.version += 1
@@ -56,33 +56,33 @@ class PlaySession:
     # -------------------------------------------------------------------------------- what a person does
 
     def move(self, action: int, ply: int) -> None:
-        """The person's move in the position after `ply` moves."""
+        """Play the person's move in the position after `ply` moves."""
         with self._changing():
             if self.game.result != records.GOES_ON or ply != len(self.game.moves) or self.game.mover != self.person:
                 raise ValueError("it is not your turn")
             self.game.play(action)
 
     def undo(self) -> None:
-        """Back to the person's turn before."""
+        """Take back moves up to the person's last turn."""
         with self._changing():
             n = self.game.undoable(self.person)
             if not n:
-                raise ValueError("there is no move of yours to take back")
+                raise ValueError("you have no move to take back")
             self.game.undo(n)
             self.found = {ply: found for ply, found in self.found.items() if ply <= len(self.game.moves)}
 
     def restart(self, person: int) -> None:
-        """A new game, in which the person is the first player (0) or the second (1)."""
+        """Start a new game, in which the person is the first player (0) or the second (1)."""
         with self._changing():
             self.game, self.person, self.found = MoveList(self.board), person, {}
 
     def take_side(self, person: int) -> None:
-        """The person goes on with these stones, and the agent with the others."""
+        """Give the person these stones, and the agent the others."""
         with self._changing():
             self.person = person
 
     def simulate(self, simulations: int) -> None:
-        """Search with so many simulations from now on, this position too."""
+        """Set the simulations per search, also for this position."""
         with self._changing():
             self.simulations = simulations
 
@@ -97,7 +97,7 @@ class PlaySession:
                 version, simulations, record = self.version, self.simulations, self.game.record.copy()
             try:
                 self._search(version, simulations, record)
-            except Exception as e:  # the page would wait for ever
+            except Exception as e:  # else the page would wait forever
                 trouble = str(e)
                 if not isinstance(e, NotFinite):
                     traceback.print_exc()
@@ -106,14 +106,14 @@ class PlaySession:
                     self.trouble = trouble if self.version == version else self.trouble
 
     def _wanted(self) -> bool:
-        """Whether there is something to search: a position that was not searched yet, or where the agent is to move."""
+        """Tell whether to search: the position was not searched yet, or the agent is to move."""
         if self.game.result != records.GOES_ON or self.trouble:
             return False
         found = self.found.get(len(self.game.moves))
         return self.game.mover != self.person or not (found and found["over"] and found["asked"] == self.simulations)
 
     def _search(self, version: int, simulations: int, record: np.ndarray) -> None:
-        """Search a position as long as it is the game's, and move if it is the agent's turn."""
+        """Search a position while the game is in it, and move if it is the agent's turn."""
         simulate(self.policy, simulations)
         shown = -EVERY
         for search in self.policy.grow(record[None]):
@@ -140,7 +140,7 @@ class PlaySession:
                 "gravity": board.gravity,
                 "slanted": board.slanted,
                 "counted": board.counted,
-                "others": [] if board.gravity else list(range(board.cells, board.actions)),  # moves that are no cells
+                "others": [] if board.gravity else list(range(board.cells, board.actions)),  # moves that are not cells
                 "names": [board.move_name(action) for action in range(board.actions)],
                 "cells": board.stones(game.record).tolist(),
                 "moves": list(game.moves),
@@ -163,7 +163,7 @@ class PlaySession:
             }
 
     def _solved(self) -> Row:
-        """The verdicts on the moves of this position."""
+        """Return the solver's verdicts on the moves of this position."""
         record, key = self.game.record, self.game.record.tobytes()
         if not self.why_unsolved and self.game.result == records.GOES_ON and key not in self.solved:
             found = solver()
@@ -172,7 +172,7 @@ class PlaySession:
         return {"verdicts": self.solved.get(key, {}), "why_not": self.why_unsolved}
 
     def _value(self, ply: int) -> float | None:
-        """For the first player: by the search, or the result."""
+        """Return a position's value for the first player: the search's, or the result."""
         if ply == len(self.game.moves) and self.game.result != records.GOES_ON:
             return 0.0 if self.game.winner is None else 1.0 - 2.0 * self.game.winner
         return self.found[ply]["value"] if ply in self.found else None
@@ -186,7 +186,7 @@ class TerminalGame:
         simulate(policy, simulations)
 
     def run(self) -> None:
-        """Until the input ends."""
+        """Play until the input ends."""
         print(f"{self.board.title}. {self.board.goal}{' ' * bool(self.board.goal)}You move first.")
         print(f"Type a move, or: {', '.join(self.words)}; Ctrl-D ends")
         with suppress(EOFError):
@@ -215,7 +215,7 @@ class TerminalGame:
         self.person = 1 - self.person
 
     def _show(self) -> None:
-        """The board, after the agent's moves."""
+        """Play the agent's moves and print the board."""
         while self.game.legal and self.game.mover != self.person:
             moves, values = self.policy.choose(self.game.record[None])
             self.game.play(int(moves[0]))
@@ -229,14 +229,14 @@ class TerminalGame:
 
 
 def simulate(policy: SearchPolicy, simulations: int) -> None:
-    """Search with so many simulations from now on."""
+    """Set the simulations per search."""
     leaves = max(1, min(LEAVES, simulations // SHARE))
     if (policy.options.simulations, policy.options.leaves) != (simulations, leaves):
         policy.simulate(simulations, leaves)
 
 
 def report(search: Search) -> Row:
-    """What a search of one game has found so far, by action. q is for who is to move, values for the first player."""
+    """Return what one game's search has found so far, by action. q is for the player to move, values for the first."""
     found = search.look(np.array([0]))
     sign = 1 - 2 * records.mover(found.records[0])
     return {

@@ -1,4 +1,4 @@
-"""plot: learning curves of runs, and the look of all pictures. Needs polyplay[plots]."""
+"""plot: learning curves of runs, and the style of all charts. Needs polyplay[plots]."""
 
 from __future__ import annotations
 
@@ -25,26 +25,26 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-POINTS = 1000  # of a curve at most
-WINDOW = 100  # games that a run's reports are over
+POINTS = 1000  # most points of a curve
+WINDOW = 100  # games that a report's mean covers
 GAMES, REPORTS = "episodes.jsonl", "metrics.jsonl"
-FILES = ("config.json", GAMES)  # a run has one of them; runs that a user's script made have games alone
+FILES = ("config.json", GAMES)  # a run has one of them; runs of a user's script have games only
 
 
 @dataclass(frozen=True, eq=False)
 class Curve:
-    """The mean full-game return of a run's last games, at each game's end. across: by axis where these points are."""
+    """Mean full-game return of a run's last games, at each game's end. across: axis → places of these points."""
 
     label: str
     env: str
     settings: Row
     across: dict[str, np.ndarray]
     returns: np.ndarray
-    task: bool = False  # env is one of the run's tasks, and across counts its part of the run's frames and steps
+    task: bool = False  # env is one of the run's tasks, and across counts its share of the run's frames and steps
 
 
 def find_runs(place: Path) -> list[Path]:
-    """The run at `place`, or else those in it: its seeds, in order. Raises UserError: there is none."""
+    """Return the run at `place`, or else the runs in it, in order of their seeds. Raises UserError: no run."""
     if any((place / name).is_file() for name in FILES):
         return [place]
     inside = {path.parent for deep in ("*", "*/seed-*") for name in FILES for path in place.glob(f"{deep}/{name}")}
@@ -54,13 +54,13 @@ def find_runs(place: Path) -> list[Path]:
 
 
 def _natural(path: Path) -> list[tuple[str, int]]:
-    """seed-2 comes before seed-10."""
+    """Return a sort key: seed-2 comes before seed-10."""
     return [(text, int(number or 0)) for text, number in re.findall(r"(\D*)(\d*)", str(path))]
 
 
 def read_curves(place: Path, games: int = WINDOW) -> list[Curve]:
-    """The curve of each run that `place` stands for; of several those that have games, with a line about each other.
-    Raises UserError: there is none.
+    """Return the curve of each run at `place`; print a line about each run without games. Raises UserError: no run has
+    games.
     """
     found, missing = list[Curve](), list[UserError]()
     for run in find_runs(place):
@@ -76,11 +76,11 @@ def read_curves(place: Path, games: int = WINDOW) -> list[Curve]:
 
 
 def read_curve(run: Path, games: int = WINDOW) -> Curve:
-    """A run's curve: of all its games, or of its reports where games were not kept. Games that a resumption played
-    again count once. Raises UserError: no game has ended.
+    """Return a run's curve: of all its games, or of its reports if games were not kept. Games that a resumed run
+    repeats count once. Raises UserError: no game has ended.
     """
     by_hand, place = not (run / "config.json").exists(), run.resolve()
-    name = place.parent.name if place.name.startswith("seed-") else place.name  # seeds have one name
+    name = place.parent.name if place.name.startswith("seed-") else place.name  # seeds share a name
     config: Row = {"system": name, "config": {}} if by_hand else run_files.read_config(run)
     rows = run_files.current_rows(run / GAMES, "episodic_return")
     if rows:
@@ -89,7 +89,7 @@ def read_curve(run: Path, games: int = WINDOW) -> Curve:
         rows = run_files.current_rows(run / REPORTS, "episodic_return_mean") if games == WINDOW else []
         returns = np.array([row["episodic_return_mean"] for row in rows], float)
     if not rows:
-        cure = f"a line of {GAMES} needs frames, wall_seconds and episodic_return" if by_hand else "let the run go on"
+        cure = f"a line of {GAMES} needs frames, wall_seconds and episodic_return" if by_hand else "let the run train"
         raise UserError(f"{run} has no finished game yet, in {GAMES} or {REPORTS}: {cure}")
     counted = [name for name in ("frames", "steps", "wall_seconds") if all(name in row for row in rows)]
     across = {name: np.array([row[name] for row in rows], float) for name in counted}
@@ -100,7 +100,7 @@ def read_curve(run: Path, games: int = WINDOW) -> Curve:
 
 
 def read_task_curves(run: Path, games: int = WINDOW) -> list[Curve]:
-    """A curve for each task of a run that plays several, over the task's part of the run's frames. []: it has one."""
+    """Return a curve per task over the task's share of the run's frames; [] for a run with one task."""
     config = run_files.read_config(run) if (run / "config.json").exists() else {"config": {}}
     words, found = task_words(config["config"].get("env")), list[Curve]()
     rows = run_files.current_rows(run / GAMES, "episodic_return", "steps") if words else []
@@ -120,7 +120,7 @@ def read_task_curves(run: Path, games: int = WINDOW) -> list[Curve]:
 
 
 def thin(x: np.ndarray, most: int) -> np.ndarray:
-    """Which points are drawn: the last of those at one place, evenly thinned, with the first and the last of all."""
+    """Return indices of points to draw: the last at each place, evenly thinned, with the first and last of all."""
     last = np.flatnonzero(np.append(x[1:] != x[:-1], len(x) > 0))
     return np.unique(last[np.linspace(0, len(last) - 1, min(most, len(last))).astype(int)])
 
@@ -128,16 +128,16 @@ def thin(x: np.ndarray, most: int) -> np.ndarray:
 # Curves of runs that differ only in their seed, as one mean with a band.
 
 
-POOLED_POINTS = 200  # of a pooled curve
-REPS = 500  # of the bootstrap at each of them
+POOLED_POINTS = 200  # points of a pooled curve
+REPS = 500  # bootstrap samples at each point
 BANDS = {"interval": "95 % interval", "range": "lowest to highest"}
 
 
-Band = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]  # places, the mean over runs, lowest and highest around it
+Band = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]  # places, mean over runs, lower and upper bound
 
 
 def pools_of(found: Sequence[Curve]) -> list[list[Curve]]:
-    """Curves of the same system and configuration together, in the order of their first."""
+    """Group curves of the same system and configuration, in order of their first."""
     pools = dict[tuple[str, str], list[Curve]]()
     for curve in found:
         pools.setdefault((curve.label, json.dumps(curve.settings, sort_keys=True)), []).append(curve)
@@ -145,8 +145,8 @@ def pools_of(found: Sequence[Curve]) -> list[list[Curve]]:
 
 
 def names_of(pools: Sequence[Sequence[Curve]]) -> list[str]:
-    """What a color stands for: the system, the environment where there are several, and the settings in which pools
-    of the same system differ.
+    """Return the name of each pool: the system, the environment if several, and the settings in which pools of the
+    same system differ.
     """
     heads = [pool[0] for pool in pools]
     several = len({head.env for head in heads}) > 1
@@ -161,7 +161,7 @@ def _own_settings(head: Curve, heads: Sequence[Curve]) -> list[str]:
 
 
 def pool_curves(runs: Sequence[Curve], axis: str, band: str) -> Band | None:
-    """Where all runs have a return; None: there is one run, or they have no such part."""
+    """Return the band where all runs have a return; None for one run, or if their ranges do not overlap."""
     across = [run.across[axis] for run in runs]
     begin, end = max(x[0] for x in across), min(x[-1] for x in across)
     if len(runs) < 2 or begin >= end:
@@ -178,23 +178,23 @@ COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#00
 INK, FAINT = "#333333", "#e4e4e4"
 PICTURES = (".png", ".svg", ".pdf")
 ACROSS = {"frames": "frames", "steps": "agent steps", "minutes": "minutes of wall time", "hours": "hours of wall time"}
-COLUMNS = 3  # of small multiples
-LINE = 0.18  # inches of a line of the legend, below the panels
+COLUMNS = 3  # most panels per row, of tasks
+LINE = 0.18  # inches per line of the legend below the panels
 
 
 @dataclass(frozen=True)
 class PlotOptions:
-    """Plots the return of all full games over frames and over wall time. Runs that differ only in their seed become one
+    """Plot the return of all full games over frames and over wall time. Runs that differ only in their seed become one
     line: their mean, with a band. Needs polyplay[plots].
     """
 
-    out: str = "curve.png"  # file of the picture: .png, .svg or .pdf
-    title: str | None = None  # title of the picture (none: the environment's name)
+    out: str = "curve.png"  # image file to write: .png, .svg or .pdf
+    title: str | None = None  # title of the chart (none: the environment's name)
     label: tuple[str, ...] = ()
-    # name of each RUN in the legend, in their order, without commas; runs of one name become one line (none: by their
-    # settings)
+    # name of each RUN in the legend, in order, without commas; runs with the same name become one line (none: named by
+    # their settings)
     x: Literal["frames", "steps", "hours"] | None = None
-    # what the return is drawn over: frames, agent steps, or hours of wall time (none: frames and minutes, a panel each)
+    # horizontal axis: frames, agent steps, or hours of wall time (none: frames and minutes, a panel each)
     games: Count = 100  # number of last full games to average
     pool: Literal["interval", "range", "none"] = "interval"
     # band around the mean of runs that differ only in their seed: its 95 % confidence interval, or the range from the
@@ -205,13 +205,13 @@ class PlotOptions:
 
 
 def check_name(picture: str, option: str) -> None:
-    """Raises UserError: no file that matplotlib writes."""
+    """Raises UserError: not an image file that matplotlib writes."""
     if not picture.endswith(PICTURES):
-        raise UserError(f"{option}: {picture} given, allowed: a file {', '.join(PICTURES)}")
+        raise UserError(f"{option} {picture}: must end in {', '.join(PICTURES[:-1])} or {PICTURES[-1]}")
 
 
 def command(words: list[str]) -> None:
-    """Prints the name of the picture, and on standard error that it replaces another."""
+    """Write the chart, print its name, and report on standard error if it replaces a file."""
     about = "RUN: directories of runs, or of several seeds."
     runs, options, _ = parse_words(PlotOptions, words, "polyplay plot RUN …", about, several=True)
     figure = draw_curves([Path(run) for run in runs], options)
@@ -219,36 +219,36 @@ def command(words: list[str]) -> None:
 
 
 def print_picture(figure: Figure, out: Path, option: str) -> None:
-    """Write it and print its name, and on standard error that it replaces another."""
+    """Write a chart, print its name, and report on standard error if it replaces a file."""
     there = out.exists()
     write_figure(figure, out, option)
     print(out)
     if there:
-        print(f"polyplay: {out} was there before and is replaced; {option} FILE names another", file=sys.stderr)
+        print(f"polyplay: {out} existed before and was replaced; {option} FILE chooses another file", file=sys.stderr)
 
 
 def curves(runs: Sequence[Path], out: Path, games: int = 100) -> Path:
-    """Write a picture of learning curves; see `draw_curves`."""
+    """Write a chart of learning curves; see `draw_curves`."""
     write_figure(draw_curves(runs, PlotOptions(games=games)), out)
     return Path(out)
 
 
 def write_figure(figure: Figure, out: Path, option: str = "--out") -> None:
-    """Raises UserError: there is no such directory, or the file cannot be written there."""
+    """Write a figure. Raises UserError: the directory does not exist, or the file cannot be written there."""
     try:
         figure.savefig(out)
     except (FileNotFoundError, NotADirectoryError, IsADirectoryError, PermissionError) as e:
         why = f"{option}: {out} cannot be written: {e.strerror}"
-        raise UserError(f"{why}; name a file in a directory that is there") from None
+        raise UserError(f"{why}; choose a file in an existing directory") from None
 
 
 def draw_curves(runs: Sequence[Path], options: PlotOptions | None = None) -> Figure:
-    """Return against frames and against wall time, or over one of them: a color per system and configuration, or per
-    label. Raises UserError: there is nothing to draw.
+    """Draw return over frames and over wall time, or over one of them, with a color per system and configuration, or
+    per label. Raises UserError: nothing to draw.
     """
     options = options or PlotOptions()
     if not runs:
-        raise UserError("plot takes the directory of at least one run, none given: polyplay plot RUN … --out FILE")
+        raise UserError("plot takes the directory of at least one run: polyplay plot RUN … --out FILE")
     by_run = [read_curves(Path(run), options.games) for run in runs]
     if any(curve.task for found in by_run for curve in found):
         return _draw_tasks(by_run, options)
@@ -270,7 +270,7 @@ def draw_curves(runs: Sequence[Path], options: PlotOptions | None = None) -> Fig
 
 
 def _draw_tasks(by_run: Sequence[Sequence[Curve]], options: PlotOptions) -> Figure:
-    """Small multiples: a panel for each task, with the curves of all runs that play it, over its own frames."""
+    """Draw a panel per task, with the curves of all runs that play it, over its own frames."""
     found = [curve for of in _labeled(by_run, options.label, keep_env=True) for curve in of]
     tasks, axis = list(dict.fromkeys(curve.env for curve in found)), options.x or "frames"
     wide = min(COLUMNS, len(tasks))
@@ -300,12 +300,12 @@ def _draw_tasks(by_run: Sequence[Sequence[Curve]], options: PlotOptions) -> Figu
 
 
 def _labeled(by_run: Sequence[Sequence[Curve]], labels: Sequence[str], keep_env: bool = False) -> list[list[Curve]]:
-    """The curves of each RUN with its label in place of their settings. Raises UserError: not one for each."""
+    """Return each RUN's curves, named by its label, not settings. Raises UserError: not one label per RUN."""
     if not labels:
         return [list(found) for found in by_run]
     if len(labels) != len(by_run):
-        allowed = f"allowed: one for each RUN, without commas: --label {' '.join(['NAME'] * len(by_run))}"
-        raise UserError(f"--label: {' '.join(labels)} given, {allowed}")
+        allowed = f"must be one name per RUN, without commas: --label {' '.join(['NAME'] * len(by_run))}"
+        raise UserError(f"--label {' '.join(labels)}: {allowed}")
     named = zip(labels, by_run, strict=True)
     return [
         [replace(curve, label=label, env=curve.env if keep_env else "", settings={}) for curve in found]
@@ -314,7 +314,7 @@ def _labeled(by_run: Sequence[Sequence[Curve]], labels: Sequence[str], keep_env:
 
 
 def blank_figure(what: str, height: float) -> Figure:
-    """10 inches wide. what: needs matplotlib, as UserError says if it is not installed."""
+    """Return a figure 10 inches wide. Raises UserError: `what` needs matplotlib, which is not installed."""
     try:
         from matplotlib.figure import Figure
     except ImportError:
@@ -324,7 +324,7 @@ def blank_figure(what: str, height: float) -> Figure:
 
 def _draw(panel: Axes, axis: str, name: str, color: str, runs: Sequence[Curve], pool: str) -> None:
     if lacking := next((run.label for run in runs if axis not in run.across), None):
-        raise UserError(f"--x: {axis} given, but {lacking} counted none; allowed: frames, hours")
+        raise UserError(f"--x {axis}: {lacking} has no such count; use frames or hours")
     if pool != "none" and (band := pool_curves(runs, axis, pool)):
         (x, mean, low, high), label = band, f"{name} (mean of {len(runs)} runs, {BANDS[pool]})"
         panel.plot(x, mean, color=color, linewidth=1.8, solid_capstyle="round", label=label)
@@ -337,7 +337,7 @@ def _draw(panel: Axes, axis: str, name: str, color: str, runs: Sequence[Curve], 
 
 
 def dress(axes: Axes, across: str, title: str = "", up: str = "", from_zero: bool = True, counts: bool = False) -> None:
-    """The house's look. across, up: labels. from_zero: where the axis across begins. counts: its numbers, in short."""
+    """Style a panel. across, up: labels. from_zero: start the horizontal axis at 0. counts: shorten its numbers."""
     axes.set_xlabel(across, color=INK)
     axes.set_ylabel(up, color=INK)
     axes.set_title(title, loc="left", color=INK, fontsize=11)

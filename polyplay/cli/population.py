@@ -1,4 +1,4 @@
-"""population: tables and pictures of members, leagues and rated versions."""
+"""population: tables and charts of members, leagues and rated versions."""
 
 from __future__ import annotations
 
@@ -26,17 +26,17 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-GAMES = 10  # of a mean: as many as a score is of, or more in a long run
-WINDOWS = 40  # means of a member's curve that have no game in common, at most
-POINTS = 400  # of a curve, at most
+GAMES = 10  # games per mean, as in a score; more in a long run
+WINDOWS = 40  # most means of a member's curve without a common game
+POINTS = 400  # most points of a curve
 GRAY, WINNER, COPY = "#b0b0b0", COLORS[0], COLORS[1]
 THIN, STRONG = 0.8, 2.2
-TOP, LOW, SQUARE = 3.4, 1.8, 2.4  # inches: heights of the uppermost panel, of a hyperparameter, of one without change
+TOP, LOW, SQUARE = 3.4, 1.8, 2.4  # inches: heights of the top panel, of a hyperparameter's, of a constant one's
 
 
 def member_curve(directory: Path, population: Row, rows: Sequence[Row], member: int) -> np.ndarray:
-    """A member's agent steps and scores, float64 [n, 2]: running means of games, or its evaluations; where there are
-    none, the scores of its decisions.
+    """Return a member's agent steps and scores, float64 [n, 2]: running means of games, or evaluations; without
+    either, the scores of its decisions.
     """
     games = population["score"] != "evaluations"
     column = "episodic_return" if games else "episodic_return_mean"
@@ -54,14 +54,14 @@ def member_curve(directory: Path, population: Row, rows: Sequence[Row], member: 
 
 
 def _place(value: Any) -> Any:
-    """Where a hyperparameter is on an axis: what is no number by its name."""
+    """Return a hyperparameter's place on an axis: a number itself, any other value as text."""
     return value if type(value) in (int, float) else str(value)
 
 
 def draw_scores(
     axes: Axes, rows: Sequence[Row], line: Sequence[store.Segment], curves: Mapping[int, np.ndarray]
 ) -> None:
-    """Scores of members over their agent steps, and who copied whom. line: the winner's. curves: by member."""
+    """Draw members' scores over their agent steps, and the copies. line: the winner's. curves: by member."""
     for curve in curves.values():
         axes.plot(*curve.T, color=GRAY, linewidth=THIN, zorder=1)
     for row in rows:
@@ -81,7 +81,7 @@ def draw_scores(
 def _draw_steps(
     axes: Axes, parts: Sequence[tuple[float, Any]], end: float, color: str, width: float, up: int = 1
 ) -> None:
-    """parts: from where on there was what value."""
+    """Draw a hyperparameter's values. parts: (first step, value) in order."""
     if parts:
         begins, values = zip(*parts, strict=True)
         x, y = [*begins, end], [*map(_place, values), _place(values[-1])]
@@ -89,12 +89,12 @@ def _draw_steps(
 
 
 def draw_population(directory: Path, population: Row, rows: Sequence[Row]) -> Figure:
-    """Every member thin, the winner's line strong through its ancestors; hyperparameters below. If no value ever
-    changed, scores over values instead of values over steps. Raises UserError: nothing to draw yet.
+    """Draw each member thin, the winner's line through its ancestors strong, and hyperparameters below. If no value
+    ever changed, draw scores over values, not values over steps. Raises UserError: nothing to draw yet.
     """
     members, winner = population["members"], store.best_member(population["members"])
     if winner is None:
-        raise UserError(f"--picture: no member of {directory} has a score yet: let the population go on")
+        raise UserError(f"--picture: no member of {directory} has a score yet; let the population continue")
     line, names = report.winning_line(winner, rows), list(population["vary"])
     changed = any(row["old"] and row["new"] != row["old"] for row in rows)
     figure, scores, panels = _panels(len(names), 1 if changed else 4, LOW if changed else SQUARE)
@@ -125,7 +125,7 @@ def _env(directory: Path) -> str:
 
 
 def _panels(n: int, across: int, height: float) -> tuple[Figure, Axes, list[Axes]]:
-    """A figure with a panel over its whole width and n below it, at most so many beside each other."""
+    """Return a figure, a panel over its whole width, and n panels below it, at most `across` per row."""
     across = max(1, min(n, across))
     down = -(-n // across)
     figure = blank_figure("--picture", TOP + height * down)
@@ -134,12 +134,12 @@ def _panels(n: int, across: int, height: float) -> tuple[Figure, Axes, list[Axes
     return figure, top, [figure.add_subplot(grid[1 + i // across, i % across]) for i in range(n)]
 
 
-FEW = 8  # agents whose lines have colors of their own
+FEW = 8  # most agents with separate colors
 
 
 def draw_league(directory: Path, history: league_log.LeagueHistory, first: Sequence[Row]) -> Figure:
-    """Ratings and copies over matches, and below the agents' hyperparameters. first: those that each agent began with,
-    {} where they are not known.
+    """Draw ratings and copies over matches, and the agents' hyperparameters below. first: each agent's initial values,
+    {} where unknown.
     """
     names = list(first[0]) if first else []
     figure, top, panels = _panels(len(names), 3, LOW)
@@ -170,7 +170,7 @@ def draw_league(directory: Path, history: league_log.LeagueHistory, first: Seque
 
 
 def draw_ratings(directory: Path, rated: Sequence[ratings.RatedVersion], references: Mapping[str, float]) -> Figure:
-    """TrueSkill of versions over agent steps, and references as lines. A band is μ ± 2σ."""
+    """Draw TrueSkill of versions over agent steps, and references as lines. The band is μ ± 2σ."""
     figure = blank_figure("--picture", 4.2)
     axes, steps = figure.subplots(), [version.steps for version in rated]
     mu, sigma = np.array([version.skill for version in rated]).T
@@ -187,24 +187,24 @@ def draw_ratings(directory: Path, rated: Sequence[ratings.RatedVersion], referen
 
 @dataclass(frozen=True)
 class RankingOptions:
-    """Lists the members of a population, best first, and the winner's ancestors; of a run of league or ftw its agents;
-    of a run whose versions are rated by TrueSkill the newest one, and the references. Also while it trains.
+    """List the members of a population, best first, and the winner's ancestors; the agents of a league or ftw run; for
+    versions rated by TrueSkill, the newest version and the references. Works during training.
     """
 
     picture: str | None = None
-    # file of a picture of scores, copies and hyperparameters over agent steps, of a league over matches, of TrueSkill
-    # over agent steps: .png, .svg or .pdf (none: no picture). Needs polyplay[plots]
+    # image file (.png, .svg or .pdf) for a chart of scores, copies and hyperparameters over agent steps, of a league
+    # over matches, or of TrueSkill over agent steps (none: no chart). Needs polyplay[plots]
 
     def __post_init__(self) -> None:
         if self.picture is not None:
             check_name(self.picture, "--picture")
 
 
-Shown = tuple[str, Iterable[RenderableType], Callable[[], "Figure"]]  # a title, what is below it, the picture
+Shown = tuple[str, Iterable[RenderableType], Callable[[], "Figure"]]  # title, lines, function that draws the chart
 
 
 def command(words: list[str]) -> None:
-    """Prints the table, and the name of the picture."""
+    """Print the table, and the name of the image file."""
     directory, options, _ = run_and_options(RankingOptions, words, "population")
     if rated := ratings.read_rated(directory):
         title, lines, draw = _show_ratings(directory, rated)
@@ -241,7 +241,7 @@ def _show_league(directory: Path) -> Shown:
     table = ruled_table("agent", "Elo", "copied", "was copied")
     for agent in history.elo[-1].argsort()[::-1].tolist():
         made = [copy["donor"] for copy in history.copies if copy["agent"] == agent]
-        last = f"{len(made)} times, agent {made[-1]} last" if made else "nobody"
+        last = f"{len(made)} times, agent {made[-1]} last" if made else "no agent"
         times = sum(copy["donor"] == agent for copy in history.copies)
         table.add_row(str(agent), f"{history.elo[-1, agent]:,.0f}", last, f"{times} times")
 
@@ -250,7 +250,7 @@ def _show_league(directory: Path) -> Shown:
 
 
 def _first_values(directory: Path, history: league_log.LeagueHistory) -> list[Row]:
-    """The hyperparameters that each agent began with: those before its first copy, or the present ones."""
+    """Return each agent's initial hyperparameters: those before its first copy, or the present ones."""
     saved = [path for path in checkpoint.everything(directory) if checkpoint.flaw(path) is None]
     if not saved:
         return []

@@ -1,4 +1,4 @@
-"""systems, diagram, runs, check: what there is."""
+"""systems, diagram, runs, check, new: list and test systems, runs and environments."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ from polyplay.runs.terminal import default_console, ruled_table, short_count
 
 
 def command(words: list[str]) -> None:
-    """Prints the table of systems."""
+    """Print the table of systems."""
     from polyplay import systems
     from polyplay.runs import flags
 
     if words and not flags.wants_help(words):
         raise UserError(f"unexpected '{words[0]}' for polyplay systems: it takes no options")
     if words:
-        print("usage: polyplay systems\n\nWhat each system is good for.")
+        print("usage: polyplay systems\n\nList the systems and what each is good for.")
         return
     table = ruled_table("system", "idea", "good for")
     for name in systems.names():
@@ -47,7 +47,7 @@ def command(words: list[str]) -> None:
 
 
 def command_diagram(words: list[str]) -> None:
-    """Prints the figure of a system."""
+    """Print the figure of a system."""
     from polyplay.runs import options, run
 
     page, rest = page_and_words(words, "diagram")
@@ -63,20 +63,20 @@ STYLES = {"running": "green", "stopped": "yellow", "failed": "bold red", "damage
 
 @dataclass(frozen=True)
 class RunsOptions:
-    """Lists the runs in directories, newest first."""
+    """List the runs in directories, newest first."""
 
     json: bool = False  # print a JSON list instead of a table
 
 
 def command_runs(words: list[str]) -> None:
-    """Prints the table."""
+    """Print the table."""
     about = "DIR: directories of runs, or runs (none: runs/)."
     places, options, _ = parse_words(RunsOptions, words, "polyplay runs [DIR …]", about, several=True)
     rows = run_files.list_runs([Path(place) for place in places] or [HOME] * HOME.is_dir())
     if options.json:
         print(json.dumps(rows, indent=2))
     elif not rows:
-        begin = "" if places else "/ yet: polyplay train ppo --env CartPole-v1 begins one"
+        begin = "" if places else "/ yet: polyplay train ppo --env CartPole-v1 starts one"
         print(f"no runs in {', '.join(places) or HOME}{begin}")
     else:
         console = default_console()
@@ -86,7 +86,7 @@ def command_runs(words: list[str]) -> None:
 
 
 def table_of(rows: Sequence[Row]) -> Table:
-    """Names are folded where a line is too long for the terminal, numbers are not."""
+    """Return a table that folds names if a line is too long for the terminal, but never numbers."""
     names = [Column("run", overflow="fold"), Column("system", no_wrap=True), Column("env", overflow="fold")]
     marks = [Column("seed", justify="right", no_wrap=True), Column("state", no_wrap=True)]
     table = ruled_table(*names, *marks, numbers=("frames/steps", "min", "return", "best"))
@@ -111,25 +111,25 @@ def _cell(row: Row, name: str, text: Callable[[Any], str] = str) -> str:
 
 @dataclass(frozen=True)
 class CheckOptions:
-    """Plays random actions. It does not train and writes no file."""
+    """Play random actions, without training or writing files."""
 
     steps: Count | None = None  # steps per trial (none: 1,000 steps or 10 seconds, whichever ends first)
-    step_timeout: Seconds = 60.0  # longest allowed time of a step or a reset, in seconds
+    step_timeout: Seconds = 60.0  # seconds that a step or a reset may take
     seed: Seed = 0  # seed of environment and actions
-    env_kwargs: tuple[str, ...] = ()  # keyword arguments of the environment, as NAME=VALUE, as train takes them
-    env_options: tuple[str, ...] = ()  # options of every reset, as NAME=VALUE or module:callable, as train takes them
+    env_kwargs: tuple[str, ...] = ()  # keyword arguments of the environment, as NAME=VALUE, as in train
+    env_options: tuple[str, ...] = ()  # options of every reset, as NAME=VALUE or module:callable, as in train
     wrapper: tuple[str, ...] = ()
     # wrappers of a Gymnasium environment, each as module:callable; the first is innermost
-    images: str = "auto"  # parts of observations that are images, as train takes them
-    stack: Count | None = None  # stack this many frames of every image, as train does
-    gray: bool = False  # show images in gray, as train does
-    size: str | None = None  # resize images, as train does
-    frame_skip: Count | None = None  # an action lasts this many frames, as in training
+    images: str = "auto"  # parts of observations that are images, as in train
+    stack: Count | None = None  # stack this many frames of every image, as in train
+    gray: bool = False  # show images in gray, as in train
+    size: str | None = None  # resize images, as in train
+    frame_skip: Count | None = None  # frames per action, as in train
     json: bool = False  # print JSON
 
 
 def command_check(words: list[str]) -> int:
-    """Prints a finding per rule, of several tasks for each of them; the exit status."""
+    """Print a finding per rule, for each task, and return the exit status."""
     env, options, _ = parse_words(CheckOptions, words, "polyplay check ENV", "ENV is what train's --env takes.")
     if not env:
         raise UserError("check takes an environment first: polyplay check CartPole-v1 [--OPTION VALUE …]")
@@ -166,20 +166,20 @@ TEMPLATE = Path(__file__).parent / "page" / "system.txt"
 
 @dataclass(frozen=True)
 class NewOptions:
-    """Writes NAME.py: options, a loss and the wiring of a system that trains as it is, to be changed."""
+    """Write NAME.py, a system that trains as it is: options, a loss and the wiring, for you to change."""
 
 
 def command_new(words: list[str]) -> None:
-    """Write the page of a system into the current directory. Raises UserError: the name can't be a module's."""
+    """Write a system's file into the current directory. Raises UserError: the name cannot be a module's."""
     usage = "polyplay new system NAME"
-    given, _, _ = parse_words(NewOptions, words, usage, "NAME is a module's, as in my_system.", several=True)
+    given, _, _ = parse_words(NewOptions, words, usage, "NAME is a module name, such as my_system.", several=True)
     if len(given) != 2 or given[0] != "system":
-        raise UserError(f"new takes what to write and its name: '{' '.join(given)}' given, allowed: {usage}")
+        raise UserError(f"new takes 'system' and a name, not '{' '.join(given)}': {usage}")
     name, path = given[1], Path(f"{given[1]}.py")
     if not name.isidentifier() or keyword.iskeyword(name):
-        raise UserError(f"NAME: {name} given, allowed: a module's name of letters, digits and _, as my_system")
+        raise UserError(f"NAME: {name} is not a module name; use letters, digits and _, as in my_system")
     if path.exists() or importlib.util.find_spec(name) is not None:
         taken = f"file {path}" if path.exists() else f"module {name}"
-        raise UserError(f"NAME: {name} given, but a {taken} exists: choose another name")
+        raise UserError(f"NAME: a {taken} already exists; choose another name")
     path.write_text(TEMPLATE.read_text("utf-8").replace("NAME:", f"{name}:"), "utf-8")
     print(f"{path} written; `polyplay train {name}:system` trains it")

@@ -14,13 +14,13 @@ from polyplay.evaluation.gtp import program_line
 from polyplay.evaluation.tournament import TournamentOptions, play_tournament
 from polyplay.runs.terminal import default_console, ruled_table
 
-ABOUT = """RUN: directories of runs or of their checkpoints (every agent of theirs; RUN:N is agent N, RUN:best the
+ABOUT = """RUN: directories of runs or of their checkpoints (all their agents; RUN:N is agent N, RUN:best the
 best), files of past agents in RUN/past_agents, and opponents: random, bot:NAME, in board games also mcts:N, in connect
 four perfect, in Go gtp:COMMAND, a program that speaks GTP."""
 
 
 def command(words: list[str]) -> None:
-    """Prints both tables, the best player first, after a line on standard error for every two players."""
+    """Print both tables, the best player first, after a line on standard error per pair of players."""
     names, options, _ = parse_words(TournamentOptions, words, "polyplay tournament RUN …", ABOUT, several=True)
     result = play_tournament(names, options, lambda line: print(line, file=sys.stderr, flush=True))
     if options.json:
@@ -30,7 +30,7 @@ def command(words: list[str]) -> None:
 
 
 def _print_report(result: Row) -> None:
-    """Print the players, the best first, and the points of every two."""
+    """Print the players, the best first, and the points of each pair."""
     console, placed = default_console(), ({**row, "at": i} for i, row in enumerate(result["players"]))
     players = sorted(placed, key=lambda row: -row["elo"])
     name = Column("player", overflow="fold", min_width=8)
@@ -46,6 +46,6 @@ def _print_report(result: Row) -> None:
     console.width = max(console.width, 7 * (len(players) + 1))  # a figure is never cut
     console.print(payoffs)
     opened = "" if result["opening_plies"] is None else f", {result['opening_plies']} random plies first"
-    played = f"{result['game']}: {result['matches']} matches of every two players, half on each side{opened}"
+    played = f"{result['game']}: {result['matches']} matches per pair of players, half on each side{opened}"
     for line in (played, *map(program_line, result.get("programs", ()))):
         console.print(Text(line), soft_wrap=True)

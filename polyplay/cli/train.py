@@ -1,4 +1,4 @@
-"""train, resume, reproduce, surgery: what makes runs and goes on with them."""
+"""train, resume, reproduce, surgery: start, continue, repeat and enlarge runs."""
 
 from __future__ import annotations
 
@@ -18,24 +18,24 @@ from polyplay.runs import directory as run_files
 from polyplay.runs.run import RunResult
 from polyplay.runs.terminal import default_console
 
-# `polyplay train SYSTEM --seeds …`: a run for each seed, one after the other, and what they come to together.
+# `polyplay train SYSTEM --seeds …`: a run per seed, one after the other, and a summary of all.
 
 
 def parse_seeds(words: Sequence[str]) -> list[int]:
-    """Each seed once, in the order given. Raises UserError."""
+    """Return each seed once, in the given order. Raises UserError."""
     seeds = dict[int, None]()
     for part in ",".join(words).split(","):
         match = re.fullmatch(r"(\d+)(?:\.\.(\d+))?", part)
         if match is None or int(match[2] or match[1]) < int(match[1]):
-            allowed = "allowed: whole numbers from 0, as 0..4, 0,1,2 or 0 1 2"
-            raise errors.UserError(f"--seeds: '{' '.join(words)}' given, {allowed}")
+            allowed = "must be whole numbers from 0, such as 0..4, 0,1,2 or 0 1 2"
+            raise errors.UserError(f"--seeds '{' '.join(words)}': {allowed}")
         seeds |= dict.fromkeys(range(int(match[1]), int(match[2] or match[1]) + 1))
     return list(seeds)
 
 
 def train_seeds(seeds: Sequence[int], train: Callable[[int], RunResult], directory: str | None) -> int:
-    """Train one seed after the other until a signal ends a run, and print the summary; the worst exit status. train:
-    from a seed. directory: of all runs together (None: each has its own).
+    """Train one seed after the other until a signal ends a run, print the summary, and return the worst exit status.
+    train: trains a seed. directory: parent of all runs (None: each has its own).
     """
     runs, status = list[Path](), 0
     for seed in seeds:
@@ -62,7 +62,7 @@ def print_seeds(runs: Sequence[Path], picture: Path) -> None:
     returns = [row["return"] for row in rows if row.get("return") is not None]
     if returns:
         interval = mean_interval(returns)
-        about = "95 % interval {:,.2f} to {:,.2f}".format(*interval) if interval else "no interval: it is of one seed"
+        about = "95 % interval {:,.2f} to {:,.2f}".format(*interval) if interval else "no interval: only one seed"
         print(f"mean return {sum(returns) / len(returns):,.2f}, {about}")
     ended = {run: run_files.read_summary(run) for run in runs}
     drawn = [run for run in runs if ended[run].get("episodic_return_mean") is not None]  # no populations
@@ -72,7 +72,7 @@ def print_seeds(runs: Sequence[Path], picture: Path) -> None:
 
 @remembering()
 def command(words: list[str]) -> int:
-    """The run's exit status; of several seeds the worst."""
+    """Return the run's exit status; with several seeds, the worst."""
     from polyplay import systems
     from polyplay.runs import options
     from polyplay.workers import process
@@ -82,7 +82,7 @@ def command(words: list[str]) -> int:
     file = None
     if config is not None:
         if len(config) != 1:
-            raise errors.UserError(f"--config: '{' '.join(config)}' given, allowed: one file, or a run's directory")
+            raise errors.UserError(f"--config '{' '.join(config)}': must be one file, or a run's directory")
         path = Path(config[0])
         given = [w.partition("=")[0].lstrip("-").replace("-", "_") for w in words if w.startswith("--")]
         named = bool(words) and not words[0].startswith("-")
@@ -98,7 +98,7 @@ def command(words: list[str]) -> int:
         return run.train(page, settings, chosen, sources).exit_code
 
     if sources["seed"] == "command line":
-        raise errors.UserError(f"--seed and --seeds {' '.join(seeds)} contradict each other: give one of them")
+        raise errors.UserError(f"--seed and --seeds {' '.join(seeds)} contradict each other; use one of them")
     several = parse_seeds(seeds)
 
     def train(seed: int) -> RunResult:
@@ -115,7 +115,7 @@ def command(words: list[str]) -> int:
 
 @dataclass(frozen=True)
 class ResumeOptions:
-    """Continues a run from its newest checkpoint. Options that are not given are unchanged."""
+    """Continue a run from its newest checkpoint. Options that you leave out keep their values."""
 
     frames: errors.Count | None = None  # stop after this many frames, counted from the start of the run
     steps: errors.Count | None = None
@@ -124,24 +124,24 @@ class ResumeOptions:
     # stop after this many minutes of wall time, counted from the start of the run
     until_return: float | None = None  # stop when the mean return of the last 100 full games reaches this
     learning_rate: errors.Positive | None = None
-    # learning rate from now on; if it falls over the run, it falls from this value
-    entropy_cost: errors.NonNegative | None = None  # weight of the entropy bonus from now on
-    lanes: errors.Count | None = None  # parallel environments of each worker from now on; they begin new episodes
-    actors: errors.SomeWorkers | None = None  # workers that act from now on; lanes begin new episodes
-    learners: errors.SomeWorkers | None = None  # workers that learn from now on; lanes begin new episodes
+    # new learning rate; if it decays over the run, it decays from this value
+    entropy_cost: errors.NonNegative | None = None  # new weight of the entropy bonus
+    lanes: errors.Count | None = None  # new number of parallel environments per worker; they start new episodes
+    actors: errors.SomeWorkers | None = None  # new number of acting workers; lanes start new episodes
+    learners: errors.SomeWorkers | None = None  # new number of learning workers; lanes start new episodes
     change: tuple[str, ...] = ()
-    # values of hyperparameters in the course of the run, as in `polyplay train`, in place of those that the run has
-    # (empty: none)
+    # new schedule of hyperparameters, as in `polyplay train`; replaces the run's schedule
+    # (empty: no schedule)
     report_every: errors.Seconds | None = None  # seconds between reports
     checkpoint_every: errors.Seconds | None = None  # seconds between checkpoints
-    keep: errors.Count | None = None  # how many of the newest checkpoints to keep; the best one is always kept
-    device: Literal["auto", "cpu", "cuda"] | None = None  # where learners and replicas compute from now on
-    compile: Literal["auto", "on", "off"] | None = None  # compile updates from now on, as in `polyplay train`
-    hosts: str | None = None  # other machines from now on, as in `polyplay train` (none: this machine alone)
-    place: str | None = None  # which workers are on which machine, as in `polyplay train`
-    ship: str | None = None  # folder whose modules are taken along to other machines
-    host_timeout: errors.Seconds | None = None  # a machine that is silent for so many seconds is lost
-    host_wait: errors.Seconds | None = None  # seconds that workers of a lost machine wait for another one
+    keep: errors.Count | None = None  # number of newest checkpoints to keep; the best one is always kept
+    device: Literal["auto", "cpu", "cuda"] | None = None  # new device of learners and replicas
+    compile: Literal["auto", "on", "off"] | None = None  # whether to compile updates, as in `polyplay train`
+    hosts: str | None = None  # other machines to use, as in `polyplay train` (none: this machine alone)
+    place: str | None = None  # machines of the workers, as in `polyplay train`
+    ship: str | None = None  # folder of modules to copy to other machines
+    host_timeout: errors.Seconds | None = None  # seconds of silence before a machine counts as lost
+    host_wait: errors.Seconds | None = None  # seconds that workers of a lost machine wait for a new one
     quiet: bool = False  # print warnings, errors and the last line only
     verbose: bool = False  # print every value with its source, and the whole plan, at the start
     dry_run: bool = False  # print the plan, measure the speed for two seconds, write nothing
@@ -150,7 +150,7 @@ class ResumeOptions:
 
 
 def command_resume(words: list[str]) -> int:
-    """The run's exit status."""
+    """Return the run's exit status."""
     directory, options, given = run_and_options(ResumeOptions, words, "resume")
     from polyplay.runs import run
 
@@ -163,7 +163,7 @@ def command_resume(words: list[str]) -> int:
 
 @dataclass(frozen=True)
 class ReproduceOptions:
-    """Repeats an asynchronous run from its log of deliveries, in one thread; a debugger works."""
+    """Repeat an asynchronous run from its delivery log, in one thread, where a debugger works."""
 
     updates: errors.Count | None = None  # stop after this many updates (none: all logged updates)
     trust: bool = False
@@ -171,7 +171,7 @@ class ReproduceOptions:
 
 
 def command_reproduce(words: list[str]) -> None:
-    """Prints what was compared."""
+    """Print the comparison."""
     directory, options, _ = run_and_options(ReproduceOptions, words, "reproduce")
     from polyplay.runs import reproduce
 
@@ -183,24 +183,24 @@ def command_reproduce(words: list[str]) -> None:
 
 @dataclass(frozen=True)
 class SurgeryOptions:
-    """Writes another run that goes on where RUN was, with a larger network or game. Options that are not given are
-    unchanged."""
+    """Write a new run that continues RUN with a larger network or game. Options that you leave out keep their
+    values."""
 
     out: str | None = None  # directory of the run to write
     core_size: errors.Width | None = None  # width of the recurrent core
-    hidden: tuple[errors.Width, ...] = ()  # sizes of the network's hidden layers, as many as it has
+    hidden: tuple[errors.Width, ...] = ()  # sizes of all hidden layers of the network
     network: str | None = None  # the network, with larger layers
     env: str | None = None  # the environment, with more observations or actions
-    env_kwargs: tuple[str, ...] = ()  # keyword arguments of the environment, as NAME=VALUE, instead of those it has
-    wrapper: tuple[str, ...] = ()  # wrappers of the environment, instead of those it has
-    lanes: errors.Count | None = None  # lanes (num-envs) of each actor, where the new game's seats need another number
-    freeze_until: errors.Whole = 0  # the learning rate is 0 until so many more agent steps were learnt from
+    env_kwargs: tuple[str, ...] = ()  # new keyword arguments of the environment, as NAME=VALUE
+    wrapper: tuple[str, ...] = ()  # new wrappers of the environment
+    lanes: errors.Count | None = None  # lanes (num-envs) per actor, if the new game's seats need another number
+    freeze_until: errors.Whole = 0  # keep the learning rate at 0 for this many agent steps of training
     trust: bool = False
     # open a run that was made by another user or machine and imports a module for its environment or network
 
 
 def command_surgery(words: list[str]) -> None:
-    """Prints what changed."""
+    """Print what changed."""
     directory, options, given = run_and_options(SurgeryOptions, words, "surgery")
     if options.out is None:
         raise errors.UserError(f"surgery takes the directory to write: polyplay surgery {directory} --out RUN2")
@@ -210,8 +210,8 @@ def command_surgery(words: list[str]) -> None:
     report = grow_run(directory, Path(options.out), changes, options.freeze_until, options.trust)
     for name, shapes in report["tensors"].items():
         print(f"{name}: {'new' if shapes['was'] is None else list(shapes['was'])} → {list(shapes['is'])}")
-    lines = [f"{part}: taken away, as if it were always 0" for part in report["taken_away"]]
+    lines = [f"{part}: removed, as if it were always 0" for part in report["taken_away"]]
     for line in [*lines, *(f"not carried: {what}" for what in report["not_carried"])]:
         print(line)
     print_result(report)
-    print(f"`polyplay resume {shlex.quote(options.out)}` goes on")
+    print(f"continue with `polyplay resume {shlex.quote(options.out)}`")

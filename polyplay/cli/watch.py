@@ -1,4 +1,4 @@
-"""watch: reads a run's directory for its page: only what is new since the last time, in bounded memory."""
+"""watch: reads from a run's directory what is new since the last time, in bounded memory, for its page."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from polyplay.evaluation.scores import read_evaluations
 from polyplay.runs import directory as run_files
 from polyplay.runs.reporter import KINDS
 
-BARS = {  # by what limits: its name on the page, and its number in a report
+BARS = {  # bottleneck → (its name on the page, its number in a report)
     "env": ("environment", "time_env"),
     "infer": ("acting", "time_infer"),
     "learn": ("learning", "time_learn"),
@@ -34,10 +34,10 @@ SHARES = (*(f"time_{kind}" for kind in KINDS), "cpu")
 
 
 def limit_sentence(row: Row, config: Row, wiring: Row) -> str:
-    """What limits the run, with the number that its bar shows, and an option to try; "" before a report tells.
+    """Name what limits the run, with the number that its bar shows, and an option to try; "" before the first report.
 
-    Cores are idle where the workers wait, or where there are fewer workers than cores, as if other programs took none;
-    otherwise they do what the workers do, in proportion. row: means of the last reports.
+    Cores are idle if workers wait or are fewer than the cores, assuming that other programs use none; busy cores are
+    divided in proportion to the workers' times. row: means of the last reports.
     """
     times = {name: row.get(column) or 0.0 for name, (_, column) in BARS.items()}
     busy, workers = sum(times.values()), sum(role["n"] for role in wiring.get("roles", ()))
@@ -53,17 +53,17 @@ def limit_sentence(row: Row, config: Row, wiring: Row) -> str:
     return f"{word} takes {100 * row[share]:.0f} % of the workers' time: {change}"
 
 
-POINTS = 1000  # of a curve that is thinned; twice as many at most
-EPISODES = 10  # the last ones
+POINTS = 1000  # points of a curve after thinning; at most twice as many before
+EPISODES = 10  # last episodes shown
 WINDOW = 100  # games of a mean return
-REPORTS = 12  # that time shares and advice are averaged over: a minute, usually
-GAME = ("wall_seconds", "steps", "episodic_return")  # the numbers of a game that are read
+REPORTS = 12  # reports that time shares and advice are averaged over: usually a minute
+GAME = ("wall_seconds", "steps", "episodic_return")  # numbers read of each game
 
 
 def add_point(curve: list[tuple[Any, ...]], row: tuple[Any, ...]) -> None:
-    """Add a report or game to a curve, whose first numbers are steps: what a resumption does again takes the place of
-    what was there, and the last of games that ended at the same time that of the others. Where there are too many, they
-    are evenly thinned over their steps; the newest is always in.
+    """Add a report or game to a curve, whose first numbers are steps. It replaces points at the same or later steps: a
+    resumed run repeats them, and of games that end together the last counts. Too many points are thinned evenly over
+    their steps; the newest is kept.
     """
     while curve and curve[-1][0] >= row[0]:
         curve.pop()
@@ -75,8 +75,8 @@ def add_point(curve: list[tuple[Any, ...]], row: tuple[Any, ...]) -> None:
 
 
 class LineReader:
-    """Passes on the lines that were added to a file of JSON lines. forget: called first where all that was read before
-    is void, because the file was cut or made anew.
+    """Passes on the lines that were added to a file of JSON lines. forget: called first if all earlier lines are void,
+    because the file was cut or replaced.
     """
 
     def __init__(self, path: Path, numbers: tuple[str, ...], add: Callable[[Row], None], forget: Callable[[], None]):
@@ -84,7 +84,7 @@ class LineReader:
         self.offset, self.file = 0, (0, 0)
 
     def read(self) -> None:
-        """The next whole lines, up to the end of the file."""
+        """Read the next whole lines, up to the end of the file."""
         try:
             with self.path.open("rb") as file:
                 found = os.fstat(file.fileno())
@@ -93,7 +93,7 @@ class LineReader:
                     self.forget()
                 file.seek(self.offset)
                 for line in file:
-                    if line.endswith(b"\n"):  # else it is being written
+                    if line.endswith(b"\n"):  # else the line is being written
                         self.offset += len(line)
                         if is_row(row := parse_json(line), self.numbers):
                             self.add(row)
@@ -103,12 +103,12 @@ class LineReader:
 
 
 def is_self_play(values: Row) -> bool:
-    """Whether these settings are of an agent that plays both sides of a board game, so that returns say nothing."""
+    """Tell whether the agent of these settings plays both sides of a board game, so that returns mean nothing."""
     return str(values.get("env", "")).startswith("game:") and "simulations" in values
 
 
 class RunReader:
-    """One run; `state` reads what is new and answers with everything that the page shows of it."""
+    """One run; `state` reads what is new and returns everything that the page shows of the run."""
 
     def __init__(self, directory: Path):
         self.directory = directory
@@ -122,7 +122,7 @@ class RunReader:
     def state(self) -> Row:
         self.reports.read()
         self.games.read()
-        with contextlib.suppress(UserError):  # it was deleted: the last one stands
+        with contextlib.suppress(UserError):  # deleted: keep the last one
             self.config = run_files.read_config(self.directory)
         summary = run_files.read_part(self.directory, "summary.json")
         wiring = run_files.read_part(self.directory, run_files.WIRING)
@@ -153,7 +153,7 @@ class RunReader:
 
     def _forget_reports(self) -> None:
         self.of_reports, self.row = list[tuple[Any, ...]](), Row()
-        self.recent: deque[tuple[Row, float]] = deque(maxlen=REPORTS)  # reports, and the seconds that each is over
+        self.recent: deque[tuple[Row, float]] = deque(maxlen=REPORTS)  # reports, and the seconds that each covers
 
     def _forget_games(self) -> None:
         self.of_games, self.last = list[tuple[Any, ...]](), deque[Row](maxlen=EPISODES)
@@ -171,8 +171,8 @@ class RunReader:
         self.last.append({k: row[k] for k in (*GAME, "episodic_length", "lane") if k in row})
 
     def _self_play(self) -> Row:
-        """What takes the place of returns where an agent plays itself: how good its values are, and the newest score
-        against random play, if one was measured.
+        """Return what replaces returns in self-play: the accuracy of the agent's values, and the newest score against
+        random play, if measured.
         """
         played: list[Row] = []
         with contextlib.suppress(UserError):
@@ -190,7 +190,7 @@ class RunReader:
     def _checkpoints(self) -> list[Row]:
         found = []
         for path in reversed(checkpoint.everything(self.directory)):
-            with contextlib.suppress(OSError):  # pruned meanwhile
+            with contextlib.suppress(OSError):  # pruned since it was listed
                 found.append({"update": checkpoint.update_of(path), "seconds": path.stat().st_mtime})
         return found
 
@@ -209,13 +209,13 @@ def _text(value: object) -> str:
 
 @dataclass(frozen=True)
 class WatchOptions:
-    """Serves a live page of runs to this machine only. It reads the runs' directories. Needs polyplay[watch]."""
+    """Serve a live page of runs, read from their directories, to this machine only. Needs polyplay[watch]."""
 
     port: Port = 8765  # port of the page, http://127.0.0.1:PORT
 
 
 def command(words: list[str]) -> None:
-    """Serves until Ctrl-C."""
+    """Serve until Ctrl-C."""
     runs, options, _ = parse_words(WatchOptions, words, "polyplay watch RUN …", "RUN: directories of runs.", True)
     if not runs:
         raise UserError("watch takes the directory of a run first: polyplay watch runs/… [--port N]")

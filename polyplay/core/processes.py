@@ -1,4 +1,4 @@
-"""Processes: the fork server, titles, signals, the end."""
+"""Processes: the fork server, titles, signals, how a command ends."""
 
 from __future__ import annotations
 
@@ -23,19 +23,19 @@ from typing import Any, NoReturn
 
 from polyplay.core import user_modules
 
-PDEATHSIG, SUBREAPER = 1, 36  # of prctl: the signal when the parent dies; be the parent of orphans below
+PDEATHSIG, SUBREAPER = 1, 36  # for prctl: signal when the parent dies; become the parent of orphaned descendants
 PREFIX = "polyplay: "
-STEPPING = ("resume", "reproduce", "evaluate", "verify", "starts", "tournament")  # verbs of runs that were begun
-SERIAL = ("--serial", "--config")  # options of others
-HASH_SEED = "PYTHONHASHSEED"  # Python reads it as it starts: the order of sets of texts follows from it
-label = ""  # what belongs to this process is called so: " [RUN]", " of act 1 [RUN]"
-served = False  # this process is a fork server, or was forked from one
-REFUSED = (errno.EMFILE, errno.ENFILE, errno.EAGAIN)  # what a system says that lets no more be opened or started
-on_compile: list[Callable[[], None]] = []  # called when this process begins to compile a loop
+STEPPING = ("resume", "reproduce", "evaluate", "verify", "starts", "tournament")  # verbs for existing runs
+SERIAL = ("--serial", "--config")  # options of other verbs that may step here
+HASH_SEED = "PYTHONHASHSEED"  # Python reads it at its start: it decides the order of sets of strings
+label = ""  # suffix of the titles of its child processes: " [RUN]", " of act 1 [RUN]"
+served = False  # whether this process is a fork server, or was forked from one
+REFUSED = (errno.EMFILE, errno.ENFILE, errno.EAGAIN)  # the system's limit of files, processes or threads is reached
+on_compile: list[Callable[[], None]] = []  # called when this process starts to compile a loop
 
 
 def is_limit(e: BaseException) -> bool:
-    """Whether the system lets no more files be opened, processes or threads be started: fewer of them cure that."""
+    """Tell whether a limit of open files, processes or threads was reached; using fewer of them helps."""
     return (isinstance(e, OSError) and e.errno in REFUSED) or "can't start new thread" in str(e)
 
 
@@ -46,15 +46,15 @@ def prctl(option: int, value: int) -> None:
 
 
 def set_title(text: str) -> None:
-    """What `ps` and `top` show instead of the command, which has to be at least as long. In the names of the kernel
-    there is room for 15 letters.
+    """Set the title that `ps` and `top` show. It is cut to the length of the command; the kernel's own name has 15
+    letters.
     """
     import ctypes
 
     with contextlib.suppress(OSError, ValueError, IndexError):
         Path("/proc/self/comm").write_bytes((PREFIX + text).encode(errors="replace")[:15])
         fields = Path("/proc/self/stat").read_text("utf-8", "replace").rpartition(")")[2].split()
-        start, end = int(fields[45]), int(fields[46])  # of the arguments in memory; 0: not told
+        start, end = int(fields[45]), int(fields[46])  # addresses of the arguments; 0: unknown
         if 0 < start < end:
             title = (PREFIX + text).encode(errors="replace")[: end - start - 1]
             ctypes.memset(start, 0, end - start)
@@ -62,14 +62,14 @@ def set_title(text: str) -> None:
 
 
 def sets_are_fixed() -> bool:
-    """Whether the user chose an order of sets for this process and those that it starts."""
+    """Tell whether the user fixed the order of sets for this process and its children."""
     return os.environ.get(HASH_SEED, "random") not in ("", "random")
 
 
 @contextlib.contextmanager
 def hash_seed(other: bool = False) -> Iterator[None]:
-    """What is started meanwhile orders sets in the same way in every run: as the user says, else by seed 0. other: in
-    another way than that.
+    """Fix the order of sets in processes started within this context: by the user's seed, else by 0. other: by another
+    seed.
     """
     before, usual = os.environ.get(HASH_SEED), os.environ[HASH_SEED] if sets_are_fixed() else "0"
     os.environ[HASH_SEED] = ("3" if usual != "3" else "0") if other else usual
@@ -82,26 +82,26 @@ def hash_seed(other: bool = False) -> Iterator[None]:
 
 
 def fix_sets() -> None:
-    """Begin this command anew with sets in the same order in every run, unless they are already."""
+    """Restart this command with a fixed order of sets, unless the user fixed it."""
     if not sets_are_fixed():
         with hash_seed():
             os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])
 
 
 def may_step(words: Sequence[str]) -> bool:
-    """Whether a command may step environments in its own process, where the order of sets counts."""
+    """Tell whether a command may step environments in its own process, where the order of sets matters."""
     return bool(words) and (words[0] in STEPPING or any(word.partition("=")[0] in SERIAL for word in words))
 
 
 def describe_sets(here: bool) -> str:
-    """A condition for repeating what is stepped `here`, in a program of the user's, whose sets have an order by chance;
-    "": there is none.
+    """Return the condition for repeating a run that steps in the user's program (`here`), whose sets have a random
+    order; "" if there is no condition.
     """
     return ", and sets in order (start the program with PYTHONHASHSEED=0)" if here and not sets_are_fixed() else ""
 
 
 def raise_open_files() -> int:
-    """As many files may be open as the system lets this process ask for; how many that is."""
+    """Raise the limit of open files as far as the system allows; return it."""
     import resource
 
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -112,11 +112,11 @@ def raise_open_files() -> int:
 
 
 def end_descendants(titled: bool = False, seconds: float = 2.0) -> None:
-    """Kill every process below this one and see it gone, so that nothing is left once the command has returned. titled:
-    only those that bear our title, and what is below them.
+    """Kill all descendants of this process and wait for them, so that none outlives the command. titled: only those
+    with our title, and their descendants.
     """
-    with contextlib.suppress(Exception):  # a signal's handler may find `ctypes` half imported
-        prctl(SUBREAPER, 1)  # orphans come to us from now on
+    with contextlib.suppress(Exception):  # in a signal handler, `ctypes` may be half imported
+        prctl(SUBREAPER, 1)  # adopt orphans
     until = time.monotonic() + seconds
     while (left := _below(os.getpid(), titled)) and time.monotonic() < until:
         for pid in left:
@@ -133,7 +133,7 @@ def _below(pid: int, titled: bool) -> list[int]:
     for file in Path(f"/proc/{pid}/task").glob("*/children"):
         with contextlib.suppress(OSError):
             for child in map(int, file.read_text("utf-8").split()):
-                # a process that ends meanwhile has no title, and nothing below it
+                # a process that just ended has no title and no descendants
                 with contextlib.suppress(OSError):
                     comm = Path(f"/proc/{child}/comm").read_bytes() if titled else b""
                     if not titled or comm.startswith(PREFIX.strip().encode()):
@@ -141,20 +141,20 @@ def _below(pid: int, titled: bool) -> list[int]:
     return found
 
 
-# What SIGINT, SIGTERM and SIGHUP do to a command, from its first instruction to its exit.
+# SIGINT, SIGTERM and SIGHUP, from a command's first instruction to its exit.
 #
-# Until a verb says otherwise the command ends at once. A run that has begun saves first (runs.session); other verbs get
-# an exception. Nothing heavy is imported: this is the first thing that a command loads.
+# By default the command ends at once. A run that has started saves first (runs.session); other verbs get an exception.
+# This module imports nothing heavy, because a command loads it first.
 
 
 Handler = Callable[[int, FrameType | None], Any]
 ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-IMPORTS = "<frozen importlib._bootstrap>"  # the file of the code that imports
-AGAIN = 1.0  # seconds after the line about one from which on another counts: schedulers send several at once
+IMPORTS = "<frozen importlib._bootstrap>"  # file name of the import machinery
+AGAIN = 1.0  # seconds during which further signals are ignored: schedulers send several at once
 
 
 class Stopped(KeyboardInterrupt):
-    """A signal asks to end. number: which."""
+    """Raised when a signal asks to end; `number` is the signal's."""
 
     def __init__(self, number: int):
         super().__init__(name(number))
@@ -166,15 +166,15 @@ def name(number: int) -> str:
 
 
 def install(handler: Handler | signal.Handlers) -> dict[signal.Signals, Any]:
-    """From now on `handler` gets them; who got them before. Under nohup SIGHUP stays ignored."""
+    """Handle these signals by `handler`; return the earlier handlers. Under nohup SIGHUP stays ignored."""
     handled = [n for n in ENDING if n != signal.SIGHUP or signal.getsignal(n) != signal.SIG_IGN]
     return {n: signal.signal(n, handler) for n in handled}
 
 
 @contextlib.contextmanager
 def handled(handler: Handler) -> Iterator[None]:
-    """`handler` gets them meanwhile; elsewhere than in the main thread nothing changes. A command that would have ended
-    at once before ignores them after: it has done its work, and its status stands.
+    """Handle these signals by `handler` within this context, if in the main thread. If the handler before was
+    `end_at_once`, ignore them afterwards: the work is done, and its exit status stands.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -189,7 +189,7 @@ def handled(handler: Handler) -> Iterator[None]:
 
 @contextlib.contextmanager
 def blocked() -> Iterator[None]:
-    """They wait until the end of this block; a process that is started meanwhile begins with them blocked."""
+    """Block these signals within this context, also in processes started there."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, ENDING)
     try:
         yield
@@ -198,14 +198,14 @@ def blocked() -> Iterator[None]:
 
 
 def ignore() -> None:
-    """For processes whose main process decides, and for a command that has ended."""
+    """Ignore these signals, in child processes and at the end of a command."""
     for number in ENDING:
         signal.signal(number, signal.SIG_IGN)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, ENDING)
 
 
 def stop(number: int, frame: FrameType | None) -> NoReturn:
-    """Raise Stopped; within an import, where an exception could be lost or become another one, end the process."""
+    """Raise Stopped; during an import, which could lose or change an exception, end the process."""
     while frame is not None:
         if frame.f_code.co_filename == IMPORTS:
             _end(number, f"ended by {name(number)}")
@@ -214,7 +214,7 @@ def stop(number: int, frame: FrameType | None) -> NoReturn:
 
 
 def end_at_once(number: int, frame: FrameType | None) -> NoReturn:
-    """Nothing is worth saving yet. An exception could be lost, or printed, within an import: none is raised."""
+    """End the process before there is anything to save. An exception could be lost, or printed, during an import."""
     _end(number, f"{name(number)}: ended before anything had begun")
 
 
@@ -226,36 +226,36 @@ def _end(number: int, text: str) -> NoReturn:
     os._exit(128 + number)
 
 
-# Processes are forked from servers: what they need is imported there once.
+# Processes are forked from servers, which import once what all of them need.
 #
-# multiprocessing has one such server, of which every child knows; it listens on a file that a killed main process
-# leaves behind, and lives as long as any child does. Ours belongs to one process, talks over a pair of sockets, and is
-# killed with it. A child never imports the user's `__main__`, so scripts without a main guard are safe; factories
-# travel by cloudpickle.
+# multiprocessing has one such server, known to every child; it listens on a file that a killed main process leaves
+# behind, and lives as long as any child. Ours belongs to one process, communicates by a socket pair, and is killed with
+# its owner. A child never imports the user's `__main__`, so scripts without a main guard are safe; factories are sent
+# by cloudpickle.
 
 
 CODE = "import json, sys; given = json.loads(sys.argv[1]); sys.path[:] = given.pop()\n"
-CODE += "from polyplay.core.processes import main; main(*given)"  # the same files as ours
-ROOM = " " * 256  # in the command, for a title
+CODE += "from polyplay.core.processes import main; main(*given)"  # with the same sys.path as here
+ROOM = " " * 256  # in the command line, for a title
 MOST_FDS, MOST_BYTES = 250, 4096  # of one request
-LOST = 255  # the exit status of which nobody can tell any more
-TICK = 0.1  # seconds between two calls of `check` while a server gets ready
+LOST = 255  # exit status of a process whose own is unknown
+TICK = 0.1  # seconds between calls of `check` while a server starts
 
 
 class ForkServer:
-    """The main process's side. Started when it is first needed, or by `ensure_running`.
+    """The owner's side of a fork server, which starts when first needed, or by `ensure_running`.
 
-    tied: its children are killed when it dies. reordered: sets are in another order there, see processes.hash_seed.
+    tied: its children are killed when it dies. reordered: its sets have another order, see hash_seed.
     """
 
     def __init__(self, preload: str, tied: bool = False, reordered: bool = False):
         self.preload, self.tied, self.reordered = preload, tied, reordered
-        self.status: int | None = None  # how the last one ended; None: it runs, or never did
+        self.status: int | None = None  # exit status of the last server; None: it runs, or never did
         self._pid = 0
         self._lock = threading.Lock()
 
     def ensure_running(self) -> None:
-        """Raises UserError where nothing may start, see user_modules."""
+        """Start the server if it is not running. Raises UserError: nothing may start, see user_modules."""
         user_modules.refuse("a process")
         with self._lock:
             if not self._pid or self._ended(0.0):
@@ -264,7 +264,7 @@ class ForkServer:
     def _start(self) -> None:
         self._channel, theirs = socket.socketpair()
         util.Finalize(None, self._channel.close, exitpriority=0)
-        lifeline, self._lifeline = os.pipe()  # we hold the other end, and nobody else does
+        lifeline, self._lifeline = os.pipe()  # only we hold the other end
         passed = [theirs.fileno(), lifeline]
         flags = util._args_from_interpreter_flags()  # type: ignore[attr-defined]
         given = json.dumps([*passed, self.preload, self.tied, sys.path])
@@ -282,13 +282,13 @@ class ForkServer:
         self.status = None
 
     def fork(self, title: str, fds: list[int], check: Callable[[], None]) -> tuple[int, int, int, int]:
-        """A new process that waits for its data: its number, where its exit status comes from, where its data go to,
-        what tells it by being closed that we ended.
+        """Fork a process that waits for its data. Return its process id, and three descriptors: its exit status can be
+        read from the first, its data go to the second, and closing the third tells it that we ended.
 
-        check: called every now and then while the server gets ready; what it raises ends the wait. Raises OSError.
+        check: called repeatedly while the server starts; an exception from it ends the wait. Raises OSError.
         """
         self.ensure_running()
-        # the kernel signals late that data came: those must not kill, so the lifeline is a pipe of its own
+        # the kernel may signal data late, and data must not kill: hence a separate pipe as lifeline
         (status, their_status), (their_data, data), (their_lifeline, lifeline) = os.pipe(), os.pipe(), os.pipe()
         theirs = [their_data, their_lifeline, their_status]
         try:
@@ -306,7 +306,7 @@ class ForkServer:
                 os.close(fd)
             if not isinstance(e, (EOFError, ConnectionError)):
                 raise
-            # it is dead, or could not take what it was sent
+            # the server is dead, or could not receive the descriptors
             fate = self.fate()
             lost = OSError(f"the fork server {fate}") if fate else OSError(errno.EMFILE, os.strerror(errno.EMFILE))
             raise lost from None
@@ -316,12 +316,12 @@ class ForkServer:
         return pid, status, data, lifeline
 
     def _ended(self, seconds: float) -> bool:
-        """Whether it has ended, within so many seconds."""
+        """Tell whether the server ends within this time."""
         until = time.monotonic() + seconds
         while self._pid:
             try:
                 pid, status = os.waitpid(self._pid, os.WNOHANG)
-            except ChildProcessError:  # somebody else has reaped it, or it is our parent's
+            except ChildProcessError:  # reaped elsewhere, or our parent's child
                 pid, status = self._pid, 0
             if pid:
                 self._pid, self.status = 0, os.waitstatus_to_exitcode(status)
@@ -334,14 +334,14 @@ class ForkServer:
         return True
 
     def fate(self) -> str:
-        """How it ended; empty: it runs."""
+        """Return how the server ended; "" if it runs."""
         with self._lock:
             ended = self._ended(0.5)
         return ending_text(self.status) if ended and self.status is not None else ""
 
 
 def readable(fds: list[int], seconds: float | None = None) -> set[int]:
-    """Those that can be read or whose other end is closed, within so many seconds. Numbers may be large."""
+    """Wait up to `seconds` for descriptors that are readable or closed at the other end; return them."""
     poll = select.poll()
     for fd in fds:
         poll.register(fd, select.POLLIN)
@@ -349,12 +349,12 @@ def readable(fds: list[int], seconds: float | None = None) -> set[int]:
 
 
 def ending_text(code: int | None) -> str:
-    """How a process ended, in words."""
+    """Describe how a process ended."""
     return f"was killed by {name(-code)}" if code and code < 0 else f"ended with exit status {code}"
 
 
 class _Popen(popen_forkserver.Popen):
-    """multiprocessing's own, with our server and without the way back to `__main__`."""
+    """multiprocessing's Popen with our server, which does not import `__main__` again."""
 
     def _launch(self, process_obj: ForkedProcess) -> None:
         preparation = spawn.get_preparation_data(process_obj.name)
@@ -375,51 +375,51 @@ class _Popen(popen_forkserver.Popen):
 
 
 class Handle:
-    """What runs a worker, as the main process sees it. The defaults are those of what runs in this process and can only
-    end by itself.
+    """The main process's handle of a running worker. The defaults are for a worker in this process, which cannot be
+    killed.
     """
 
-    apart: bool = False  # a process, here or on another machine: it can be killed
-    machine: str | None = None  # the other machine that it is on
-    lost_first: bool = True  # of the workers that were lost with a machine at once: the one that counts
+    apart: bool = False  # whether it is a process, here or on another machine, which can be killed
+    machine: str | None = None  # name of the other machine where it runs
+    lost_first: bool = True  # whether it is the first of the workers lost with one machine, which alone counts
 
     @property
     def pid(self) -> int | None:
-        """Its number, where it is a process of this machine."""
+        """Process id; None: it is not a process of this machine."""
         return None
 
     @property
     def sentinel(self) -> int | None:
-        """A file that is readable once it has ended; None: it sends a last message."""
+        """Descriptor that is readable when the worker has ended; None: the worker sends a last message."""
         return None
 
     def turn(self) -> None:
-        """Take a turn, where it runs in the calling thread. Raises StopIteration: it is done; and what it raises."""
+        """Run one turn of a worker in the calling thread. Raises StopIteration: it is done; or its own exception."""
 
     def is_alive(self) -> bool:
-        """Whether it has not ended."""
+        """Tell whether the worker is still running."""
         return False
 
     def join(self, timeout: float | None = None) -> None:
-        """Wait for its end, at most `timeout` seconds."""
+        """Wait for the worker to end, at most `timeout` seconds."""
 
     def kill(self) -> None:
-        """End it at once, where it is apart."""
+        """Kill the worker if it is a process."""
 
     def ending(self) -> str:
-        """How it ended, in words."""
+        """Describe how the worker ended."""
         return "ended"
 
     def close(self) -> None:
-        """Give back what it holds. It has ended, or never runs again."""
+        """Release its resources, after it has ended or will not run again."""
 
 
 class ForkedProcess(process.BaseProcess, Handle):
-    """A process forked from a server. It ends with its parent, also when that is daemonic."""
+    """A process forked from a server. It ends with its parent, even a daemonic one."""
 
     apart = True
-    _start_method = None  # what it starts itself it starts in the platform's way
-    starts = True  # it may start processes itself, once it has read what it was sent
+    _start_method = None  # its own children use the platform's start method
+    starts = True  # whether it may start processes, after it has read its arguments
 
     def __init__(self, server: ForkServer, target: Callable[..., None], args: tuple, title: str):
         super().__init__(target=target, args=args, name=title, daemon=False)
@@ -429,20 +429,20 @@ class ForkedProcess(process.BaseProcess, Handle):
         return {k: v for k, v in self.__dict__.items() if k not in ("server", "check")}
 
     def run(self) -> None:
-        """In the new process."""
+        """Run in the new process."""
         if self.starts:
             user_modules.lift()
         super().run()
 
     def start(self, check: Callable[[], None] = lambda: None) -> None:
-        """check: see ForkServer.fork. Raises OSError, and UserError where nothing may start."""
+        """Fork the process. check: see ForkServer.fork. Raises OSError; UserError: nothing may start."""
         self.check = check
         self._popen = _Popen(self)
         self._sentinel = self._popen.sentinel
         del self._target, self._args, self._kwargs  # type: ignore[attr-defined]
 
     def ending(self) -> str:
-        """How it ended, in words. Who was killed with its server, or unseen after that, says so."""
+        """Describe how it ended, also if it was lost with its fork server."""
         lost = self.exitcode == LOST and self.server.fate()
         return f"is lost, because the fork server {lost}" if lost else ending_text(self.exitcode)
 
@@ -450,9 +450,9 @@ class ForkedProcess(process.BaseProcess, Handle):
         os.kill(self._popen.pid, number)
 
     def end(self) -> None:
-        """Kill it and everything it started; reap it."""
+        """Kill the process and everything it started; reap it."""
         with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.killpg(self._popen.pid, signal.SIGKILL)  # its group, where it has one
+            os.killpg(self._popen.pid, signal.SIGKILL)  # its group, if it has one
         self.kill()
         self.join(5.0)
 
@@ -462,9 +462,9 @@ class ForkedProcess(process.BaseProcess, Handle):
 
 def main(channel: int, lifeline: int, preload: str, tied: bool) -> None:
     """Run a server."""
-    ignore()  # also those sent to the whole process group: the main process decides
-    kill_when_closed(lifeline, os.getpid())  # also in the midst of an import
-    if readable([lifeline], 0.0):  # it was closed before
+    ignore()  # also signals to the whole process group: the main process decides
+    kill_when_closed(lifeline, os.getpid())  # even during an import
+    if readable([lifeline], 0.0):  # closed already
         os._exit(1)
     set_title("fork server")
     global served
@@ -472,14 +472,14 @@ def main(channel: int, lifeline: int, preload: str, tied: bool) -> None:
     try:
         __import__(preload)
     except Exception as e:
-        if not isinstance(e, ImportError):  # what is forked imports it, and says what is missing
+        if not isinstance(e, ImportError):  # forked processes import it too, and report what is missing
             sys.exit(f"polyplay: fork server: {type(e).__name__}: {' '.join(str(e).split())}")
     util._close_stdin()  # type: ignore[attr-defined]
     _Server(requests, tied).serve()
 
 
 def kill_when_closed(fd: int, owner: int) -> None:
-    """Have the kernel kill a process, or the group of that number below 0, when the other end closes."""
+    """Have the kernel kill process `owner`, or group -`owner` if negative, when the other end closes."""
     fcntl.fcntl(fd, fcntl.F_SETOWN, owner)
     fcntl.fcntl(fd, fcntl.F_SETSIG, signal.SIGKILL)
     fcntl.fcntl(fd, fcntl.F_SETFL, fcntl.fcntl(fd, fcntl.F_GETFL) | os.O_ASYNC)
@@ -488,7 +488,7 @@ def kill_when_closed(fd: int, owner: int) -> None:
 class _Server:
     def __init__(self, channel: socket.socket, tied: bool):
         self.channel, self.tied = channel, tied
-        self.statuses: dict[int, int] = {}  # by process: where its exit status goes
+        self.statuses: dict[int, int] = {}  # process id → descriptor for its exit status
         self.woken, self.wake = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         signal.signal(signal.SIGCHLD, lambda *_: None)
         signal.set_wakeup_fd(self.wake)
@@ -515,7 +515,7 @@ class _Server:
                 os.close(self.statuses.pop(pid))
 
     def _tell(self, end: int, number: int) -> None:
-        with contextlib.suppress(BrokenPipeError):  # nobody wants to know any more
+        with contextlib.suppress(BrokenPipeError):  # no reader is left
             forkserver.write_signed(end, number)
 
     def _take(self, fds: list[int], others: int, title: str, label: str) -> None:
@@ -523,7 +523,7 @@ class _Server:
         if len(fds) == 3 + others:
             self._fork(title, *fds)
             return
-        for fd in fds:  # some were lost: too many files are open here
+        for fd in fds:  # some were lost: too many open files here
             os.close(fd)
 
     def _fork(self, title: str, status: int, data: int, lifeline: int, *others: int) -> None:
@@ -541,7 +541,7 @@ class _Server:
             os.close(fd)
 
     def _become(self, server: int, title: str, status: int, data: int, lifeline: int, fds: list[int]) -> None:
-        """The new process, which never returns."""
+        """Run as the new process; never return."""
         code = 1
         try:
             signal.set_wakeup_fd(-1)
@@ -558,7 +558,7 @@ class _Server:
             forkserver._forkserver._inherited_fds = fds  # type: ignore[attr-defined]
             code = spawn._main(data, lifeline)
         except Exception:
-            if not readable([lifeline], 0.0):  # else the other side went, in the midst of a sentence
+            if not readable([lifeline], 0.0):  # otherwise the owner ended while it sent the data
                 sys.excepthook(*sys.exc_info())
         finally:
             sys.stderr.flush()

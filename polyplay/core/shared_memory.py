@@ -1,8 +1,8 @@
 """Blocks, rings, semaphores and locks in shared memory.
 
-Blocks are anonymous (memfd): nothing has a name, so nothing is left behind when the last holder dies, however it dies.
-Waiting goes through unnamed POSIX semaphores that live inside a block and are used as token counts; no lock is ever
-held across processes, so a killed worker cannot keep one. The semaphore calls are the memory fences.
+Blocks are anonymous (memfd), so nothing is left behind when the last holder dies, however it dies. Waits use unnamed
+POSIX semaphores inside a block, as token counts. No lock is shared by processes, so a killed worker cannot keep one.
+The semaphore calls are the memory fences.
 """
 
 from __future__ import annotations
@@ -35,15 +35,15 @@ _FENCE = threading.Lock()
 
 
 def memory_barrier() -> None:
-    """What this thread has written is there before what it writes next; so with what it reads."""
+    """Order this thread's memory accesses: earlier reads and writes complete before later ones."""
     with _FENCE:
         pass
 
 
 class SharedBlock:
-    """Anonymous shared memory. Hand it to a worker as an argument; it maps the same bytes there."""
+    """Anonymous shared memory. Pass it to a worker as an argument; the worker maps the same bytes."""
 
-    fd = -1  # as long as it has none
+    fd = -1  # no descriptor yet
 
     def __init__(self, nbytes: int):
         self.nbytes = max(int(nbytes), 1)
@@ -52,11 +52,11 @@ class SharedBlock:
 
     @cached_property
     def memory(self) -> mmap.mmap:
-        """Mapped when it is first used: a mapping holds a second descriptor."""
+        """The mapping, made at first use, because it holds a second descriptor."""
         return mmap.mmap(self.fd, self.nbytes)
 
     def array(self, shape: tuple[int, ...] | int, dtype: DTypeLike, offset: int = 0) -> np.ndarray:
-        """The array of `shape` and `dtype` at byte `offset`."""
+        """Return the array of `shape` and `dtype` at byte `offset`."""
         count = int(np.prod(shape, dtype=np.int64))
         return np.frombuffer(self.memory, np.dtype(dtype), count, offset).reshape(shape)
 
@@ -81,22 +81,22 @@ class _Declared(NamedTuple):
 
 
 def shared_array(dtype: type, shape: Callable[..., tuple[int, ...]]) -> np.ndarray:
-    """Declares an array in the body of a SharedObject's class. shape: from the object, which has all else by then."""
+    """Declare an array in a SharedObject's class body. shape: computed from the object, after its other attributes."""
     return cast("np.ndarray", _Declared(dtype, shape))
 
 
 class SharedObject:
-    """Arrays in one block, and trees of arrays: attributes by their names, which `_attach` makes anew in each process.
-    Each begins at a cache line of its own.
+    """Arrays and trees of arrays in one block, each starting at a new cache line. They are attributes by name, which
+    `_attach` makes in each process.
 
-    `LOCAL`: other attributes that it makes, which do not travel either.
+    `LOCAL`: other attributes that `_attach` makes, which are not pickled either.
     """
 
     LOCAL: tuple[str, ...] = ()
-    _places: tree.Tree = ()  # of the arrays, by their names
+    _places: tree.Tree = ()  # places of the arrays, by name
 
     def __init__(self, **arrays: tree.Tree):
-        """arrays: shape and number type of each, or a tree of these, besides those that its class declares."""
+        """arrays: shape and dtype of each, or a tree of these, besides those declared by the class."""
         size, members = 0, [x for cls in reversed(type(self).__mro__) for x in vars(cls).items()]
         declared = {name: (x.shape(self), x.dtype) for name, x in members if isinstance(x, _Declared)}
 
@@ -111,16 +111,16 @@ class SharedObject:
         self._attach()
 
     def _attach(self) -> None:
-        """Make what is this process's own."""
+        """Make this process's attributes."""
         self.__dict__.update(self.arrays())
 
     def arrays(self) -> tree.Batch:
-        """All of them in this process, by their names."""
+        """Return all arrays in this process, by name."""
         return cast("tree.Batch", tree.map(lambda place: self.block.array(*place), self._places))
 
     @property
     def nbytes(self) -> int:
-        """Bytes of shared memory."""
+        """Number of bytes of shared memory."""
         return self.block.nbytes
 
     def crossing(self) -> Crossing | None:
@@ -142,14 +142,14 @@ class _Timespec(ctypes.Structure):
 _libc = ctypes.CDLL(None, use_errno=True)
 _clockwait = getattr(_libc, "sem_clockwait", None)
 _EINTR = 4
-RELAY = 32  # a semaphore takes so many bytes of its line; then comes the number of the link that gets its tokens
+RELAY = 32  # bytes of a semaphore in its line; the number of the link that gets its tokens follows
 
 
 class Semaphore:
     """A token count in shared memory: `post` adds tokens, `wait` takes one or gives up after `timeout` seconds.
 
-    POSIX's unnamed semaphore, `LINE` bytes of a block.
-    relays: semaphores of links to other machines. Where who waits is on one of these, its link gets the tokens.
+    POSIX's unnamed semaphore, in `LINE` bytes of a block. relays: semaphores of links to other machines; if the waiting
+    worker is on another machine, that machine's link gets the tokens.
     """
 
     def __init__(self, cell: np.ndarray, create: bool = False, relays: Semaphores | None = None):
@@ -167,16 +167,16 @@ class Semaphore:
             _libc.sem_post(self._at)
 
     def relay(self, to: int | None) -> None:
-        """From now on this link gets the tokens; None: who waits is on this machine."""
+        """Send tokens to this link; None: the waiting worker is on this machine."""
         self._relay[0] = 0 if to is None else to + 1
 
     @property
     def relayed(self) -> int | None:
-        """The link that gets the tokens; None: who waits is on this machine."""
+        """Number of the link that gets the tokens; None: the waiting worker is on this machine."""
         return int(self._relay[0]) - 1 if self._relay[0] else None
 
     def wait(self, timeout: float) -> bool:
-        """Take a token; False when none came within `timeout` seconds."""
+        """Take a token; return False if `timeout` seconds pass without one."""
         if _libc.sem_trywait(self._at) == 0:
             return True
         if timeout <= 0:
@@ -195,7 +195,7 @@ class Semaphores(SharedObject):
     """`n` semaphores in one block."""
 
     LOCAL = ("_all",)
-    relays: Semaphores | None = None  # of the links to other machines, where there are any
+    relays: Semaphores | None = None  # semaphores of the links to other machines, if any
     _cells = shared_array(np.uint8, lambda s: (s.n, LINE))
 
     def __init__(self, n: int):
@@ -209,7 +209,7 @@ class Semaphores(SharedObject):
         self._all = [Semaphore(cell, relays=self.relays) for cell in self._cells]
 
     def relay_by(self, links: Semaphores) -> None:
-        """Who waits on one of these may be on another machine."""
+        """Let waiting workers be on other machines."""
         self.relays = links
         self._attach()
 
@@ -218,7 +218,7 @@ class Semaphores(SharedObject):
 
 
 class Closable(SharedObject):
-    """Arrays on which others wait by bells, and are told when they are closed."""
+    """Arrays whose changes are announced by bells. After `close`, waits raise Closed."""
 
     _closed = shared_array(np.int64, lambda _: (LINE // 8,))
 
@@ -227,21 +227,21 @@ class Closable(SharedObject):
         super().__init__(**arrays)
 
     def check(self) -> None:
-        """Raises Closed."""
+        """Raises Closed: the object was closed."""
         if self._closed[0]:
             raise Closed
 
     def close(self) -> None:
-        """Every wait, now and later, raises Closed."""
+        """Make every wait, now and later, raise Closed."""
         self._closed[0] = 1
         for i in range(self._bells.n):
             self._bells[i].post()
 
 
 class Ring:
-    """Numbers from one producer to one consumer, in order. `get` answers None when empty; waiting is a Semaphore's.
+    """Numbers from one producer to one consumer, in order. It never waits; waits use a Semaphore.
 
-    cells: int64 [capacity + 2 · 8]; head and tail lie a cache line apart. bell: gets a token with every number.
+    cells: int64 [capacity + 2 · 8]; head and tail are a cache line apart. bell: gets a token with every number.
     """
 
     def __init__(self, cells: np.ndarray, bell: Semaphore | None = None):
@@ -255,19 +255,19 @@ class Ring:
         self.put_all([number])
 
     def put_all(self, numbers: Sequence[int]) -> None:
-        """These, with one token."""
+        """Put these numbers, with one token."""
         tail, size = int(self._tail[0]), len(self._ring)
         if tail + len(numbers) - int(self._head[0]) > size:
             raise RuntimeError("ring overflow: more numbers in flight than the ring was made for")
         for i, number in enumerate(numbers, tail):
             self._ring[i % size] = number
-        memory_barrier()  # who takes them may not have waited for the token
+        memory_barrier()  # the consumer may read them without the token
         self._tail[0] = tail + len(numbers)
         if self._bell is not None:
             self._bell.post()
 
     def take_all(self) -> list[int]:
-        """What is in it now; its tokens stay."""
+        """Take all numbers; their tokens remain."""
         head, tail = int(self._head[0]), int(self._tail[0])
         if head == tail:
             return []
@@ -277,7 +277,7 @@ class Ring:
         return numbers
 
     def take(self, use: np.ndarray, holder: int) -> int | None:
-        """The next number, None: there is none. Who holds it is written to `use` before it leaves the ring."""
+        """Take the next number, or None. Its `holder` is written to `use` before it leaves the ring."""
         head = int(self._head[0])
         if head == int(self._tail[0]):
             return None
@@ -287,22 +287,22 @@ class Ring:
         return number
 
     def peek(self) -> list[int]:
-        """What is in it now; for the producer after a crash, and for reports."""
+        """Return the numbers in the ring, for reports and for the producer after a crash."""
         head, tail = int(self._head[0]), int(self._tail[0])
         return [int(self._ring[i % len(self._ring)]) for i in range(head, tail)]
 
 
 class RobustLocks:
-    """A worker's end, be it a thread or a process, of locks that end with their holder: each is one of the operating
-    system on a file without a name, which it releases when the process that holds it ends, however that ends.
+    """One worker's view of locks that end with their holder. Each locks an unnamed file; the operating system releases
+    the lock when the holding process ends, however it ends.
     """
 
     def __init__(self, blocks: Sequence[SharedBlock]):
-        # open files of its own: locks are the open file's, and there may be several workers in this process
-        self._files = [open(f"/proc/self/fd/{block.fd}", "rb") for block in blocks]  # noqa: SIM115 - as long as it
+        # separate open files: a lock belongs to its open file, and several workers may share this process
+        self._files = [open(f"/proc/self/fd/{block.fd}", "rb") for block in blocks]  # noqa: SIM115 - as long as self
 
     def acquire(self, index: int) -> bool:
-        """Whether it is ours from now on; False: somebody else has it."""
+        """Try to take a lock; return False if another worker has it."""
         try:
             fcntl.flock(self._files[index], fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:

@@ -16,13 +16,13 @@ from polyplay.core.errors import SEATS, Closed
 from polyplay.core.flows import ANY, COUNTING, EVERYONE, MAIN, Cells, Crossing, End, Flow, Piece
 from polyplay.core.shared_memory import SharedObject, shared_array
 
-# What crosses between workers, as the crew, the diagram and the plan see it: they ask this, and know no class.
+# Objects shared by workers, as the crew, the diagram and the plan see them, which know no subclass.
 
 
 class Arrow(NamedTuple):
-    """A line of the diagram: from roles that hold the edge as one of `givers` to roles that hold it as one of `takers`.
+    """An arrow of the diagram, from roles that hold the edge as a giver to roles that hold it as a taker.
 
-    An end is the name of the argument that holds the edge: `out` writes into it, `source` takes from it, `publish`
+    An end is the name of the argument that holds the edge: `out` writes to the edge, `source` takes from it, `publish`
     publishes weights, `params` reads them, `update` updates through it, `server` serves it.
     """
 
@@ -32,52 +32,52 @@ class Arrow(NamedTuple):
 
 
 class Edge:
-    """What crosses between workers. What only one worker holds is an Edge without arrows."""
+    """An object shared by workers. An edge that only one worker holds has no arrows."""
 
-    memory: ClassVar[str] = "rollouts"  # the part of the memory estimate that it counts in
-    patience: float = 0.1  # seconds a wait lasts before it answers "nothing yet"; 0 when all run in one thread
-    replay: Any = None  # the Replay whose batches it brings
+    memory: ClassVar[str] = "rollouts"  # the part of the memory estimate that includes it
+    patience: float = 0.1  # seconds that a wait lasts before it returns "nothing yet"; 0 if all run in one thread
+    replay: Any = None  # the Replay whose batches it delivers
 
     @property
     def nbytes(self) -> int:
-        """Bytes of shared memory."""
+        """Number of bytes of shared memory."""
         return 0
 
     def label(self) -> str:
-        """What a diagram calls it."""
+        """Return its name in a diagram."""
         return type(self).__name__
 
     def arrows(self) -> list[Arrow]:
-        """The lines of a diagram that it is."""
+        """Return its arrows in a diagram."""
         return []
 
     def close(self) -> None:
-        """End every wait on it: now and later it raises Closed."""
+        """Make every wait on it, now and later, raise Closed."""
 
 
 class Holder:
-    """A description that a role holds, made of others: a learner's source has a queue, its spec a policy."""
+    """A description that contains others: a learner's source has a queue, its spec a policy."""
 
     def holds(self) -> Mapping[str, Any]:
-        """What it is made of, by name; edges by their ends."""
+        """Return its parts by name, edges by their ends."""
         return {}
 
 
-# What every worker counts, in shared memory: one row each, written by its worker alone.
+# Counters of every worker in shared memory: one row each, written only by that worker.
 
 
 EVENTS = ("stamp", "stamps", "steps", "rollouts", "updates", "learnt", "episodes", "restarts", "saved")
 SECONDS = ("env", "infer", "learn", "replay", "wait")
 LOAD = ("lag_sum", "lag_count", "lag_max", "depth_sum", "depth_count", "served", "calls", "simulations")
 COLUMNS = [*EVENTS, *SECONDS, *LOAD]
-SIZES = 257  # histogram of rows served or chunks learnt at once; the last bin holds everything beyond
-LAGS = 64  # histogram of policy lag in updates; the last bin holds everything beyond
-EPISODES = 2048  # finished games a worker may report between two readings of the main process
+SIZES = 257  # bins of the histogram of rows served or chunks learned at once; the last also counts larger values
+LAGS = 64  # bins of the histogram of policy lag in updates; the last also counts larger values
+EPISODES = 2048  # finished games that a worker may report between two reads by the main process
 EPISODE = ("return", "length", "lane", "agent", "wall")
 
 
 class Timed:
-    """Adds the seconds within to a number of an array, also where an exception ends them."""
+    """Adds the seconds spent within the context to element `at` of an array, also after an exception."""
 
     def __init__(self, values: np.ndarray, at: int):
         self.values, self.at = values, at
@@ -90,7 +90,7 @@ class Timed:
 
 
 class WorkerCounters:
-    """One worker's counters. They only grow, and only their worker writes them: a reader takes differences."""
+    """One worker's counters. They only grow, and only their worker writes them; readers take differences."""
 
     def __init__(self, counters: Counters, i: int):
         self.values, self.lags, self.sizes = counters.values[i], counters.lags[i], counters.sizes[i]
@@ -98,7 +98,7 @@ class WorkerCounters:
         self._at, self._names = counters.columns, counters.names
 
     def timed(self, column: str) -> Timed:
-        """Add the seconds within to a column."""
+        """Add the seconds spent within the context to a column."""
         return Timed(self.values, self._at[column])
 
     def add(self, column: str, amount: float) -> None:
@@ -111,7 +111,7 @@ class WorkerCounters:
         return float(self.values[self._at[column]])
 
     def lag(self, lags: np.ndarray) -> None:
-        """Count policy lags, in optimizer updates, one per row learnt."""
+        """Count policy lags, in optimizer updates, one per row learned from."""
         if lags.size == 0:
             return
         self.lags += np.bincount(np.maximum(np.minimum(lags, LAGS - 1), 0), minlength=LAGS)
@@ -121,13 +121,13 @@ class WorkerCounters:
         values[at["lag_max"]] = max(values[at["lag_max"]], lags.max())
 
     def served(self, n: int, calls: int = 1) -> None:
-        """A service was called for `n` at once, so often."""
+        """Count `calls` calls of a service, each for `n` items."""
         self.sizes[min(n, SIZES - 1)] += calls
         self.values[self._at["served"]] += n * calls
         self.values[self._at["calls"]] += calls
 
     def depth(self, n: int) -> None:
-        """`n` wait in the queue that the worker looks at."""
+        """Count a look at the worker's queue, in which `n` items wait."""
         self.values[self._at["depth_sum"]] += n
         self.values[self._at["depth_count"]] += 1
 
@@ -137,7 +137,7 @@ class WorkerCounters:
         self.values[at] += 1
 
     def task_steps(self, tasks: np.ndarray) -> None:
-        """Count an agent step of each of these tasks, by their numbers."""
+        """Count one agent step for each of these task numbers."""
         self.tasks += np.bincount(tasks, minlength=len(self.tasks))
 
     def losses(self, metrics: dict[str, float]) -> None:
@@ -146,7 +146,7 @@ class WorkerCounters:
                 self.metrics[self._names[name]] += value, 1
 
     def tally(self, name: str, total: float, n: float) -> None:
-        """Add the sum of `n` values to a metric, which is reported as their mean."""
+        """Add the sum of `n` values to a metric, which is reported as a mean."""
         if name in self._names:
             self.metrics[self._names[name]] += total, n
 
@@ -159,7 +159,7 @@ class Counters(SharedObject):
     sizes = shared_array(np.int64, lambda c: (c.workers, SIZES))
     games = shared_array(np.float64, lambda c: (c.workers, EPISODES, len(EPISODE)))
     metrics = shared_array(np.float64, lambda c: (c.workers, len(c.names), 2))
-    tasks = shared_array(np.int64, lambda c: (c.workers, c.number))  # agent steps of each of several tasks
+    tasks = shared_array(np.int64, lambda c: (c.workers, c.number))  # agent steps by task
 
     def __init__(self, workers: int, metrics: tuple[str, ...] = (), tasks: int = 0):
         self.workers, self.number = workers, tasks
@@ -174,7 +174,7 @@ class Counters(SharedObject):
         return WorkerCounters(self, i)
 
     def column(self, name: str) -> np.ndarray:
-        """[workers] the present values of one column."""
+        """Return one column's values [workers]."""
         return self.values[:, self.columns[name]]
 
 
@@ -197,7 +197,7 @@ class CounterFlow(Cells):
 
     def write(self, cells: list[np.ndarray]) -> None:
         mine, theirs = self.cells[0], cells[0].copy()
-        # that machine has another clock
+        # the other machine has another clock
         theirs[0] = mine[0] if theirs[self._stamps] == mine[self._stamps] else time.monotonic()
         if self.traffic.failed(-1, self.writer):
             theirs[self._saved] = -abs(theirs[self._saved])
@@ -220,40 +220,40 @@ class ProgressFlow(Cells):
 
 @dataclass(frozen=True)
 class SchedulePoint:
-    """A value, and from where on: a part of the run, or so many agent steps learnt from."""
+    """A value and when it starts to hold: at a fraction of the run, or after N agent steps learned from."""
 
     value: float
     at: float
     part: bool
 
     def steps(self, total: float) -> float:
-        """From how many agent steps on it holds, in a run of `total`."""
+        """Return the agent steps after which it holds, in a run of `total`."""
         return self.at * total if self.part else self.at
 
 
 @dataclass(frozen=True)
 class HyperparameterSchedule:
-    """Values of the hyperparameter `name`, in the order in which they hold, each until the next."""
+    """Values of the hyperparameter `name`, in order; each holds until the next."""
 
     name: str
     points: tuple[SchedulePoint, ...]
 
     def reached(self, learnt: float, total: float) -> SchedulePoint | None:
-        """The point whose value holds after `learnt` agent steps of `total`; None: the first is yet to come."""
+        """Return the point that holds after `learnt` agent steps of `total`; None before the first."""
         return next((point for point in reversed(self.points) if point.steps(total) <= learnt), None)
 
 
 class Hyperparameters(SharedObject):
-    """Hyper-parameters that may change while a run goes on: named float64 in shared memory, read as attributes."""
+    """Hyperparameters that may change during a run: named float64 in shared memory, read as attributes."""
 
     _names: dict[str, int]
     _values = shared_array(np.float64, lambda h: (len(h._names),))
 
     def __init__(self, anneal: str = "constant", **values: float):
-        self.anneal = anneal  # "constant", or else the learning rate falls in a line to 0 over the run
+        self.anneal = anneal  # "constant", or the learning rate falls linearly to 0 over the run
         self.falls = anneal != "constant"
-        self.configured = values  # whatever they become
-        self.schedules: tuple[HyperparameterSchedule, ...] = ()  # of those that learners set themselves
+        self.configured = values  # values at the start
+        self.schedules: tuple[HyperparameterSchedule, ...] = ()  # schedules that learners apply
         self._names = {name: i for i, name in enumerate(values)}
         super().__init__()
         self._values[:] = list(values.values())
@@ -269,8 +269,8 @@ class Hyperparameters(SharedObject):
         self._values[self._names[name]] = value
 
     def keep_to_schedules(self, learnt: float, total: float) -> dict[str, SchedulePoint]:
-        """Give what is scheduled its value after `learnt` agent steps of `total`: the configured one before its first
-        point. The points that hold now, by name.
+        """Set scheduled hyperparameters to their values after `learnt` agent steps of `total`: the configured ones
+        before the first point. Return the points that hold now, by name.
         """
         held = {s.name: s.reached(learnt, total) for s in self.schedules}
         for name, point in held.items():
@@ -278,8 +278,8 @@ class Hyperparameters(SharedObject):
         return {name: point for name, point in held.items() if point is not None}
 
     def restore(self, values: Mapping[str, float], configured: Mapping[str, float] | None) -> None:
-        """Values of a checkpoint, of a run that was configured with `configured` (None: nobody wrote that down): what
-        was scheduled goes on, unless another value is configured now.
+        """Restore a checkpoint's values, except those whose configured value has changed since. configured: that run's
+        configured values; None: unknown.
         """
         for name in values.keys() & self._names.keys():
             if configured is None or configured.get(name) == self.configured[name]:
@@ -313,22 +313,22 @@ class HyperparameterFlow(Cells):
 
 
 class RunControl(SharedObject):
-    """What the main process wants of every worker: run on, save, finish, leave, or drop everything."""
+    """Orders of the main process to all workers: run, save, finish, leave, or stop at once."""
 
     _flags = shared_array(np.int64, lambda _: (8,))
-    dismissed = shared_array(np.int64, lambda _: (2 * SEATS,))  # by row of the counters: whether its worker is to leave
+    dismissed = shared_array(np.int64, lambda _: (2 * SEATS,))  # by row of the counters: whether that worker must leave
     HALT, FINISH, SAVE, RESCUE, PAUSE, TAKEN = 0, 1, 2, 3, 4, 5
-    REPEATS = 1024  # saves of one update, at most, that are told apart
+    REPEATS = 1024  # limit of distinguishable saves of one update
 
     def __init__(self, trace: bool = False, reuse: bool = True, compile: str = "off") -> None:  # noqa: A002
         self.trace = trace  # write every update's loss
         self.compile = compile  # updates and acting: "auto", "on" or "off"
-        self.reuse = reuse  # learn from what was computed while acting, where the weights are the same
-        self.anew = False  # a resumed run goes on without what it has of lanes and of rollouts in flight
-        self.over: Callable[[], bool] | None = None  # asked too whether the run is to end, where all take turns
+        self.reuse = reuse  # learn from values computed while acting if the weights are the same
+        self.anew = False  # whether a resumed run discards saved lanes and rollouts in flight
+        self.over: Callable[[], bool] | None = None  # also decides whether the run ends, if all workers take turns
         self.show: Any = None  # weights.Params, for an evaluator beside training
-        self.made = 0  # of `saves`, where checkpoints are made between two rounds of turns
-        self.run = Hyperparameters(remaining=1.0)  # the part of the run that is left, as its first learner has it
+        self.made = 0  # saves made, if checkpoints are made between two rounds of turns
+        self.run = Hyperparameters(remaining=1.0)  # remaining fraction of the run, set by the first learner
         super().__init__()
 
     def crossing(self) -> Crossing:
@@ -341,40 +341,40 @@ class RunControl(SharedObject):
     def finishing(self) -> bool:
         return bool(self._flags[self.FINISH]) or (self.over is not None and self.over())
 
-    # agent steps at which learners save and end, although the run has more; inf: it has not
+    # agent steps at which learners save and end before the run's end; inf: not set
     until = property(lambda self: float(self._flags[self.PAUSE]) or math.inf)
 
     def pause_at(self, steps: int) -> None:
-        """Learners save and end once so many agent steps were learnt from, counted from the start of the run."""
+        """Have learners save and end after `steps` agent steps learned from since the start of the run."""
         self._flags[self.PAUSE] = steps
 
     def halt(self) -> None:
-        """Everybody drops what they do: every wait raises Closed."""
+        """Stop all workers at once: every wait raises Closed."""
         self._flags[self.HALT] = 1
 
     def finish(self) -> None:
-        """Learners save at their next update and end."""
+        """Have learners save at their next update and end."""
         self._flags[self.FINISH] = 1
 
     def save(self) -> None:
-        """Learners save at their next update."""
+        """Have learners save at their next update."""
         self._flags[self.SAVE] += 1
 
     def take(self, mark: float) -> None:
-        """The parts of the save with this mark (a learner's counter `saved`) are no longer needed where they are."""
+        """Let workers delete their parts of the save with this mark (a learner's counter `saved`)."""
         self._flags[self.TAKEN] = round(mark * self.REPEATS)
 
-    # the mark of the save whose parts were taken last
+    # mark of the save whose parts were collected last
     taken = property(lambda self: float(self._flags[self.TAKEN]) / self.REPEATS)
 
     def rescue(self, index: int) -> None:
-        """The run has failed: everybody stops, and this learner saves what is whole before it does."""
+        """Stop all workers after a failure; this learner first saves what is intact."""
         self._flags[self.RESCUE] = index + 1
         self.halt()
 
     @property
     def rescuer(self) -> int | None:
-        """The learner that is to save what is whole; None: none is."""
+        """Number of the learner that must save what is intact; None: no learner."""
         index = int(self._flags[self.RESCUE])
         return index - 1 if index else None
 
@@ -385,9 +385,9 @@ class RunControl(SharedObject):
 
 @dataclass(frozen=True)
 class Adjustable:
-    """A number that may change while the run goes on, from `low` to `high`; one more should make a difference.
+    """A number that may change during the run, from `low` to `high`, in steps of one.
 
-    `set` asks for a number and returns at once; `get` answers how many there are now. Crew.dial makes one of a role.
+    `set` requests a number and returns at once; `get` returns the current one. Crew.dial makes one for a role.
     """
 
     name: str
@@ -397,24 +397,24 @@ class Adjustable:
     set: Callable[[int], None]
 
 
-ENDING = 1.0  # seconds that a rollout may still take when the run ends; one that takes longer is dropped
+ENDING = 1.0  # seconds that a rollout may take after the run's end; longer ones are dropped
 
 
 def seed_of(seed: int, incarnation: int) -> int:
-    """The seed of environments and noise: a replacement must not repeat the episodes of the worker before it."""
+    """Return the seed of environments and noise; a replacement must not repeat its predecessor's episodes."""
     return seed + 1_000_003 * incarnation
 
 
 def next_incarnation(incarnation: int | None, resumes: int) -> int:
-    """The incarnation of the next worker at a seat; None: it is the first. Multiples of 1000 begin with the run (or a
-    resumed one); after 999 replacements the numbers repeat.
+    """Return the incarnation of the worker after `incarnation` (None: of the first worker). A run, and each resumption,
+    starts at a multiple of 1000; after 999 replacements the numbers repeat.
     """
     replaced = 0 if incarnation is None else incarnation % 1000 % 999 + 1
     return replaced + 1000 * resumes
 
 
 class RoleSize(SharedObject):
-    """How many workers a role is to have, and has. Anyone may ask; the main process acts."""
+    """Wanted and actual number of a role's workers. Any worker may request a number; the main process applies it."""
 
     _cells = shared_array(np.int64, lambda _: (8,))
 
@@ -428,7 +428,7 @@ class RoleSize(SharedObject):
         self._cells[0] = n
 
     def get(self) -> int:
-        """Workers that there are now, those that have not left yet included."""
+        """Return the current number of workers, including those that are about to leave."""
         return int(self._cells[1])
 
     def count(self, n: int) -> None:
@@ -437,13 +437,13 @@ class RoleSize(SharedObject):
 
 @dataclass
 class TurnHooks:
-    """What a worker gives the crew. rescue: of a learner, save what is whole where the run has failed.
+    """Callbacks that a worker gives the crew. rescue: a learner saves what is intact after a failure.
 
-    Where all take turns in one thread, checkpoints are made between two rounds: write_part(number) writes the worker's
-    part of one, and number() of a learner gives the number of one that is made now.
+    If all workers take turns in one thread, checkpoints are made between two rounds: write_part(number) writes the
+    worker's part of one, and a learner's number() returns the number of a checkpoint made now.
 
-    compiled(update): its updates are compiled from this one on. repeats(update): whether this one was, in the run that
-    is done again.
+    compiled(update): called when updates are compiled, starting with this one. repeats(update): whether this update was
+    compiled in the run that is being reproduced.
     """
 
     rescue: Callable[[], None] | None = None
@@ -451,29 +451,29 @@ class TurnHooks:
     number: Callable[[], int] | None = None
     compiled: Callable[[int], None] | None = None
     repeats: Callable[[int], bool] | None = None
-    meeting: int = 0  # the one that it waits for others in, by number; 0: it does not
+    meeting: int = 0  # number of the meeting in which it waits for others; 0: it does not wait
 
 
 @dataclass
 class WorkerContext:
-    """A worker's place in its run. `counters`, `hooks`, `ending_since`, `log` are of its own process."""
+    """A worker's place in its run. `counters`, `hooks`, `ending_since`, `log` belong to its process."""
 
     OWN: ClassVar = ("counters", "hooks", "ending_since", "log")
 
     role: str
-    index: int  # among the workers of this role
-    n: int  # workers of this role
-    row: int  # of the counters
-    seed: int  # of the run
+    index: int  # of this worker in its role
+    n: int  # number of workers of this role
+    row: int  # its row of the counters
+    seed: int  # the run's seed
     all_counters: Counters
     control: RunControl
-    directory: Path | None = None  # where checkpoints and reports of this run go
-    resume: Path | None = None  # the checkpoint this run goes on from
-    incarnation: int = 0  # how often this worker was replaced, plus 1000 × resumptions that it began anew in
-    precision: str = "float32"  # of networks, see nets.device
-    device: str = "cpu"  # that it computes on: see polyplay.nets.device
-    patience: float = 0.1  # seconds a wait lasts before it answers "nothing yet"; 0 when all run in one thread
-    # to the main process: ("warning" | "caution" | "remark" | "note" | "unsaved" | "decision", text)
+    directory: Path | None = None  # the run's directory, for checkpoints and reports
+    resume: Path | None = None  # the checkpoint from which this run resumes
+    incarnation: int = 0  # replacements of this worker, plus 1000 × resumptions in which it restarted
+    precision: str = "float32"  # precision of networks, see nets.device
+    device: str = "cpu"  # device for computing, see nets.device
+    patience: float = 0.1  # seconds that a wait lasts before it returns "nothing yet"; 0 if all run in one thread
+    # message to the main process: ("warning" | "caution" | "remark" | "note" | "unsaved" | "decision", text)
     log: Callable[[str, str], None] = lambda kind, text: None
 
     @cached_property
@@ -486,36 +486,36 @@ class WorkerContext:
 
     @cached_property
     def ending_since(self) -> float:
-        """When this worker saw that the run ends: it asks from then on."""
+        """Time when this worker first saw that the run ends."""
         return time.monotonic()
 
     @property
     def noise_seed(self) -> int:
-        """Action noise is keyed by this and by the lanes' numbers."""
+        """Key of action noise, together with the lanes' numbers."""
         return seed_of(self.seed, self.incarnation)
 
     env_seed = noise_seed
 
     @property
     def serial(self) -> bool:
-        """Whether all workers take turns in one thread: nothing comes while this one waits."""
+        """Whether all workers take turns in one thread, so that waiting is useless."""
         return self.patience == 0.0
 
     @property
     def leaving(self) -> bool:
-        """Whether this worker is to leave: its role has fewer workers from now on."""
+        """Whether this worker must leave, because its role gets fewer workers."""
         return bool(self.control.dismissed[self.row])
 
     def late(self, left: float = 0.0) -> bool:
-        """Whether the run ends, and what this worker does is not waited for: it takes `left` seconds more, or has had
-        its time.
+        """Tell whether the run ends without waiting for this worker: it needs `left` seconds more, or has used its
+        time.
         """
         if not self.control.finishing:
             return False
         return max(left, time.monotonic() - self.ending_since) > ENDING
 
     def turn(self) -> None:
-        """Called at every turn of a worker's loop: stamps its counters, and raises Closed when the run is halted."""
+        """Stamp the counters, at every turn of a worker's loop. Raises Closed: the run is halted."""
         values = self.counters.values
         values[0], values[1] = time.monotonic(), values[1] + 1  # stamp, stamps
         if self.control.halted:

@@ -23,16 +23,16 @@ from polyplay.envs.images import BARE, IMAGES, ImageOptions
 from polyplay.envs.pool import WRAPPERS, Envs, EnvSpec, closest_names, need, options, task_words
 from polyplay.envs.spaces import Discrete, describe_fields
 
-# Start states of Atari games: the file that people supply for the human-starts protocol. JSON, nothing pickled.
+# Start states of Atari games: the file that users supply for the human-starts protocol. JSON, nothing pickled.
 #
 #     {"format": "polyplay-starts", "version": 1, "game": "pong", "kind": "human", "source": "who played, when, how",
 #      "starts": [{"actions": ["NOOP*12", "FIRE", "RIGHT*4"], "seed": 0, "ram": "sha256 of the RAM there"},
 #                 {"state": "base64 of ALEState.serialize()", "frames": 5120}]}
 #
-# A start is what was pressed from the game's reset on (ALE's names of buttons; "RIGHT*4": for four frames), or a saved
-# state of the emulator with the frames that were played before it. "seed" (default 0) is the emulator's `random_seed`,
-# "ram", where given, must be reproduced. "kind": "human", or "substitute" for anything else, which labels every score.
-# The papers' own start states were never released.
+# A start is a list of actions after the game's reset (ALE's button names; "RIGHT*4": for four frames), or a saved state
+# of the emulator with the number of frames played before it. "seed" (default 0) is the emulator's `random_seed`; "ram",
+# if given, must be reproduced. "kind": "human", or "substitute" for anything else; every score is labeled with it. The
+# papers' own start states were never released.
 
 
 FORMAT, VERSION = "polyplay-starts", 1
@@ -41,13 +41,13 @@ KINDS = ("human", "substitute")
 
 @dataclass(frozen=True)
 class Start:
-    """presses: (button, frames it is held) from a reset on; frames: played before the agent takes over."""
+    """A start state. presses: (button, frames) after a reset; frames: number played before the agent takes over."""
 
     presses: tuple[tuple[int, int], ...]
     frames: int
     seed: int = 0
-    ram: str = ""  # SHA-256 of the RAM after the presses; "": not checked
-    state: bytes = b""  # of the emulator, instead of presses
+    ram: str = ""  # SHA-256 of the RAM at the start; "": not checked
+    state: bytes = b""  # saved state of the emulator, instead of presses
 
 
 @dataclass(frozen=True)
@@ -61,7 +61,7 @@ class Starts:
 
 
 def load_starts(path: str, game: str = "") -> Starts:
-    """Read a file of start states; `game`: the ROM's name that it has to be of. Raises UserError on one line."""
+    """Read a file of start states. game: the ROM's name that the file must have. Raises UserError, in one line."""
     try:
         data = Path(path).read_bytes()
     except OSError as e:
@@ -76,7 +76,7 @@ def _parse(path: str, data: bytes) -> Starts:
     try:
         content = json.loads(data)
     except ValueError as e:
-        raise UserError(f"--starts: {path} is no JSON: {e}") from None
+        raise UserError(f"--starts: {path} is not JSON: {e}") from None
     own = isinstance(content, dict) and (content.get("format"), content.get("version")) == (FORMAT, VERSION)
     need(own, f'--starts: {path} must be an object with "format": "{FORMAT}" and "version": {VERSION}')
     game, kind, source, rows = (content.get(name) for name in ("game", "kind", "source", "starts"))
@@ -114,26 +114,26 @@ def _press(word: str, where: str) -> tuple[int, int]:
     button, _, frames = word.partition("*")
     known = ale_py.Action.__members__
     good = button in known and (frames or "1").isdigit()
-    need(good, f"{where}: {word!r} is no button of ALE's with a number of frames, such as RIGHT*4")
+    need(good, f"{where}: {word!r} must be one of ALE's buttons, with a number of frames, such as RIGHT*4")
     return known[button].value, int(frames or 1)
 
 
 def spelled(buttons: list[str]) -> list[str]:
-    """Buttons frame by frame as the words of a file: ["NOOP", "NOOP", "FIRE"] → ["NOOP*2", "FIRE"]."""
+    """Convert buttons, one per frame, to the words of a file: ["NOOP", "NOOP", "FIRE"] → ["NOOP*2", "FIRE"]."""
     runs = [(button, len(list(same))) for button, same in groupby(buttons)]
     return [button if n == 1 else f"{button}*{n}" for button, n in runs]
 
 
 def written(game: str, kind: str, source: str, starts: Sequence[Mapping[str, object]]) -> bytes:
-    """The bytes of such a file."""
+    """Return the bytes of a file of start states."""
     head = {"format": FORMAT, "version": VERSION, "game": game, "kind": kind, "source": source}
     rows = ",\n  ".join(json.dumps(start) for start in starts)
     return (json.dumps(head)[:-1] + f', "starts": [\n  {rows}\n]}}\n').encode()
 
 
-# How an Atari game is played and shown: the options, and what each paper or its released code chose, by name.
+# How an Atari game is played and shown: the options, and presets with the choices of each paper or its released code.
 #
-# A preset fixes everything that concerns frames and episodes. Rewards stay raw: the loss clips them.
+# A preset fixes all options of frames and episodes. Rewards stay raw: the loss clips them.
 
 
 LEAST = dict.fromkeys(("frameskip", "size", "stack", "max_frames", "stride"), 1)
@@ -142,37 +142,35 @@ LEAST |= dict.fromkeys(("frameskip_min", "width", "noop_min", "noop_max", "crop"
 
 @dataclass(frozen=True)
 class Atari:
-    """Options of `Envs` for ALE games. Defaults are the common A2C/IMPALA protocol, presets choose
-    their own.
-    """
+    """Options of `Envs` for ALE games. The defaults are the common A2C/IMPALA protocol."""
 
-    frameskip: int = 4  # frames that an action lasts
-    frameskip_min: int = 0  # the least of them, drawn evenly for every step; 0: always frameskip
-    sticky: float = 0.0  # chance that a frame repeats the action before (Machado et al. 2018: 0.25)
+    frameskip: int = 4  # frames per action
+    frameskip_min: int = 0  # if above 0, each step draws its frames uniformly from frameskip_min … frameskip
+    sticky: float = 0.0  # probability that a frame repeats the previous action (Machado et al. 2018: 0.25)
     full_actions: bool = False  # all 18 actions instead of the game's own
-    size: int = 84  # pixels of the height, and of the width where that is 0
+    size: int = 84  # height in pixels; also the width if `width` is 0
     width: int = 0
     stack: int = 4  # newest frame last
-    # planes before the first frame: "zero", "repeat" that frame, "play" no-ops until full
+    # planes before the first frame: "zero", "repeat" the first frame, or "play" no-ops until full
     stack_reset: Literal["zero", "repeat", "play"] = "zero"
-    maxpool: bool = True  # pixelwise maximum of the last two frames
-    noop_max: int = 30  # an episode starts after noop_min … noop_max-1 frames of no-ops, drawn evenly
-    fire_reset: bool = True  # the first of these frames presses FIRE, in games that have it
-    # "terminate": a lost life is terminated (not over), the game goes on with a NOOP
+    maxpool: bool = True  # pixel-wise maximum of the last two frames
+    noop_max: int = 30  # an episode starts after noop_min … noop_max-1 no-op frames, drawn uniformly
+    fire_reset: bool = True  # the first of these frames presses FIRE, in games with this action
+    # "terminate": a lost life is terminated (not over); the game continues with a NOOP
     life_loss: Literal["ignore", "terminate"] = "ignore"
-    max_frames: int = 108_000  # then the game is truncated (30 minutes of play)
-    # what follows needs the plain emulator wherever it differs from here:
+    max_frames: int = 108_000  # the game is truncated after this (30 minutes of play)
+    # other values than these need the plain emulator:
     noop_min: int = 0
-    start: str = "noops"  # how a game starts, see `atari_emulator.script`: "noops", buttons such as "FIRE*4"
-    life_start: str = ""  # how it goes on after a lost life, in the same words, with a new stack; "": one step of NOOP
-    # "ale": its palette, before the maximum; else after it, from colors: see `resize`
+    start: str = "noops"  # start of a game, see `atari_emulator.script`: "noops", or buttons such as "FIRE*4"
+    life_start: str = ""  # actions after a lost life, in the same words, with a new stack; "": one NOOP step
+    # "ale": ALE's gray palette, before the maximum; others: from colors, after the maximum
     gray: Literal["ale", "opencv", "luma", "luma_cut", "luma_swapped"] = "ale"
-    crop: int = 0  # rows cut off at the bottom of the screen
-    # area, bilinear, nearest as OpenCV's, or pillow: its smoothed bilinear
+    crop: int = 0  # rows removed at the bottom of the screen
+    # area, bilinear, nearest: as OpenCV; pillow: Pillow's smoothed bilinear
     resize: Literal["area", "bilinear", "nearest", "pillow"] = "area"
-    # "native": ale-py's vector environment; "plain": its emulator, driven by us
+    # "native": ale-py's vector environment; "plain": its emulator, stepped by Polyplay
     pipeline: Literal["auto", "native", "plain"] = "auto"
-    starts: str = ""  # a file of start states (evaluation/verify): game g of lane l begins at number l + g·stride
+    starts: str = ""  # file of start states (evaluation/verify): game g of lane l starts at number l + g·stride
     stride: int = 1
 
     def __post_init__(self) -> None:
@@ -193,30 +191,30 @@ class Atari:
 
     @property
     def shape(self) -> tuple[int, int, int]:
-        """Of an observation: planes, height, width."""
+        """Shape of an observation: planes, height, width."""
         return self.stack, self.size, self.width or self.size
 
     @property
     def frames(self) -> int:
-        """Frames of a step, in the mean where they are drawn."""
+        """Frames per step; their mean if they are drawn."""
         return (self.frameskip_min + self.frameskip) // 2 if self.frameskip_min else self.frameskip
 
     @property
     def beyond(self) -> str:
-        """What ale-py's vector environment cannot do of this, as `option=value`; "" where it can do all."""
+        """Options that ale-py's vector environment lacks, as `option=value`; "" if it has all."""
         plain = ("frameskip_min", "noop_min", "start", "life_start", "gray", "crop", "resize", "starts")
         changed = [f"{k}={getattr(self, k)!r}" for k in plain if getattr(self, k) != getattr(Atari, k)]
         return ", ".join(changed + (["stack_reset='play'"] if self.stack_reset == "play" else []))
 
     @property
     def native(self) -> bool:
-        """Whether ale-py's vector environment serves it, else the plain emulator."""
+        """Whether ale-py's vector environment plays it; otherwise the plain emulator does."""
         return self.pipeline == "native" or (self.pipeline == "auto" and not self.beyond)
 
 
 CHOICES = {name: get_args(hint) for name, hint in get_type_hints(Atari).items() if get_args(hint)}
 
-# Whole protocols: nothing that a paper fixes is left to a default that may change.
+# Complete protocols: no choice of a paper is left to a default that may change.
 _COMMON: dict[str, object] = {"frameskip": 4, "sticky": 0.0, "full_actions": False, "size": 84, "stack": 4}
 _COMMON |= {"maxpool": True, "max_frames": 108_000}
 _NATURE = _COMMON | {"noop_max": 31, "fire_reset": False, "stack_reset": "zero", "life_loss": "terminate"}
@@ -224,74 +222,74 @@ _DEEPMIND = _COMMON | {"noop_max": 30, "fire_reset": True, "stack_reset": "zero"
 _ACCEL = _NATURE | {"size": 104, "width": 80, "crop": 2, "resize": "bilinear"}
 _ACCEL |= {"start": "NOOP FIRE UP noops", "life_start": "NOOP FIRE UP"}
 
-PRESETS: dict[str, dict[str, object]] = {  # options of Atari; what is not named has its default
-    # google-deepmind/dqn and alewrap as released: run_gpu, GameEnvironment.lua, GameScreen.lua, Scale.lua
+PRESETS: dict[str, dict[str, object]] = {  # options of Atari; others have their defaults
+    # google-deepmind/dqn and alewrap, as released: run_gpu, GameEnvironment.lua, GameScreen.lua, Scale.lua
     "dqn2015": _NATURE | {"gray": "luma", "start": "noops NOOP*2", "life_start": "noops NOOP*2", "noop_max": 30},
     # google-deepmind/dqn_zoo: processors.py, gym_atari.py, dqn/run_atari.py
     "dqn_zoo": _NATURE | {"gray": "luma_cut", "resize": "pillow", "noop_min": 1},
-    # muupan/async-rl ale.py, the reproduction; Mnih et al. 2016 released no code
+    # muupan/async-rl ale.py, a reproduction; Mnih et al. 2016 released no code
     "a3c": _NATURE | {"gray": "luma_swapped", "resize": "bilinear", "life_start": "noops"},
     # NVlabs/GA3C Environment.py, ProcessAgent.py with gym's PongDeterministic-v0 of February 2017
     "ga3c": _COMMON | {
         "sticky": 0.25, "maxpool": False, "noop_max": 0, "fire_reset": False, "stack_reset": "play",
         "life_loss": "ignore", "gray": "luma", "resize": "bilinear", "max_frames": 400_000,
     },
-    # OpenAI baselines' wrap_deepmind, as far as ale-py's vector environment does it; system a2c
+    # OpenAI baselines' wrap_deepmind, as far as ale-py's vector environment has it; system a2c
     "baselines": _DEEPMIND,
     # OpenAI baselines as released: atari_wrappers.py, and VecFrameStack of run.py
     "wrap_deepmind": _NATURE | {
         "gray": "opencv", "noop_min": 1, "start": "noops FIRE*4,#2*4", "life_start": "NOOP*4 FIRE*4,#2*4",
     },
-    # astooke/accel_rl atari_env.py as it runs: cv2.resize gets its flag in the place of dst
+    # astooke/accel_rl atari_env.py, as it runs: cv2.resize gets its flag as the argument dst
     "accel": _ACCEL,
-    # astooke/accel_rl atari_env.py as it reads
+    # astooke/accel_rl atari_env.py, as it is meant
     "accel_nearest": _ACCEL | {"resize": "nearest"},
-    # astooke/rlpyt atari_env.py; it cuts a row at the top and one at the bottom instead of two there
+    # astooke/rlpyt atari_env.py; it removes one row at the top and one at the bottom instead of two there
     "rlpyt": _ACCEL | {"start": "NOOP noops", "life_start": "NOOP"},
-    # Espeholt et al. 2018, appendix G, as far as ale-py's vector environment does it; system impala
+    # Espeholt et al. 2018, appendix G, as far as ale-py's vector environment has it; system impala
     "impala": _DEEPMIND | {"stack_reset": "repeat"},
-    # Horgan et al. 2018, by what Kapturowski et al. 2019 and reproductions say of it; resizing is ours
+    # Horgan et al. 2018, according to Kapturowski et al. 2019 and reproductions; resizing is ours
     "apex": _NATURE | {"full_actions": True, "max_frames": 50_000},
     # Kapturowski et al. 2019, section 2.3 and appendix; resizing is ours
     "r2d2": _NATURE | {"full_actions": True, "life_loss": "ignore"},
     # google/dopamine atari_lib.py; Machado et al. 2018
     "dopamine": _NATURE | {"sticky": 0.25, "noop_max": 0, "life_loss": "ignore"},
-    # ALE/NAME-v5 as ale-py registers it: the last frame alone
+    # ALE/NAME-v5 as ale-py registers it: only the last frame
     "v5": _NATURE | {"sticky": 0.25, "noop_max": 0, "life_loss": "ignore", "maxpool": False},
 }  # fmt: skip
 
 
 def atari_preset(name: str) -> dict[str, object]:
-    """The options of a preset. Raises UserError: there is none of that name."""
+    """Return the options of an Atari preset. Raises UserError: unknown name."""
     if name not in PRESETS:
         raise UserError(f"--atari: {name!r} given{closest_names(name, PRESETS)}; allowed: auto, {', '.join(PRESETS)}")
     return dict(PRESETS[name])
 
 
-# Ids of Atari games. ALE/NAME-v5 names the game, and an Atari preset says how it is played. The ids of old say
-# themselves how long an action lasts and whether actions are sticky; the rest is the preset's.
+# Ids of Atari games. ALE/NAME-v5 names only the game; an Atari preset decides how it is played. Older ids also set the
+# frames per action and whether actions are sticky; the preset decides the rest.
 
 
 OLD_ID = re.compile(r"(?:ale_py:)?([A-Z][A-Za-z0-9]*?)(-ram)?(NoFrameskip|Deterministic|)(?:-v([04]))?")
-SKIPS: dict[str, dict[str, object]] = {  # by flavor of an id
-    "NoFrameskip": {"frameskip": 4, "maxpool": True},  # its own is 1, for the usual wrapper of 4
+SKIPS: dict[str, dict[str, object]] = {  # by the variant in an id
+    "NoFrameskip": {"frameskip": 4, "maxpool": True},  # 1 in Gymnasium, for the usual wrapper of 4
     "Deterministic": {"frameskip": 4, "maxpool": False},
     "": {"frameskip_min": 2, "frameskip": 4, "maxpool": False},
 }
 
 
 def id_options(name: str) -> dict[str, object]:
-    """Return the options that an id of old stands for; none for ALE/NAME-v5."""
+    """Return the options that an older id sets; {} for ALE/NAME-v5."""
     found = OLD_ID.fullmatch(name)
     if name.startswith("ALE/") or found is None:
         return {}
     sticky = {"sticky": 0.25 if found[4] == "0" else 0.0, "full_actions": False}
-    early = {"frameskip": 3} if (found[1], found[3]) == ("SpaceInvaders", "Deterministic") else {}  # as gym had it
+    early = {"frameskip": 3} if (found[1], found[3]) == ("SpaceInvaders", "Deterministic") else {}  # as in gym
     return {**SKIPS[found[3]], **early, **sticky}
 
 
 def current_id(name: str) -> str:
-    """Return the id that names a game alone: 'Pong-v0' → 'ALE/Pong-v5'."""
+    """Return the id that names only the game: 'Pong-v0' → 'ALE/Pong-v5'."""
     found = OLD_ID.fullmatch(name)
     return f"ALE/{found[1]}-v5" if found else name
 
@@ -305,8 +303,8 @@ def _id_text(name: str) -> str:
 
 
 def is_game(name: object, given: Mapping[str, object]) -> bool:
-    """Tell whether an environment of this name and these options, or each of several tasks, is played by Polyplay's own
-    Atari pipelines. A wrapper and obs_type=ram take Gymnasium's environment of an id of old.
+    """Tell whether Polyplay's own Atari pipelines play an environment with this name and these options, or each of
+    several tasks. With a wrapper or obs_type=ram, an older id means Gymnasium's environment.
     """
     if words := task_words(name):
         return all(is_game(task, given) for task, _ in words)
@@ -316,17 +314,15 @@ def is_game(name: object, given: Mapping[str, object]) -> bool:
     if found is None or found[2] or given.get(WRAPPERS) or given.get("obs_type") == "ram":
         return False
     try:
-        known = found[1] in native_games()  # which registers ale-py's ids
-    except UserError:  # without ale-py, which is what the message will say
+        known = found[1] in native_games()  # this also registers ale-py's ids
+    except UserError:  # ale-py is missing; the message comes later
         return found[3] != ""
     id_ = f"{found[1]}{found[3]}-v{found[4] or 4}"
     return known and (_is_ales(id_) if id_ in gymnasium.registry else found[3] != "")
 
 
 def read_options(title: str, given: Mapping[str, object]) -> Atari:
-    """Return the options of a game: those given, else what its id says. --gray is what it always is. Raises
-    UserError.
-    """
+    """Return a game's options: those given, else those that its id sets; images are always gray. Raises UserError."""
     found: dict[str, Any] = {**id_options(title), **given}
     if (shown := found.pop(IMAGES, None)) is not None:
         height, width = shown.size or (0, 0)
@@ -337,14 +333,14 @@ def read_options(title: str, given: Mapping[str, object]) -> Atari:
 
 
 def registered(name: str) -> tuple[str, dict[str, object]]:
-    """Return the id that Gymnasium has for an id of old, and the keyword arguments that it lacks. Raises UserError: an
-    id of the console's memory, with what to write instead.
+    """Return Gymnasium's id for an older id, and missing keyword arguments. Raises UserError: an id for the console's
+    memory; the message says what to write instead.
     """
     found = OLD_ID.fullmatch(name)
     if found is None:
         return name, {}
     with contextlib.suppress(ImportError):
-        import ale_py  # noqa: F401 - importing it registers them
+        import ale_py  # noqa: F401 - registers its ids
     game, memory, flavor, version = found.groups()
     skips = flavor == "Deterministic"
     id_ = f"{game}{'NoFrameskip' if skips else flavor}-v{version or 4}"
@@ -359,7 +355,7 @@ def registered(name: str) -> tuple[str, dict[str, object]]:
 
 
 def current_names() -> list[str]:
-    """All registered ids without those of old, and all games of ALE."""
+    """Return all registered ids except older ones of Atari, and all games of ALE."""
     known = [id_ for id_ in gymnasium.registry if not _is_ales(id_)]
     with contextlib.suppress(UserError):  # without ale-py
         known += [f"ALE/{title}-v5" for title in native_games()]
@@ -375,9 +371,7 @@ NO_SINGLE_PLAYER = {"combat", "joust", "mazecraze", "maze_craze", "warlords"}
 
 
 def native_games() -> dict[str, str]:
-    """ROM name by the name in its id: {"MsPacman": "ms_pacman", …}. Raises UserError where ale-py is
-    missing.
-    """
+    """Return ROM names by the name in an id: {"MsPacman": "ms_pacman", …}. Raises UserError: ale-py is missing."""
     try:
         from ale_py import roms
     except ImportError as e:
@@ -391,7 +385,7 @@ def _title(game: str) -> str:
 
 
 def rom(name: str) -> str:
-    """'ALE/MsPacman-v5' and 'MsPacmanNoFrameskip-v4' → 'ms_pacman'. Raises UserError: no such game."""
+    """Return the ROM of an id: 'ALE/MsPacman-v5' or 'MsPacman-v4' → 'ms_pacman'. Raises UserError: no such game."""
     known = native_games()
     old = None if name.startswith("ALE/") else OLD_ID.fullmatch(name)
     game = old[1] if old else name.removeprefix("ALE/")
@@ -407,13 +401,13 @@ def rom(name: str) -> str:
 
 
 def actions_of(game: str, full: bool) -> tuple[str, ...]:
-    """Names of the actions of a game, in their order; `full`: all 18."""
+    """Return the names of a game's actions, in order. full: all 18."""
     return _action_sets(game)[full]
 
 
 @lru_cache(maxsize=128)
 def _action_sets(game: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """The names of a game's own actions, and of all."""
+    """Return the names of a game's own actions, and of all 18."""
     import ale_py
 
     ale_py.ALEInterface.setLoggerMode(ale_py.LoggerMode.Error)
@@ -424,16 +418,16 @@ def _action_sets(game: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
 
 
 def fires(game: str) -> bool:
-    """Tell whether a game itself has the action FIRE, which is among all 18 too."""
+    """Tell whether FIRE is one of a game's own actions."""
     return "FIRE" in actions_of(game, False)
 
 
 def describe(envs: Envs) -> EnvSpec:
-    """The spec of an ALE game. Raises UserError: unknown game or option, ale-py missing."""
+    """Describe an ALE game. Raises UserError: unknown game or option, or ale-py is missing."""
     game, o = rom(envs.title), read_options(envs.title, envs.options)
     actions = actions_of(game, o.full_actions)
     obs = Field(o.shape, "uint8")
-    lives = "ignored" if o.life_loss == "ignore" else "terminates for the learner, the game goes on"
+    lives = "ignored" if o.life_loss == "ignore" else "terminates for the learner, the game continues"
     lives += f" with {o.life_start} and a new stack" if o.life_loss == "terminate" and o.life_start else ""
     text = {
         "game": game,
@@ -474,20 +468,20 @@ def _start_native(o: Atari, game: str) -> str:
 
 
 def _picture(o: Atari) -> str:
-    """What of a picture is not ale-py's own way."""
+    """Describe where a picture differs from ale-py's own."""
     parts = (o.gray != "ale" and o.gray, o.crop and f"without the last {o.crop} rows", o.resize != "area" and o.resize)
     return "".join(f", {part}" for part in parts if part)
 
 
-# The scores of random play and of humans, of the 57 games of the literature: what scores are normalized by.
+# Scores of random play and of humans in the 57 games of the literature, which normalize other scores.
 #
-# atari_scores.csv: raw game scores, also published agents'; SOURCES.md beside it says where each column was read.
+# atari_scores.csv: raw game scores, also of published agents; SOURCES.md beside it lists the source of each column.
 
 
 TABLES = Path(__file__).parents[1] / "evaluation"
-Ends = Mapping[str, tuple[float, float]]  # by game: the scores of random play and of a human
+Ends = Mapping[str, tuple[float, float]]  # game → scores of random play and of a human
 PINBALL = "video_pinball"
-BASELINES = {  # what they are, and what follows "random" and "human" in the table
+BASELINES = {  # name → description, suffix of "random" and "human" in the table
     "nature": ("49 games, no-op starts, Mnih et al. 2015", "_nature"),
     "noop57": ("57 games, no-op starts, google-deepmind/dqn_zoo atari_data.py", ""),
     "human-starts": ("57 games, human starts, Nair et al. 2015, van Hasselt et al. 2016", "_humanstarts"),
@@ -502,13 +496,13 @@ def score_rows(name: str) -> list[dict[str, str]]:
 
 @lru_cache(maxsize=2)
 def score_table(name: str) -> dict[str, dict[str, float]]:
-    """Return {column: {game: score}} of a file, blanks left out."""
+    """Return {column: {game: score}} of a file, without blanks."""
     rows = score_rows(name)
     return {k: {r["game"]: float(r[k]) for r in rows if r[k]} for k in rows[0] if k != "game"}
 
 
 def baseline_scores(baselines: str) -> dict[str, tuple[float, float]]:
-    """Return {game: (random play's score, the human's)}; for video_pinball see evaluation.scores.TRAP."""
+    """Return {game: (random score, human score)}; for video_pinball see evaluation.scores.TRAP."""
     table, (_, suffix) = score_table("atari_scores.csv"), BASELINES[baselines]
     low, high = dict(table[f"random{suffix}"]), table[f"human{suffix}"]
     if baselines != "nature":
@@ -517,7 +511,7 @@ def baseline_scores(baselines: str) -> dict[str, tuple[float, float]]:
 
 
 def normalize(scores: Mapping[str, float], ends: Ends) -> dict[str, float]:
-    """Return {game: per cent} of the games that the baselines have: 0 is random play, 100 the human."""
+    """Return {game: percent} for games with baselines: 0 is random play, 100 the human."""
     return {g: 100.0 * (x - ends[g][0]) / (ends[g][1] - ends[g][0]) for g, x in scores.items() if g in ends}
 
 
@@ -526,10 +520,10 @@ def atari57() -> list[str]:
     return [f"ALE/{_title(game)}-v5" for game in sorted(score_table("atari_scores.csv")["human"])]
 
 
-# How scores are measured, by name: what starts a game, what ends it, how many are played. docs/guides/evaluation.md.
+# Evaluation protocols: how games start and end, and how many are played. See docs/guides/evaluation.md.
 #
-# A protocol fixes how games start and end; the picture, the actions and the frames that one lasts stay those that the
-# agent was trained with. Returns are always undiscounted, unclipped and of whole games.
+# Pictures, actions and frames per action stay as in the agent's training. Returns are always undiscounted, unclipped
+# and of whole games.
 
 
 Options = dict[str, int | float | str]
@@ -538,11 +532,11 @@ Options = dict[str, int | float | str]
 @dataclass(frozen=True)
 class Protocol:
     name: str
-    episodes: int  # the source's own number
+    episodes: int  # number of games in the source
     what: str
-    baselines: tuple[str, ...] = ()  # sets of random and human scores that its scores may be normalized with
-    options: Options = field(default_factory=dict)  # of Atari
-    board: bool = False  # of board games: evaluation/matches plays it
+    baselines: tuple[str, ...] = ()  # baselines that fit its scores
+    options: Options = field(default_factory=dict)  # options of Atari
+    board: bool = False  # for board games, played by evaluation/matches
 
 
 _PLAIN: Options = {"start": "noops", "life_start": "", "fire_reset": False, "life_loss": "ignore", "pipeline": "auto"}
@@ -555,7 +549,7 @@ ALL = (
     Protocol("run", 30, "as the run's own games start and end"),
     # Mnih et al. 2015; Nair et al. 2015; van Hasselt et al. 2016 (100 games)
     Protocol("null-op", 30, "0 to 30 no-ops, 18,000 frames (5 minutes)", ("nature", "noop57"), _SHORT),
-    # Wang et al. 2016; Schaul et al. 2016 and most that came after
+    # Wang et al. 2016; Schaul et al. 2016 and most later papers
     Protocol("null-op-30min", 100, "0 to 30 no-ops, 108,000 frames (30 minutes)", ("noop57", "nature"), _PLAIN),
     # google-deepmind/dqn_zoo; OpenAI baselines' NoopResetEnv
     Protocol("null-op-1-30", 100, "1 to 30 no-ops, 108,000 frames", ("noop57", "nature"), {**_PLAIN, "noop_min": 1}),
@@ -563,38 +557,38 @@ ALL = (
     Protocol("human-starts", 100, _FILE, ("human-starts",), {**_PLAIN, "noop_max": 0}),
     # Machado et al. 2018; google/dopamine (the number of games is ours)
     Protocol("sticky", 100, _STICKY, ("noop57",), {**_PLAIN, "sticky": 0.25, "noop_max": 0}),
-    # ours: of board games
+    # ours, for board games
     Protocol("versus", 100, "a match from random openings, with both colors", board=True),
 )
 PROTOCOLS = {p.name: p for p in ALL}
 
 
 def protocol(name: str) -> Protocol:
-    """Raises UserError: there is none of that name."""
+    """Return a protocol by name. Raises UserError: unknown name."""
     if name not in PROTOCOLS:
         raise UserError(f"--protocol: {name!r} given{closest_names(name, PROTOCOLS)}; allowed: {', '.join(PROTOCOLS)}")
     return PROTOCOLS[name]
 
 
 def game(envs: Envs) -> str | None:
-    """The ROM's name of an Atari run, of several games that of the only one that is played: "ms_pacman"."""
+    """Return the ROM of an Atari run, such as "ms_pacman"; of several games, of the only one that is played."""
     if words := task_words(envs.name):
         return game(replace(envs, name=words[envs.only][0], only=-1)) if envs.only >= 0 else None
     return rom(envs.title) if is_game(envs.name, envs.options) else None
 
 
 def plays_games(envs: Envs) -> bool:
-    """Tell whether these are Atari games: one, or several tasks."""
+    """Tell whether a run plays Atari games: one, or several tasks."""
     return is_game(envs.name, envs.options)
 
 
 def is_board(envs: Envs) -> bool:
-    """Whether this is a board game by name, whose rules are known."""
+    """Tell whether a run plays a board game by name, whose rules are known."""
     return envs.title.startswith("game:")
 
 
 def _check(how: Protocol, envs: Envs) -> None:
-    """Raises UserError: the protocol is not for these environments."""
+    """Raises UserError: the protocol does not fit these environments."""
     here = [p.name for p in ALL if p.name == "run" or (is_board(envs) if p.board else plays_games(envs))]
     if how.name not in here:
         kind = "board games (game:NAME)" if how.board else "Atari games"
@@ -603,7 +597,7 @@ def _check(how: Protocol, envs: Envs) -> None:
 
 
 def apply(how: Protocol, envs: Envs, starts: str | None = None) -> tuple[Envs, Starts | None]:
-    """The run's environments as the protocol plays them, and the start states. Raises UserError."""
+    """Return the run's environments as the protocol plays them, and the start states. Raises UserError."""
     meant = starts is None or how.name == "human-starts"
     need(meant, f"--starts {starts} is for --protocol human-starts, {how.name} given")
     _check(how, envs)
@@ -625,5 +619,5 @@ def apply(how: Protocol, envs: Envs, starts: str | None = None) -> tuple[Envs, S
 
 
 def label(how: Protocol, starts: Starts | None) -> str:
-    """The protocol as every table names it: start states that are no human's are called so."""
+    """Return the protocol's name in tables, with the kind of start states that are not human."""
     return how.name if starts is None or starts.kind == "human" else f"{how.name} ({starts.kind})"

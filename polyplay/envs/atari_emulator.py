@@ -1,8 +1,8 @@
 """One Atari game over ale-py's emulator.
 
-It has every option of `Atari`, and a state that can be saved and restored. Where ale-py's vector environment has the
-options too, this plays by the same rules. Its no-ops and sticky actions have the same distribution, from draws of its
-own.
+It has every option of `Atari`, and a state that can be saved and restored. With options that ale-py's vector
+environment has too, it plays by the same rules; its no-ops and sticky actions have the same distribution, but other
+random draws.
 """
 
 from __future__ import annotations
@@ -22,28 +22,27 @@ from polyplay.core.tree import Batch
 from polyplay.envs.atari import Atari, Start, Starts, load_starts, read_options, rom
 from polyplay.envs.pool import EPISODE_CUT, closest_names
 
-# Screens to planes in NumPy: gray values, and resampling to a smaller size; bytes to the bit as OpenCV and Pillow do.
+# Screens to planes in NumPy: gray values, and resampling to a smaller size, bitwise equal to OpenCV and Pillow.
 #
-# Every pass is a short sum of rows or columns with fixed weights, in a fixed order, in float32 or whole numbers, so
-# that the same screen gives the same plane on every machine. Pictures are [height, width], in color [height, width,
-# 3].
+# Every pass is a short sum of rows or columns with fixed weights, in a fixed order, in float32 or whole numbers, so the
+# same screen gives the same plane on every machine. Pictures are [height, width], in color [height, width, 3].
 
 
 Picture = np.ndarray
-Taps = tuple[np.ndarray, np.ndarray]  # which pixels of an axis, and their weights: both [taps, size of the result]
+Taps = tuple[np.ndarray, np.ndarray]  # pixel numbers on an axis, and their weights: both [taps, size of the result]
 
 
 # ------------------------------------------------------------------------------------------- gray
 
 
 def opencv_gray(rgb: Picture) -> Picture:
-    """OpenCV's COLOR_RGB2GRAY: weights of 15 bits, rounded. uint8."""
+    """Compute OpenCV's COLOR_RGB2GRAY, uint8: 15-bit weights, rounded."""
     whole = rgb.astype(np.int32)
     return ((whole[..., 0] * 9798 + whole[..., 1] * 19235 + whole[..., 2] * 3735 + (1 << 14)) >> 15).astype(np.uint8)
 
 
 def _weighted(weights: tuple[float, float, float], dtype: type, rgb: Picture) -> Picture:
-    """A weighted sum of red, green and blue: float32 as it is, uint8 cut to whole numbers."""
+    """Weighted sum of red, green and blue, as float32, or truncated to uint8."""
     r, g, b = (rgb[..., i] * w for i, w in enumerate(weights))
     return (r + g + b).astype(dtype)
 
@@ -53,7 +52,7 @@ GRAYS: dict[str, Callable[[Picture], Picture]] = {
     "opencv": opencv_gray,
     "luma": luminance,
     "luma_cut": partial(_weighted, (0.299, 0.587, 1 - (0.299 + 0.587)), np.uint8),
-    "luma_swapped": partial(_weighted, (0.2126, 0.0722, 0.7152), np.uint8),  # Rec. 709's, green and blue exchanged
+    "luma_swapped": partial(_weighted, (0.2126, 0.0722, 0.7152), np.uint8),  # Rec. 709 with green and blue exchanged
 }
 
 
@@ -62,7 +61,7 @@ GRAYS: dict[str, Callable[[Picture], Picture]] = {
 
 @cache
 def resizer(kind: str, height: int, width: int, to_height: int, to_width: int) -> Callable[[Picture], Picture]:
-    """A function from pictures of one size to uint8 pictures of another, none of whose sides is longer."""
+    """Return a function that resizes pictures to uint8 pictures with sides that are not longer."""
     if (height, width) == (to_height, to_width):
         return _rounded
     rows, columns = height / to_height, width / to_width
@@ -71,7 +70,7 @@ def resizer(kind: str, height: int, width: int, to_height: int, to_width: int) -
         return _nearest((height, width), (to_height, to_width))
     if kind == "pillow":
         return partial(_fixed, _pillow_taps(height, to_height), _pillow_taps(width, to_width))
-    if whole and (kind == "area" or rows == columns == 2):  # OpenCV takes areas where bilinear halves both sides
+    if whole and (kind == "area" or rows == columns == 2):  # OpenCV averages areas if bilinear halves both sides
         return partial(_blocks, int(rows), int(columns))
     if kind == "bilinear":
         return _bilinear(_pairs(height, to_height), _pairs(width, to_width))
@@ -79,7 +78,7 @@ def resizer(kind: str, height: int, width: int, to_height: int, to_width: int) -
 
 
 def _rounded(picture: Picture) -> Picture:
-    """To uint8, halves to even as OpenCV's cvRound."""
+    """Round to uint8, halves to even, as OpenCV's cvRound."""
     return picture if picture.dtype == np.uint8 else np.rint(picture).astype(np.uint8)
 
 
@@ -91,7 +90,7 @@ def _nearest(size: tuple[int, int], to: tuple[int, int]) -> Callable[[Picture], 
 
 
 def _blocks(rows: int, columns: int, picture: Picture) -> Picture:
-    """Means of whole blocks; of 2 x 2 bytes OpenCV rounds halves up, otherwise to even."""
+    """Means of whole blocks; OpenCV rounds halves up for 2 x 2 bytes, otherwise to even."""
     wide: np.ndarray = picture.astype(np.int32 if picture.dtype == np.uint8 else np.float32)
     total = reduce(np.add, (wide[i::rows, j::columns] for i, j in np.ndindex(rows, columns)))
     if rows == columns == 2 and picture.dtype == np.uint8:
@@ -109,13 +108,13 @@ def _floating(rows: Taps, columns: Taps, picture: Picture) -> Picture:
 
 
 def _stacked(per_pixel: Sequence[Sequence[tuple[int, float]]], dtype: type) -> Taps:
-    """Taps of every pixel, filled up with weight 0."""
+    """Stack the taps of every pixel, padded with weight 0."""
     both = np.array(list(zip_longest(*per_pixel, fillvalue=(0, 0.0))))  # float64 [taps, size of the result, 2]
     return both[..., 0].astype(np.int64), both[..., 1].astype(dtype)
 
 
 def _area_taps(size: int, to: int) -> Taps:
-    """OpenCV's INTER_AREA (resize.cpp, computeResizeAreaTab): how much of each pixel a cell covers."""
+    """Weights of OpenCV's INTER_AREA (resize.cpp, computeResizeAreaTab): the part of each pixel in a cell."""
     scale = 1.0 / (to / size)
     found = []
     for i in range(to):
@@ -132,7 +131,7 @@ def _area_taps(size: int, to: int) -> Taps:
 
 
 def _pairs(size: int, to: int) -> Taps:
-    """The two neighbors of every pixel's center, weights float32 (OpenCV's INTER_LINEAR)."""
+    """The two neighbors of every pixel's center, with float32 weights (OpenCV's INTER_LINEAR)."""
     scale = 1.0 / (to / size)
     center = ((np.arange(to) + 0.5) * scale - 0.5).astype(np.float32)
     left = np.floor(center).astype(np.int64)
@@ -143,7 +142,7 @@ def _pairs(size: int, to: int) -> Taps:
 
 
 def _bilinear(rows: Taps, columns: Taps) -> Callable[[Picture], Picture]:
-    """OpenCV's INTER_LINEAR: of bytes with weights of 11 bits (resize.cpp, VResizeLinear), of floats as it is."""
+    """OpenCV's INTER_LINEAR: 11-bit weights for bytes (resize.cpp, VResizeLinear), float weights for floats."""
     (above, below), beta = rows[0], np.rint(rows[1] * 2048).astype(np.int32)[..., None]
     across = columns[0], np.rint(columns[1] * 2048).astype(np.int32)
 
@@ -157,7 +156,7 @@ def _bilinear(rows: Taps, columns: Taps) -> Callable[[Picture], Picture]:
 
 
 def _pillow_taps(size: int, to: int) -> Taps:
-    """Pillow's BILINEAR (Resample.c, precompute_coeffs): a triangle as wide as two cells; weights of 22 bits."""
+    """Pillow's BILINEAR (Resample.c, precompute_coeffs): a triangle two cells wide, 22-bit weights."""
     scale = size / to
     found = []
     for i in range(to):
@@ -176,17 +175,17 @@ def _fixed(rows: Taps, columns: Taps, picture: Picture) -> Picture:
 
 
 NOOP = 0
-Step = tuple[int, int] | None  # a button and the frames that it is pressed; None: no-ops, as many as are drawn
+Step = tuple[int, int] | None  # a button and the number of its frames; None: a random number of no-ops
 State = dict[str, np.ndarray]
-Begun = tuple[np.ndarray, Batch]  # what reset() returns
+Begun = tuple[np.ndarray, Batch]  # result of reset()
 
 
 def script(text: str, own: tuple[str, ...], title: str) -> list[Step]:
-    """The words of `start` and `life_start`, for a game with the actions `own`.
+    """Parse the words of `start` and `life_start`, for a game with the actions `own`.
 
-    "noops" draws; "FIRE" presses for a frame, "FIRE*4" for four, "#2" the third of the game's actions. Words joined by
-    commas belong together. Buttons that the game does not have are left out, with what is joined to them.
-    Raises UserError: no such word.
+    "noops" draws their number; "FIRE" presses for a frame, "FIRE*4" for four, "#2" presses the game's third action.
+    Commas join presses: at a button that the game lacks, the rest of the word is skipped. Raises UserError: no such
+    word.
     """
     import ale_py
 
@@ -198,7 +197,7 @@ def script(text: str, own: tuple[str, ...], title: str) -> list[Step]:
             place = int(button[1:]) if button[:1] == "#" and button[1:].isdigit() else -1
             if (place < 0 and button not in known) or not (frames or "1").isdigit():
                 hint = closest_names(button, ["noops", *known])
-                raise UserError(f"{title}: option start or life_start: {word!r} is no word of it{hint}")
+                raise UserError(f"{title}: option start or life_start: unknown word {word!r}{hint}")
             button = own[place] if 0 <= place < len(own) else button
             if button not in (*own, "NOOP"):
                 break
@@ -208,11 +207,11 @@ def script(text: str, own: tuple[str, ...], title: str) -> list[Step]:
 
 
 class Painter:
-    """Screens [height, width] of gray values, or [height, width, 3] of colors → planes.
+    """Converts screens, gray [height, width] or in color [height, width, 3], to planes.
 
-    From one step to the next most of a screen stays, so only rows that changed are made anew, in blocks of rows that
-    meet the plane's own (210 rows make 84: 42 blocks of 5, each of them 2): that is 1.5 times as fast a step. Raises
-    UserError: planes larger than the screen.
+    Most of a screen stays the same in a step, so only changed rows are computed, in blocks that map to whole rows of
+    the plane (210 rows to 84: 42 blocks of 5, each to 2). This makes a step 1.5 times as fast. Raises UserError: planes
+    larger than the screen.
     """
 
     def __init__(self, o: Atari, height: int, width: int, title: str):
@@ -222,7 +221,7 @@ class Painter:
             size, screen = f"{to_height}x{to_width}", f"{self.height}x{width}"
             raise UserError(f"{title}: option size={size} is larger than the screen of {screen}")
         self.gray = GRAYS.get(o.gray)
-        # float32 knows a row's place exactly if eighths of a row are all that it needs
+        # row positions are exact in float32 if they are multiples of an eighth
         exact = (8 * self.height) % to_height == 0 and o.resize != "pillow"
         self.n = gcd(self.height, to_height) if exact else 1
         self.sizes = o.resize, self.height // self.n, width, to_height // self.n, to_width
@@ -233,7 +232,7 @@ class Painter:
         self.empty = True
 
     def __call__(self, screen: np.ndarray) -> np.ndarray:
-        """The plane of a screen, valid until the next one's."""
+        """Return the plane of a screen, valid until the next call."""
         now = screen[: self.height].reshape(self.n, -1)
         words, before = now.view(np.uint64), self.last.view(np.uint64)  # a row has 160 pixels
         at = np.arange(self.n) if self.empty else np.flatnonzero((words != before).any(1))
@@ -248,8 +247,8 @@ class Painter:
 
 
 class AtariEnv(gymnasium.Env):
-    """Observations uint8 [stack, height, width], rewards raw. Where lost lives count, `info["polyplay.cut"]` marks
-    one: the game goes on, the next step ignores its action.
+    """One Atari game: observations uint8 [stack, height, width], raw rewards. If lost lives end episodes,
+    `info["polyplay.cut"]` marks one; the game continues, and the next step ignores its action.
     """
 
     def __init__(self, title: str, given: Mapping[str, object]):
@@ -259,19 +258,19 @@ class AtariEnv(gymnasium.Env):
         self._rom = str(ale_py.roms.get_rom_path(rom(title)))
         ale_py.ALEInterface.setLoggerMode(ale_py.LoggerMode.Error)
         self._ale = ale_py.ALEInterface()
-        self._ale.setFloat("repeat_action_probability", 0.0)  # ours, since a saved state lacks the last action
-        self._ale.loadROM(self._rom)  # takes long; what follows needs a loaded game
+        self._ale.setFloat("repeat_action_probability", 0.0)  # we repeat: a saved state lacks the last action
+        self._ale.loadROM(self._rom)  # slow; the next lines need a loaded game
         moves = self._ale.getLegalActionSet() if o.full_actions else self._ale.getMinimalActionSet()
         own, self._moves = tuple(a.name for a in moves), [a.value for a in moves]
         self._start, self._life = script(o.start, own, title), script(o.life_start, own, title)
         self._fire = o.fire_reset and any(a.name == "FIRE" for a in self._ale.getMinimalActionSet())
-        self._still = NOOP if "NOOP" in own else self._moves[0]  # two board games have none
-        self._steps = -(-o.max_frames // o.frameskip)  # of one game
+        self._still = NOOP if "NOOP" in own else self._moves[0]  # two board games lack NOOP
+        self._steps = -(-o.max_frames // o.frameskip)  # of the longest game
         height, width = self._ale.getScreenDims()
         self._paint = Painter(o, height, width, title)
         self._read = self._ale.getScreenGrayscale if o.gray == "ale" else self._ale.getScreenRGB
         self._read_last = 2 if o.maxpool else 1
-        self._screens = np.zeros((2, *self._paint.shape), np.uint8)  # the last frame, and the one before
+        self._screens = np.zeros((2, *self._paint.shape), np.uint8)  # the last two frames, the newest first
         self._stack = np.zeros(o.shape, np.uint8)
         self._age, self._lives, self._cut, self._last, self._seeded = 0, 0, False, NOOP, False
         self._random = np.random.Generator(np.random.SFC64(0))
@@ -287,7 +286,7 @@ class AtariEnv(gymnasium.Env):
     # -------------------------------------------------------------------------------- Gymnasium's side
 
     def reset(self, *, seed: int | None = None, options: Mapping[str, object] | None = None) -> Begun:
-        """A new game; with a seed as the first of its kind."""
+        """Start a new game; with a seed, seed the emulator first."""
         super().reset(seed=seed)
         if self._starts is not None:
             frames = self._begin(self._starts)
@@ -302,12 +301,12 @@ class AtariEnv(gymnasium.Env):
         return self._stack.copy(), {}
 
     def polyplay_lane(self, number: int) -> None:
-        """The lane sets its number in the run."""
+        """Set the lane's number in the run; called by the lane."""
         self._lane = number
 
     def _begin(self, file: Starts) -> int:
-        """Play to the next start state; the frames before it. Raises UserError: it leads to another state than the
-        file says.
+        """Play to the next start state; return the frames before it. Raises UserError: the state differs from the
+        file's.
         """
         number = (self._lane + self._games * self._options.stride) % len(file.starts)
         self._games += 1
@@ -318,9 +317,9 @@ class AtariEnv(gymnasium.Env):
         if start.state:
             try:
                 self._restore(start.state)
-            except SystemError:  # ale-py's way to refuse it
-                raise UserError(f"{where}: no state of ALE's") from None
-            steps = [(NOOP, 1)]  # a restored emulator has no picture before its next frame
+            except SystemError:  # raised by ale-py for invalid states
+                raise UserError(f"{where}: not a state of ALE") from None
+            steps = [(NOOP, 1)]  # a restored emulator has no picture until its next frame
         self._play(steps)
         if wrong := self._flaw(start):
             raise UserError(f"{where}: {wrong}")
@@ -328,14 +327,14 @@ class AtariEnv(gymnasium.Env):
 
     def _flaw(self, start: Start) -> str:
         if self._ale.game_over():
-            return "the game is over there"
+            return "the game is over at this state"
         if start.frames >= self._options.max_frames:
-            return f"{start.frames} frames were played there, the longest game has {self._options.max_frames}"
+            return f"{start.frames} frames were played before it, the longest game has {self._options.max_frames}"
         ram = hashlib.sha256(self._ale.getRAM().tobytes()).hexdigest()
         return f"its RAM has the digest {ram}, the file says {start.ram}" if start.ram not in ("", ram) else ""
 
     def step(self, action: int) -> tuple[np.ndarray, float, bool, bool, Batch]:
-        """`frameskip` frames; after a lost life what `life_start` says, whatever the action."""
+        """Play `frameskip` frames; after a lost life, play `life_start` instead of the action."""
         if self._cut and self._life:
             reward = self._play(self._life)
             self._fill()
@@ -350,12 +349,12 @@ class AtariEnv(gymnasium.Env):
         return self._stack.copy(), float(reward), dead, late, {EPISODE_CUT: True} if lost else {}
 
     def _skip(self) -> int:
-        """Draw the frames of this step."""
+        """Draw the number of frames of this step."""
         least, most = self._options.frameskip_min, self._options.frameskip
         return least + int(self._random.random() * (most - least + 1)) if least else most
 
     def _is_late(self) -> bool:
-        """Tell whether the longest game is played: by its steps, or by ALE's own count where these differ in frames."""
+        """Tell whether the game has its maximum length: by steps, or by ALE's frame count if frames are drawn."""
         if not self._options.frameskip_min:
             return self._age >= self._steps
         return bool(self._ale.getEpisodeFrameNumber() >= self._options.max_frames)
@@ -373,14 +372,14 @@ class AtariEnv(gymnasium.Env):
         self._last = NOOP
 
     def _act(self, button: int) -> int:
-        """One frame; its reward."""
+        """Play one frame; return its reward."""
         sticky = self._options.sticky
         if not sticky or self._random.random() >= sticky:
             self._last = button
         return self._ale.act(self._last)
 
     def _press(self, button: int, frames: int) -> int:
-        """Up to `frames` frames, of which the last two are read; their reward."""
+        """Play up to `frames` frames and read the last two; return the reward."""
         reward = 0
         for left in range(frames, 0, -1):
             reward += self._act(button)
@@ -391,8 +390,8 @@ class AtariEnv(gymnasium.Env):
         return reward
 
     def _play(self, steps: list[Step], over: Callable[[], None] | None = None) -> int:
-        """A script; its reward. Where the game ends call `over` and go on, or stop. Leaves the last screen read, and
-        the one before where a button was held.
+        """Play a script; return its reward. If the game ends, call `over` and continue, or stop without `over`. The
+        last screen is read, and the one before if a button was held.
         """
         reward, held = 0, False
         for button, frames in (press for step in steps for press in ([step] if step else self._noops())):
@@ -409,7 +408,7 @@ class AtariEnv(gymnasium.Env):
         return reward
 
     def _noops(self) -> list[tuple[int, int]]:
-        """noop_min … noop_max-1 of them, FIRE being one."""
+        """Draw noop_min … noop_max-1 no-op frames; FIRE replaces the first."""
         o = self._options
         n = o.noop_min + int(self._random.random() * (max(o.noop_max, 1) - o.noop_min))
         return [(1, 1)] + [(NOOP, 1)] * (n - 1) if self._fire else [(NOOP, 1)] * n
@@ -426,14 +425,14 @@ class AtariEnv(gymnasium.Env):
     # -------------------------------------------------------------------------------------- the picture
 
     def _push(self) -> None:
-        """The plane of the last screens, as newest of the stack."""
+        """Push the plane of the last screens onto the stack."""
         if self._options.maxpool:
             np.maximum(self._screens[0], self._screens[1], out=self._screens[0])
         self._stack[:-1] = self._stack[1:]
         self._stack[-1] = self._paint(self._screens[0])
 
     def _fill(self) -> None:
-        """A new stack."""
+        """Start a new stack."""
         how = self._options.stack_reset
         self._stack[:] = 0
         self._push()
@@ -446,7 +445,7 @@ class AtariEnv(gymnasium.Env):
     # ---------------------------------------------------------------------------------------- its state
 
     def get_state(self) -> State:
-        """Everything that decides what follows. The size of "emulator" varies by a few bytes."""
+        """Return everything that decides the future. The size of "emulator" varies by a few bytes."""
         saved = self._ale.cloneState(include_rng=True).serialize()
         return {
             "emulator": np.frombuffer(saved, np.uint8).copy(),
@@ -458,7 +457,7 @@ class AtariEnv(gymnasium.Env):
         }
 
     def set_state(self, state: State) -> None:
-        """Go on from a state of the same game with the same options, to the bit."""
+        """Restore a state of the same game with the same options, bitwise."""
         self._restore(state["emulator"].tobytes())
         self._games = int(state.get("games", 0))
         self._screens[...], self._stack[...] = state["screens"], state["stack"]

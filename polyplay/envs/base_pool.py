@@ -1,4 +1,4 @@
-"""What pools share: which lanes recv gives and send answers, faults; the pool that steps in the caller's thread."""
+"""Common parts of pools: lanes of recv and send, faults; the pool that steps in the caller's thread."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from polyplay.envs.saved_state import reason_of
 from polyplay.envs.shared_rows import BROKEN, ROUNDED, UNBUILT, Seating, SharedRows, row_fields, seat_lanes
 from polyplay.envs.spaces import ActionSpec, Box, Discrete, inner_path, place_of
 
-STEPPING, READY, TAKEN, ABSENT = 0, 1, 2, 3  # where a lane is: stepped, with a row, the caller's, not there
+STEPPING, READY, TAKEN, ABSENT = 0, 1, 2, 3  # status of a lane: being stepped, with a row, at the caller, absent
 
 
 class BasePool(Pool):
-    """A Pool, but for `_step`, which steps lanes and writes their rows, or leaves that to a `recv` of its own.
+    """A Pool without `_step`, which steps lanes and writes their rows, unless a subclass's `recv` does that.
 
-    Groups come in turn, without those that the caller holds: one is waited for, whichever others are ready. Where
-    whoever is ready is given, lanes come in turn.
+    Groups come in turn, without those at the caller: recv waits for the next one, even if others are ready. A pool
+    without fixed groups gives the ready lanes, in turn.
     """
 
     _asynchronous = False  # lanes are ready at some time after send()
@@ -43,25 +43,25 @@ class BasePool(Pool):
         self._of_groups = [tree.at(self._rows, group) for group in self._groups_of_lanes]
         self._where = np.full(envs.lanes, READY, np.int8)
         self._where_of_groups = [self._where[group] for group in self._groups_of_lanes]
-        self._next = np.zeros((), np.int64)  # the lane that comes next, if it is ready
-        self._arrays: Batch = {"rows": self._rows, "turns": {"where": self._where, "next": self._next}}  # its state
+        self._next = np.zeros((), np.int64)  # the lane that is next, if it is ready
+        self._arrays: Batch = {"rows": self._rows, "turns": {"where": self._where, "next": self._next}}  # to save
         if seating is not None:
             self.seating, self._arrays["seating"] = seating, seating.arrays
         self._open = True
 
     @property
     def ready(self) -> int:
-        """See Pool; by the answers read so far."""
+        """See Pool; counts only answers that were read."""
         return 0 if self.fixed else int(np.count_nonzero(self._where == READY))
 
     def recv(self, timeout: float | None = None) -> tuple[Lanes, Batch]:
-        """See Pool. Does not wait: a step ends in send(). Raises RuntimeError: no lane that is due has a row."""
+        """See Pool. Does not wait, because send() completes a step. Raises RuntimeError: no due lane has a row."""
         if (found := self._take()) is None:
             raise RuntimeError("recv() before the rows that recv() gave were answered with send()")
         return found
 
     def _take(self) -> tuple[Lanes, Batch] | None:
-        """The lanes that are due and their rows; None: one of them has no row."""
+        """Take the due lanes and their rows; None: a due lane has no row."""
         self._check_open()
         if self.fixed:
             for turn in range(self.groups):
@@ -95,7 +95,7 @@ class BasePool(Pool):
         try:
             self._step(numbers, action)
         except BaseException:
-            if not self.threaded:  # else other threads wait in recv
+            if not self.threaded:  # otherwise other threads wait in recv
                 self.close()
             raise
         if not self._asynchronous:
@@ -110,7 +110,7 @@ class BasePool(Pool):
             raise Closed
 
     def _whole_matches(self, lanes: np.ndarray) -> np.ndarray:
-        """The matches of these lanes in which every lane was answered."""
+        """Return the matches of these lanes in which every lane was answered."""
         assert self.seating is not None
         matches = np.unique(self.seating.match[lanes])
         return matches[(self._where[self.seating.own[matches]] == STEPPING).all(1)]
@@ -120,9 +120,9 @@ class BasePool(Pool):
 
 
 def check_action(space: ActionSpec, action: Tree, lanes: int, path: str = "") -> Tree:
-    """`action` as arrays of `lanes` actions, each as its leaf's `field` says, in a dict where `space` is one.
+    """Return `action` as arrays of `lanes` actions with each leaf's `field`; a dict if `space` is one.
 
-    Raises ValueError: wrong keys, shape, kind or range (a policy's mistake, never an environment's).
+    Raises ValueError: wrong keys, shape, kind or range (the policy's mistake, never an environment's).
     """
     if isinstance(space, dict):
         if not isinstance(action, Mapping) or action.keys() != space.keys():
@@ -135,33 +135,33 @@ def check_action(space: ActionSpec, action: Tree, lanes: int, path: str = "") ->
         raise ValueError(f"actions {place_of(path)}must be {want}, got {array.dtype} {list(array.shape)}")
     if not isinstance(space, Box):
         array = array.astype(np.int64, copy=False)
-        if b"\1" in (array.view(np.uint64) >= space.most).tobytes():  # what is negative is huge there
+        if b"\1" in (array.view(np.uint64) >= space.most).tobytes():  # negative numbers are huge as uint64
             want = f"lie in 0…{space.n - 1}" if isinstance(space, Discrete) else f"be {space}, counted from 0"
             raise ValueError(f"actions {place_of(path)}must {want}, got {array.min()}…{array.max()}")
     return array.astype(space.field.dtype, copy=False)
 
 
-HOUR, STEPS = 3600.0, 10_000  # a fault is forgotten after so many seconds, or so many steps of its pool
+HOUR, STEPS = 3600.0, 10_000  # seconds, and steps of the pool, after which a fault no longer counts
 
 
 class Faults:
     """The faults of one pool. A fault is an exception, a hang or a lost process; it may restart several lanes.
 
-    `limit`: how many may be remembered at once. A pool whose environments fail rarely goes on for ever.
+    limit: number of recent faults that a pool may have; rare faults never end it.
     """
 
     def __init__(self, board: SharedRows, limit: int, clock: Callable[[], float] = time.monotonic):
         self.board, self.limit, self.clock = board, limit, clock
-        self.steps = 0  # of the pool so far
-        self.restarts = 0  # lanes
+        self.steps = 0  # steps of the pool so far
+        self.restarts = 0  # restarted lanes
         self.reports: list[str] = []
         self.remarks: list[str] = []
-        self._reported = set[str]()  # how remarks begin
-        self._recent: deque[tuple[float, int]] = deque()  # (time, step) of those not yet forgotten
+        self._reported = set[str]()  # beginnings of remarks
+        self._recent: deque[tuple[float, int]] = deque()  # (time, step) of recent faults
 
     def of_lane(self, lane: int, match: list[int] | None = None) -> bool:
-        """Read the note of a lane, or of its `match`; whether it has no row, and is to be begun anew. Raises UserError
-        (can't be built), EnvFailure (broke its space, or too many faults).
+        """Read the note of a lane, or of its `match`; tell whether it has no row and must restart. Raises UserError:
+        cannot be built; EnvFailure: violates its space, or too many faults.
         """
         kind, text = self.board.read(lane)
         if kind == UNBUILT:
@@ -177,7 +177,7 @@ class Faults:
         return True
 
     def of_process(self, text: str, lanes: list[int]) -> None:
-        """These lanes, all of a process, are to be restarted. Raises EnvFailure: too many faults."""
+        """Count a fault that restarts these lanes of one process. Raises EnvFailure: too many faults."""
         now, recent = self.clock(), self._recent
         recent.append((now, self.steps))
         while recent[0][0] < now - HOUR or recent[0][1] < self.steps - STEPS:
@@ -194,14 +194,14 @@ class Faults:
 
 
 class UnitPool(BasePool):
-    """A pool of lanes or matches that write their rows on a board, and step in send(), in the caller's thread; but for
-    those that a process has (see ProcessPool). An environment that raises is restarted; one that hangs hangs.
+    """A pool of lanes or matches that write their rows on a board, and step in send(), in the caller's thread, or in
+    processes (see ProcessPool). An environment that raises is restarted; one that hangs blocks the pool.
 
-    `units` of them, by at most `width` of which the groups of a turn are stepped at once. Orders are lanes, each by
-    itself, or matches, by their first lanes, once all lanes are answered: `numbers` has all.
+    There are `units` lanes or matches, of which a turn steps at most `width` at once. Orders are the numbers of lanes,
+    or of matches (their first lanes) when all their lanes are answered; `numbers` has all.
     """
 
-    _asynchronous = True  # a match that is not answered whole does not step
+    _asynchronous = True  # a match steps only when all its lanes are answered
 
     def __init__(self, envs: Envs, seed: int, lane: int, processes: int = 0):
         self.seats = envs.spec.seats if envs.spec.kinds else 1
@@ -215,23 +215,23 @@ class UnitPool(BasePool):
         self._faults = Faults(board, envs.max_restarts)
         self.faults, self.remarks = self._faults.reports, self._faults.remarks
         self._job = LaneJob(b"", envs.title, self.spec, seed, lane, envs.step_timeout, envs.progress)
-        # Gymnasium's own, which are stepped here unasked, draw from no global generator
+        # Gymnasium's own environments, stepped here by default, draw from no global generator
         self._random = GlobalGenerators(lane_seed(board, self._job, 0)) if envs.inline else None
-        self._units = dict[int, Unit]()  # of the caller's thread
+        self._units = dict[int, Unit]()  # in the caller's thread
         self._where[:] = STEPPING
         if not processes:
             self._begin(envs, self.numbers)
 
     restarts = property(lambda self: self._faults.restarts)
-    generator = property(lambda self: int(self._board.seeds[0]))  # of its first lane, see rules.rng_of
+    generator = property(lambda self: int(self._board.seeds[0]))  # of the first lane, see rules.rng_of
     resting = property(lambda self: self.seating is not None and bool(self._board.resting.all()))
 
     def _begin(self, envs: Envs, numbers: np.ndarray) -> None:
-        """Build the units of the caller's thread, and have their first rows made."""
+        """Build the units of the caller's thread, and make their first rows."""
         try:
             self._enter()
             with seeding_torch():
-                make = factory(envs.name, envs.options, envs.progress)  # it may import a module, which may draw
+                make = factory(envs.name, envs.options, envs.progress)  # may import a module that draws
             self._units |= {i: make_unit(self._job, make, self._board, i) for i in numbers.tolist()}
             self._turns(numbers)
         except BaseException:
@@ -257,7 +257,7 @@ class UnitPool(BasePool):
         self._where[numbers if self.seating is None else self._lanes_of(ordered)] = READY
 
     def picture(self, lane: int) -> tuple[np.ndarray, float]:
-        """The image that the environment of a lane of the caller's thread renders, and its frames per second."""
+        """Return the rendered image of a lane of the caller's thread, and its frames per second."""
         first = lane if self.seating is None else self.seating.own[self.seating.match[lane], 0]
         env = self._units[int(first)].env
         if env is None:
@@ -281,11 +281,11 @@ class UnitPool(BasePool):
         self._board.held[:] = on
 
     def _due(self, lanes: np.ndarray) -> np.ndarray:
-        """The numbers to order now that these lanes are answered."""
+        """Return the numbers to order after these lanes were answered."""
         return lanes if self.seating is None else self.numbers[self._whole_matches(lanes)]
 
     def _lanes_of(self, numbers: list[int]) -> list[int]:
-        """The lanes of what was ordered by these numbers."""
+        """Return the lanes of these ordered numbers."""
         return numbers if self.seating is None else self.seating.own[self.seating.match[numbers]].ravel().tolist()
 
     def state(self) -> Batch | None:
@@ -301,21 +301,21 @@ class UnitPool(BasePool):
         return {"lanes": lanes, **tree.map(np.copy, self._arrays), **random}
 
     def load(self, state: Batch) -> None:
-        """See Pool. Raises UserError: an environment that does not take its state back."""
+        """See Pool. Raises UserError: an environment rejects its saved state."""
         tree.write(self._arrays, ..., {name: state[name] for name in self._arrays})
         self._enter()
         for i, unit in self._units.items():
             try:
                 unit.load(state["lanes"][str(i)])
             except Exception as e:
-                raise UserError(f"{unit.who}: cannot go on from what was saved: {reason_of(e)}") from e
-        if self._random is not None and "random" in state:  # not of earlier versions, or of processes
+                raise UserError(f"{unit.who}: cannot restore its saved state: {reason_of(e)}") from e
+        if self._random is not None and "random" in state:  # missing in states of earlier versions and of processes
             self._random.load(state["random"])
 
 
 def units_of_turn(envs: Envs) -> int:
-    """How many lanes or matches the parts of a pool that step in turn have each."""
+    """Return the lanes or matches in each part of a pool that steps in turn."""
     if not envs.spec.kinds:
         return envs.lanes // envs.groups
-    blocks = min(envs.agents, envs.spec.seats)  # of a match: groups that step together
+    blocks = min(envs.agents, envs.spec.seats)  # groups of a match, which step together
     return envs.lanes // envs.spec.seats // max(envs.groups // blocks, 1)

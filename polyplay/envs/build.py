@@ -43,8 +43,8 @@ from polyplay.envs.spaces import declared_uses
 
 
 class Symbols(gymnasium.ObservationWrapper):
-    """Of each cell in view the object, color and state, and where the agent looks: every one of a few, for one-hot
-    inputs. The mission, a text, is left out. What MiniGrid environments have around them unless --wrapper names others.
+    """Default wrapper of MiniGrid environments: object, color and state of each visible cell, and the agent's
+    direction, all as class numbers for one-hot inputs. The mission, a text, is left out.
     """
 
     note = "the mission, a text, is left out"
@@ -65,18 +65,18 @@ class Symbols(gymnasium.ObservationWrapper):
         return {"image": observation["image"], "direction": observation["direction"]}
 
 
-# Vector environments as their factories make them, opened in a mode that keeps an episode's last observation.
+# Vector environments, made in a mode that keeps an episode's last observation.
 #
-# NEXT_STEP does, and DISABLED does; SAME_STEP gives it in info.
+# NEXT_STEP and DISABLED keep it; SAME_STEP puts it into info.
 
 
 NEXT, OFF = AutoresetMode.NEXT_STEP, AutoresetMode.DISABLED
 RESETS = {NEXT: "its own, in the next step", OFF: "by us, lane by lane", None: ""}
-BATCHED = ("num_envs", "single_observation_space", "single_action_space")  # of what steps many lanes at once
+BATCHED = ("num_envs", "single_observation_space", "single_action_space")  # of environments of many lanes
 
 
 def factory_keywords(make: Factory) -> set[str]:
-    """The keywords that a factory takes, by its signature."""
+    """Return the keywords in a factory's signature, of those known here."""
     try:
         parameters = inspect.signature(make).parameters
     except (TypeError, ValueError):
@@ -85,9 +85,9 @@ def factory_keywords(make: Factory) -> set[str]:
 
 
 def build_vector(make: Factory, n: int) -> Any:
-    """What a factory makes. It is called for `n` environments, in mode NEXT_STEP, then DISABLED, as far as its
-    signature has these keywords; else without. One of Gymnasium's own in mode SAME_STEP is made again in NEXT_STEP.
-    Where resets have options only DISABLED will do. Raises UserError.
+    """Call a factory for `n` environments, in mode NEXT_STEP, then DISABLED, if its signature has these keywords.
+    Gymnasium's own vector environment in mode SAME_STEP is made again in NEXT_STEP. Reset options need DISABLED. Raises
+    UserError.
     """
     given = make if isinstance(make, ResetOptions) else None
     wanted = (OFF, NEXT) if given else (NEXT, OFF)
@@ -119,12 +119,12 @@ def _made(make: Factory, n: int, wanted: Iterable[AutoresetMode]) -> Any:
     env = make(**width)
     if not width or is_vector(as_vector(env)):
         return env
-    env.close()  # a single environment, whose num_envs means something else
+    env.close()  # a single environment, where num_envs has another meaning
     return make()
 
 
 def _made_again(env: Any, mode: AutoresetMode) -> VectorEnv:
-    """One of Gymnasium's own in another mode, from the functions that it was made of."""
+    """Make Gymnasium's own vector environment again in another mode, from the same functions."""
     given = {name: vars(env)[name] for name in signature(type(env)).parameters if name in vars(env)}
     env.close()
     made: VectorEnv = type(env)(**{**given, "autoreset_mode": mode})
@@ -133,27 +133,27 @@ def _made_again(env: Any, mode: AutoresetMode) -> VectorEnv:
 
 
 def is_vector(env: object) -> bool:
-    """Whether it steps many lanes at once: also of a class that is no VectorEnv, as Isaac Lab's."""
+    """Tell whether `env` steps many lanes at once, even if it is not a VectorEnv, as in Isaac Lab."""
     return isinstance(env, VectorEnv) or all(hasattr(env, name) for name in BATCHED)
 
 
 def as_vector(env: Any) -> Any:
-    """`env`, without wrappers of single environments around what steps many lanes."""
+    """Return `env` without single-environment wrappers around an environment of many lanes."""
     inner = getattr(env, "unwrapped", env)
     return inner if not isinstance(env, VectorEnv) and is_vector(inner) else env
 
 
 def named_mode(env: Any) -> Any:
-    """What a vector environment says of how it resets; None: nothing."""
+    """Return the reset mode that a vector environment states, or None."""
     said = getattr(env.unwrapped, "autoreset_mode", None)
-    if said is None and env.metadata is not VectorEnv.metadata:  # ale-py writes its mode into this one, of the class
+    if said is None and env.metadata is not VectorEnv.metadata:  # ale-py writes its mode into this class attribute
         said = env.metadata.get("autoreset_mode")
     return said
 
 
 def autoreset_mode(env: Any) -> AutoresetMode | None:
-    """How a vector environment resets; SAME_STEP where it does not say, as in Gymnasium before 1.0. None: it says
-    something unknown, or is none.
+    """Return the reset mode of a vector environment; SAME_STEP if it states none, as in Gymnasium before 1.0. None: its
+    mode is unknown, or it is a single environment.
     """
     if not is_vector(env):
         return None
@@ -164,26 +164,26 @@ def autoreset_mode(env: Any) -> AutoresetMode | None:
 
 
 def resets_lanes(env: VectorEnv) -> bool:
-    """Whether it can reset some lanes at any time, whatever its mode: Gymnasium's own and ale-py's can."""
+    """Tell whether it can reset some lanes at any time, in any mode: Gymnasium's own and ale-py's can."""
     inner = env.unwrapped
     return isinstance(inner, SyncVectorEnv | AsyncVectorEnv) or type(inner).__module__.startswith("ale_py.")
 
 
 def describe_resets(env: VectorEnv) -> str:
-    """How the episodes of its lanes begin, and what no row shows of them."""
+    """Describe how its lanes' episodes begin, and which of their steps no row shows."""
     mode = autoreset_mode(env)
     if mode is not AutoresetMode.SAME_STEP:
         return RESETS[mode]
     more = "is reset once more" if resets_lanes(env) else "makes the first step of its next episode unseen"
-    return f"its own, in the same step: a lane that ends while others go on {more}"
+    return f"its own, in the same step: a lane that ends while others continue {more}"
 
 
 def single_lane(make: Factory, title: str) -> gymnasium.Env | VectorEnv:
-    """A single environment, or a vector environment of one lane (of as many as it has). Raises UserError."""
+    """Make a single environment, or a vector environment of one lane (or its fixed number). Raises UserError."""
     env = build_vector(make, 1)
     if any(c.__module__.startswith("envpool.") for c in type(env).__mro__):
         raise UserError(f"{title}: is an EnvPool, which takes its seeds when it is made; give --env envpool:TASK")
-    masked = isinstance(env, VectorEnv)  # others have other ways to reset some lanes
+    masked = isinstance(env, VectorEnv)  # other classes reset some lanes in other ways
     allowed = [mode for mode in AutoresetMode if masked or mode is not OFF]
     if not is_vector(env) or autoreset_mode(env) in allowed:
         return env
@@ -194,12 +194,12 @@ def single_lane(make: Factory, title: str) -> gymnasium.Env | VectorEnv:
 
 
 def mask_note(title: str) -> UserError:
-    """The message about action masks, which are read lane by lane."""
-    return UserError(f"{title}: has action masks, which vector environments can't have here; give a single one of it")
+    """Return the error for action masks of vector environments."""
+    return UserError(f"{title}: has action masks, which vector environments do not support; return a single one")
 
 
 def check_lanes(envs: Envs, spec: EnvSpec) -> None:
-    """Raises UserError: a vector environment that can't have these lanes."""
+    """Raises UserError: the vector environment cannot have these lanes."""
     if not envs.fixed:
         why = f"a vector environment steps all its lanes at once, without at_once={envs.at_once}"
         raise UserError(f"{envs.title}: {why}")
@@ -210,27 +210,27 @@ def check_lanes(envs: Envs, spec: EnvSpec) -> None:
 
 
 def not_an_env(made: Any) -> str:
-    """Why what a function returned is no environment, and what to do; "": it is one."""
+    """Return why a function's result is not an environment, and what to do; "" if it is one."""
     name = type(getattr(made, "unwrapped", made)).__name__
     if isinstance(made, type):
-        return f"gave the class {made.__name__}, no environment: return {made.__name__}()"
+        return f"returned the class {made.__name__}, not an environment: return {made.__name__}()"
     if pettingzoo.is_parallel(made) or pettingzoo.is_turn_based(made):
         return ""
     if any(kind.__module__.partition(".")[0] == "gym" for kind in type(made).__mro__):
         ways = (
             "import gymnasium as gym, or wrap it: shimmy.GymV26CompatibilityV0(env=…) or GymV21CompatibilityV0(env=…)"
         )
-        return f"gave {name}, an environment of gym, which gymnasium replaced: {ways}"
+        return f"returned {name}, an environment of gym, which gymnasium replaced: {ways}"
     if not isinstance(made, gymnasium.Env | VectorEnv):
         ways = "inherit from gymnasium.Env, or give a PettingZoo environment possible_agents"
-        return f"gave {'None' if made is None else name}, which is no gymnasium.Env: {ways}"
+        return f"returned {'None' if made is None else name}, which is not a gymnasium.Env: {ways}"
     new = "def reset(self, *, seed=None, options=None), which returns (observation, info)"
     old = f"reset() of {name} takes no seed, as gym's before 0.26: write {new}"
     return _space_flaw(made) or ("" if _takes(made.unwrapped, "seed") else old)
 
 
 def _space_flaw(env: Any) -> str:
-    """What is wrong with a space that an environment does not have."""
+    """Return what is wrong with an environment's spaces, or ""."""
     single = "single_" if is_vector(env) else ""
     for which in (f"{single}observation_space", f"{single}action_space"):
         space, name = getattr(env, which, None), type(env.unwrapped).__name__
@@ -238,24 +238,24 @@ def _space_flaw(env: Any) -> str:
             continue
         if type(space).__module__.partition(".")[0] == "gym":
             return f"{which} of {name} is a space of gym, which gymnasium replaced: import gymnasium as gym"
-        is_what = "None" if space is None else f"{rules.describe_value(space)}, no space"
+        is_what = "None" if space is None else f"{rules.describe_value(space)}, not a space"
         return f"{which} of {name} is {is_what}: set it in __init__, as in gymnasium.spaces.Discrete(2)"
     return ""
 
 
 def _takes(env: Any, name: str) -> bool:
-    """Whether its reset() has this keyword."""
+    """Tell whether reset() takes this keyword."""
     try:
         parameters = signature(env.reset).parameters
-    except (TypeError, ValueError):  # of compiled code: its first reset tells
+    except (TypeError, ValueError):  # compiled code: the first reset tells
         return True
     return name in parameters or any(p.kind is p.VAR_KEYWORD for p in parameters.values())
 
 
-USUAL = {"minigrid": ("polyplay.envs.build:Symbols",)}  # by package: wrappers, unless others are named
+USUAL = {"minigrid": ("polyplay.envs.build:Symbols",)}  # package → default wrappers
 VERSION = re.compile(r"-v\d+$")
 UNEXPECTED = re.compile(r"unexpected keyword argument '(\w+)'")
-ALLOWED = {  # by option
+ALLOWED = {  # option → allowed values
     "--env": "a Gymnasium id, ALE/Game-v5, toy:name, module:EnvId-v0 or module:callable",
     "--wrapper": "module:callable, a function that takes an environment and returns one",
     "--env-options": "NAME=VALUE …, or module:callable, a function of the run's progress (0 to 1) that returns a dict",
@@ -266,7 +266,7 @@ ALLOWED = {  # by option
 
 
 def factory(name: str | Factory, kwargs: Mapping[str, Any], progress: Any = None) -> Factory:
-    """A function that builds one environment, or a vector of them; its signature is the one that `name` has besides
+    """Return a function that builds one environment, or a vector of them; its signature is that of `name` without
     `kwargs`. progress: see Envs. Raises UserError: no such environment, module or attribute.
     """
     if RESET in kwargs:
@@ -288,7 +288,7 @@ def factory(name: str | Factory, kwargs: Mapping[str, Any], progress: Any = None
 
 
 def _unwrapped(name: str | Factory, kwargs: Mapping[str, Any]) -> Factory:
-    """As `factory`, but for wrappers."""
+    """As `factory`, without wrappers."""
     if callable(name):
         return partial(name, **kwargs)
     module, colon, attribute = name.partition(":")
@@ -301,13 +301,13 @@ def _unwrapped(name: str | Factory, kwargs: Mapping[str, Any]) -> Factory:
 
 
 def _module(name: str | Factory) -> str:
-    """The package that a registered environment is of; "": it is not registered."""
+    """Return the package of a registered environment; "" if it is not registered."""
     known = gymnasium.registry.get(name.rpartition(":")[2]) if isinstance(name, str) else None
     return str(known.entry_point).partition(".")[0] if known else ""
 
 
 def _wrapped(make: Factory, wrappers: Iterable[str]) -> Factory:
-    """What builds the environment inside its wrappers. Raises UserError: there is no such wrapper."""
+    """Return a function that builds the environment inside its wrappers. Raises UserError: no such wrapper."""
     around = [(name, imported(name, "--wrapper")) for name in wrappers]
 
     def build() -> gymnasium.Env:
@@ -320,7 +320,7 @@ def _wrapped(make: Factory, wrappers: Iterable[str]) -> Factory:
 
 
 class ResetOptions:
-    """A factory of environments whose resets get options: always the same, or a curriculum's. Raises UserError."""
+    """A factory of environments with reset options, fixed or from a curriculum. Raises UserError."""
 
     def __init__(self, make: Factory, given: Any, progress: Any):
         self.make, self.given, self.progress, self.keywords = make, given, progress, getattr(make, "keywords", ())
@@ -332,10 +332,10 @@ class ResetOptions:
 
     def __call__(self, **given: Any) -> Any:
         env = as_vector(self.make(**given))
-        return self.give(env) if hasattr(env, "reset") else env  # what is no environment is refused later
+        return self.give(env) if hasattr(env, "reset") else env  # other objects are refused later
 
     def at(self, progress: float) -> dict[str, Any]:
-        """The options that the curriculum returns. Raises UserError."""
+        """Return the curriculum's options at `progress`. Raises UserError."""
         try:
             found = self.curriculum(progress)
         except Exception as e:
@@ -346,13 +346,13 @@ class ResetOptions:
         return dict(found)
 
     def now(self) -> dict[str, Any]:
-        """The options of a reset that comes now."""
+        """Return the options for a reset now."""
         if isinstance(self.given, Mapping):
             return dict(self.given)
         return self.at(1.0 if self.progress is None else 1.0 - self.progress.remaining)
 
     def give(self, env: Any) -> Any:
-        """The environment, whose resets get them from now on. Raises UserError."""
+        """Add the options to all resets of an environment; return it. Raises UserError."""
         inner = getattr(env, "unwrapped", env)
         if not _takes(inner, "options"):
             need = "write def reset(self, *, seed=None, options=None)"
@@ -368,7 +368,7 @@ class ResetOptions:
 
 
 def _put_around(env: gymnasium.Env, name: str, wrap: Callable[..., Any]) -> gymnasium.Env:
-    """Raises UserError: the wrapper raises, or returns no environment."""
+    """Wrap an environment. Raises UserError: the wrapper raises, or does not return an environment."""
     try:
         found: gymnasium.Env = wrap(env)
     except UserError:
@@ -385,7 +385,7 @@ def _refusal(option: str, name: str, why: str) -> UserError:
 
 
 def imported(name: str, option: str = "--env") -> Callable[..., Any]:
-    """What "module:attribute" names. Raises UserError: no such module or attribute, or one that cannot be called."""
+    """Return what "module:attribute" names. Raises UserError: no such module or attribute, or not callable."""
     module, _, attribute = name.partition(":")
     found = _import(module, name, option)
     try:
@@ -394,7 +394,7 @@ def imported(name: str, option: str = "--env") -> Callable[..., Any]:
         public = [k for k, v in vars(found).items() if callable(v) and not k.startswith("_")]
         raise _refusal(option, name, f"{module} has no {attribute!r}{closest_names(attribute, public)}") from None
     if not callable(make):
-        raise _refusal(option, name, f"{attribute} is no callable but {type(make).__name__}")
+        raise _refusal(option, name, f"{attribute} must be callable, not {type(make).__name__}")
     return make
 
 
@@ -408,9 +408,9 @@ def _registered(name: str, kwargs: Mapping[str, Any]) -> Factory:
     known = gymnasium.registry.get(name)
     if known is None and (hint := user_modules.file_hint(name)):
         raise _refusal("--env", name, hint)
-    if known is None and all(VERSION.sub("", k) != name for k in gymnasium.registry):  # nor without its version
+    if known is None and all(VERSION.sub("", k) != name for k in gymnasium.registry):  # not even with another version
         raise UserError(f"--env: unknown environment {name!r}{_hint(name)}; allowed: {ALLOWED['--env']}")
-    if known is not None and known.entry_point is None:  # there are only vectors of it
+    if known is not None and known.entry_point is None:  # only vector environments are registered
 
         def many(num_envs: int = 1) -> gymnasium.vector.VectorEnv:
             return gymnasium.make_vec(name, num_envs, vectorization_mode="vector_entry_point", **kwargs)
@@ -431,8 +431,8 @@ def _hint(name: str) -> str:
 
 
 def build_env(make: Factory, title: str) -> Any:
-    """One environment, or the vector environment that `make` makes. Raises UserError on one line: it can't be built, or
-    is no gymnasium.Env.
+    """Build one environment, or the vector environment of `make`. Raises UserError, in one line: building fails, or the
+    result is not a gymnasium.Env.
     """
     try:
         with seeding_torch():
@@ -448,8 +448,8 @@ def build_env(make: Factory, title: str) -> Any:
 
 
 def inspect_env(env: Any, title: str) -> EnvSpec:
-    """The description of an environment, or of a lane of a vector one or of one of several players. Raises UserError: a
-    space that is not supported, or a vector environment with action masks.
+    """Describe an environment, or one lane of a vector environment or of several players. Raises UserError: an
+    unsupported space, or a vector environment with action masks.
     """
     if pettingzoo.is_parallel(env):
         return pettingzoo.inspect_players(env, title)
@@ -460,7 +460,7 @@ def inspect_env(env: Any, title: str) -> EnvSpec:
         seen, acted = env.single_observation_space, env.single_action_space
         if any(masks.mask_method(part) for part in (env, *getattr(env.unwrapped, "envs", ())[:1])):
             raise mask_note(title)
-        limit = getattr(env.spec, "kwargs", {}).get("max_episode_steps", limit)  # where make_vec keeps another
+        limit = getattr(env.spec, "kwargs", {}).get("max_episode_steps", limit)  # make_vec keeps it here
     note = f" ({text})" if (text := getattr(env, "note", "")) else ""
     spec = spec_of_spaces(seen, acted, title, declared_uses(env), note)
     if spec.mask is not None and is_vector(env):
@@ -475,7 +475,7 @@ def inspect_env(env: Any, title: str) -> EnvSpec:
 
 
 def describe(name: str | Factory, options: Mapping[str, object], timed: bool = False) -> EnvSpec:
-    """Build one environment, describe it, reset it for its info, close it. timed: measure a step, where any process may
+    """Build one environment, describe it, reset it for its info, close it. timed: measure a step, if any process may
     step it. Raises UserError.
     """
     title = title_of(name)
@@ -498,12 +498,12 @@ def describe(name: str | Factory, options: Mapping[str, object], timed: bool = F
     return spec
 
 
-OWN = "gymnasium"  # whose environments neither hang nor change the process that steps them
-WINDOW, WINDOWS = 0.005, 5  # seconds, and how often they are measured: the shortest counts
+OWN = "gymnasium"  # its environments neither hang nor change the process that steps them
+WINDOW, WINDOWS = 0.005, 5  # seconds of a measurement, and their number: the shortest counts
 
 
 def step_time(env: gymnasium.Env) -> float:
-    """Seconds of a random step, with its share of resets; 0: not all of its layers are Gymnasium's own, or it fails."""
+    """Measure seconds per random step, including resets; 0: some layers are not Gymnasium's own, or a step fails."""
     if any(type(layer).__module__.partition(".")[0] != OWN for layer in wrappers_of(env)):
         return 0.0
     try:
@@ -511,7 +511,7 @@ def step_time(env: gymnasium.Env) -> float:
         actions = [env.action_space.sample() for _ in range(64)]
         env.reset(seed=0)
         return min(_window(env, actions) for _ in range(WINDOWS))
-    except Exception:  # the run itself says so
+    except Exception:  # the run reports it
         return 0.0
 
 
@@ -526,7 +526,7 @@ def _window(env: gymnasium.Env, actions: list[Any]) -> float:
 
 
 def _described(env: Any, make: Factory, title: str) -> EnvSpec:
-    """`env`, which `make` made, also by what it shows at a reset. Raises UserError."""
+    """Describe `env`, made by `make`, also by what a reset returns. Raises UserError."""
     spec = inspect_env(env, title)
     if is_vector(env):
         text = {**spec.describe, "vector": type(env.unwrapped).__name__, "resets": describe_resets(env)}
@@ -547,9 +547,9 @@ def _described(env: Any, make: Factory, title: str) -> EnvSpec:
 
 
 def _unknown_keyword(why: BaseException | None, name: str | Factory, options: Mapping[str, object]) -> UserError | None:
-    """The message for one of `options` that the environment does not take; None: that is not `why` it was not built."""
+    """Return the error for an option that the environment does not take; None: `why` has another cause."""
     found = UNEXPECTED.search(str(why)) if isinstance(why, TypeError) else None
-    if found is None or found[1] not in options or found[1] == "render_mode":  # that one is asked for by --video
+    if found is None or found[1] not in options or found[1] == "render_mode":  # --video sets that one
         return None
     known = _keywords(name)
     which = f"{closest_names(found[1], known)}; allowed: {', '.join(known)}" if known else ""
@@ -557,7 +557,7 @@ def _unknown_keyword(why: BaseException | None, name: str | Factory, options: Ma
 
 
 def _keywords(name: str | Factory) -> list[str]:
-    """What can be given to an environment by name, as far as its own signature says that."""
+    """Return the keywords in an environment's own signature."""
     known = gymnasium.registry.get(name.rpartition(":")[2]) if isinstance(name, str) else None
     try:
         make: Any = known.entry_point if known else imported(name) if isinstance(name, str) else name
@@ -566,12 +566,12 @@ def _keywords(name: str | Factory) -> list[str]:
     except (TypeError, ValueError, UserError):
         return []
     named = [p.name for p in own if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
-    named += ["max_episode_steps"] if known else []  # of gymnasium.make
+    named += ["max_episode_steps"] if known else []  # taken by gymnasium.make
     return [*named, *(["…"] if named and any(p.kind == p.VAR_KEYWORD for p in own) else [])]
 
 
 def one_line(e: BaseException) -> str:
-    """'ValueError: text (file.py:12)' of the innermost frame."""
+    """Format an error as 'ValueError: text (file.py:12)', with its innermost frame."""
     if isinstance(e, SystemExit):
         return f"it {user_modules.ending(e)}"
     text = " ".join(str(e).split())

@@ -1,8 +1,8 @@
-"""`polyplay check ENV`: an environment against every rule of `envs/rules`.
+"""`polyplay check ENV`: checks an environment against every rule of `envs/rules`.
 
-Pools of one lane play the same random actions: a lane, the same lane once more with sets in another order, another
-lane, and the first lane beside another one. A pool of as many processes as there are cores follows. What breaks a rule
-ends its pool with a message that names the rule, as in a run; `watched` and `Trial` look at what a run lets pass.
+Pools of one lane play the same random actions: a lane, the same lane again with another order of sets, another lane,
+and the first lane beside another one. Then follows a pool of one process per core. A violation ends its pool with a
+message that names the rule, as in a run; `watched` and `Trial` check what a run does not.
 """
 
 from __future__ import annotations
@@ -44,19 +44,19 @@ from polyplay.envs.rules import RULES
 from polyplay.envs.saved_state import wrappers_of
 from polyplay.envs.spaces import SpaceViolation, action_sampler, describe_scaling
 
-STEPS, SECONDS = 1000, 10.0  # of one trial, without --steps
-BESIDE = 200, 5.0  # steps and seconds beside another lane, at most
-LANES = 2  # of each process of the pool that is measured
+STEPS, SECONDS = 1000, 10.0  # limits of one trial, without --steps
+BESIDE = 200, 5.0  # limits of steps and seconds beside another lane
+LANES = 2  # lanes of each process of the measured pool
 AT_ENDS = ("flags", "final-observation", "autoreset")
-SLOW = 0.5  # of the step's time limit: too near to it
-LONG = 50  # steps: episodes of one length that long look like a time limit
+SLOW = 0.5  # fraction of the step's time limit that counts as slow
+LONG = 50  # steps: if all episodes have one length of at least this, it looks like a time limit
 
 
 # --------------------------------------------------------------------------------- inside the environment's process
 
 
 def watching(envs: Envs) -> Factory:
-    """A function that builds one of these environments, which is watched."""
+    """Return a function that builds one of these environments, watched."""
     name, options = envs.name, envs.options
 
     def build() -> Any:
@@ -67,8 +67,8 @@ def watching(envs: Envs) -> Factory:
 
 
 def watched(env: Any) -> Any:
-    """`env`, whose step raises SpaceViolation where it returns the beginning of the next episode instead of the end of
-    this one, and leaves a remark where it resets otherwise.
+    """Watch `env`: its step raises SpaceViolation if it returns the next episode's start instead of this one's end, and
+    leaves a remark if it resets otherwise.
     """
     if not isinstance(env, gymnasium.Env):
         return env
@@ -86,7 +86,7 @@ def watched(env: Any) -> Any:
             env.polyplay_remark = "autoreset", text  # type: ignore[attr-defined]
         return answer
 
-    with contextlib.suppress(Exception):  # one that takes no attributes is not watched
+    with contextlib.suppress(Exception):  # an environment that takes no attributes is not watched
         for layer in wrappers_of(env):
             layer.reset = _recorded(layer.reset, begun)  # type: ignore[method-assign]
         env.step = watched_step  # type: ignore[method-assign]
@@ -94,7 +94,7 @@ def watched(env: Any) -> Any:
 
 
 def _recorded(reset: Callable[..., Any], begun: list[object]) -> Callable[..., Any]:
-    @functools.wraps(reset)  # wrappers look at its keywords
+    @functools.wraps(reset)  # wrappers inspect its keywords
     def recording(*args: Any, **kw: Any) -> Any:
         answer = reset(*args, **kw)
         if isinstance(answer, tuple) and answer:
@@ -109,17 +109,17 @@ def _recorded(reset: Callable[..., Any], begun: list[object]) -> Callable[..., A
 
 @dataclass
 class Trial:
-    """Random actions in one pool: what its first lane or match showed, and what broke a rule."""
+    """Random actions in one pool: what its first lane or match showed, and which rules it broke."""
 
     seed: int = 0
     most_steps: int = 0
     seconds: float = 0.0
     broke: dict[str, str] = field(default_factory=dict)  # rule → text
-    odd: dict[str, str] = field(default_factory=dict)  # likewise: warnings
+    odd: dict[str, str] = field(default_factory=dict)  # rule → warning
     steps: int = 0
     resets: int = 0
-    ends: list[tuple[int, bool]] = field(default_factory=list)  # of each episode: its length, whether it terminated
-    prints: list[int] = field(default_factory=list)  # of every row, to compare two trials
+    ends: list[tuple[int, bool]] = field(default_factory=list)  # by episode: its length, whether it terminated
+    prints: list[int] = field(default_factory=list)  # checksum of every row, to compare two trials
     generator: int = -1  # see rules.rng_of
     step_sum: float = 0.0  # seconds
     step_most: float = 0.0
@@ -132,8 +132,8 @@ class Trial:
         beside: Iterator[Batch] = iter(()),
         report: Callable[[int], None] = lambda steps: None,
     ) -> Trial:
-        """Play until the steps or the time are over, or a rule is broken; beside: goes on before each step; report:
-        called before each with the steps so far.
+        """Play until the steps or the time are over, or a rule is broken. beside: advanced before each step. report:
+        called before each step with the number of steps so far.
         """
         try:
             with closing(open_pool()) as pool:
@@ -149,7 +149,7 @@ class Trial:
         while True:
             mine = tree.at(row, slice(0, seats))
             begins = bool(mine["first"].all()) and (seats > 1 or bool(ended.all()))
-            if begins and self.length:  # of players who never came
+            if begins and self.length:  # of players that never arrived
                 self.ends.append((self.length, bool(ended.any())))
             ended = (ended & (not begins)) | mine["over"]
             self.resets, self.steps = self.resets + begins, self.steps + (not begins)
@@ -161,7 +161,7 @@ class Trial:
             if self.steps >= self.most_steps or time.monotonic() > until:
                 return
             report(self.steps)
-            with contextlib.suppress(EnvFailure, UserError):  # the other one's own affair
+            with contextlib.suppress(EnvFailure, UserError):  # faults of the other lane do not count
                 next(beside, None)
             start = time.perf_counter()
             row = next(rows)
@@ -172,7 +172,7 @@ class Trial:
                 self.step_sum, self.step_most = self.step_sum + took, max(self.step_most, took)
 
     def _look(self, pool: Pool, row: Batch, boxes: Mapping[str, gymnasium.spaces.Box]) -> None:
-        """Note a checksum of a row, and what is odd in it."""
+        """Record a row's checksum, and warnings about it."""
         self.prints.append(zlib.crc32(b"".join(leaf.tobytes() for _, leaf in tree.leaves(row))))
         if isinstance(pool, UnitPool) and self.generator < 0:
             self.generator = pool.generator
@@ -183,14 +183,14 @@ class Trial:
             if leaf.dtype == np.float64 and (most := float(np.abs(leaf).max(initial=0.0))) > rules.MOST:
                 text = f"an observation holds {most:g}, which float32, in which networks compute, can't hold"
                 self._warn("finite", f"{text}: train with --inputs normalize")
-            for one in leaf[~row["first"]] if path in boxes else ():  # pools check what a reset shows
+            for one in leaf[~row["first"]] if path in boxes else ():  # pools check rows of resets
                 try:
                     near_bounds(boxes[path], one, path)
                 except SpaceViolation as e:
                     self._warn("bounds", f"{e}; training looks at bounds after a reset only")
 
     def look_at_images(self, obs: Spec) -> None:
-        """Whether networks take the observations that are images."""
+        """Check whether networks accept the image observations."""
         if flaw := rules.image_flaw(obs):
             self.broke["images"] = flaw
         elif read := rules.flat_images(obs, other=True):
@@ -201,14 +201,14 @@ class Trial:
 
 
 def broken_rule(e: Exception, rule: str) -> tuple[str, str]:
-    """The rule that a pool's error names, else `rule`; its first line, and where the environment hung or crashed."""
+    """Return the rule in a pool's error, else `rule`; and its first line, with the place of a hang or crash."""
     head, *trace = str(e).removeprefix("an environment failed: ").split("\n")
     rule = rules.rule_of(head) or rule
     return rule, rules.without_rule(head) + (_place(trace) if rule in ("hang", "crash") else "")
 
 
 def _place(trace: Sequence[str]) -> str:
-    """Where the environment's Python code was, innermost first."""
+    """Describe where the environment's Python code was, innermost frame first."""
     places = re.findall(r'File "(.+)", line (\d+) in (\S+)', "\n".join(trace))
     theirs = [p for p in places if not re.search("polyplay/(envs|core)/|/multiprocessing/|^<", p[0])]
     own = [f"{Path(file).name}:{line} in {name}" for file, line, name in theirs[:3]]
@@ -216,7 +216,7 @@ def _place(trace: Sequence[str]) -> str:
 
 
 def random_rows(pool: Pool, seed: int) -> Iterator[Batch]:
-    """Its rows under random actions."""
+    """Yield a pool's rows under random actions."""
     draw = action_sampler(pool.spec.action, seed)
     while True:
         lanes, row = pool.recv()
@@ -225,7 +225,7 @@ def random_rows(pool: Pool, seed: int) -> Iterator[Batch]:
 
 
 def steps_per_second(pool: Pool, seconds: float) -> float:
-    """Steps per second of all its lanes, measured for about `seconds` after the first rows."""
+    """Measure the steps per second of all lanes, for about `seconds` after the first rows."""
     rows, steps = random_rows(pool, 0), 0
     next(rows)
     start = time.perf_counter()
@@ -238,7 +238,7 @@ def steps_per_second(pool: Pool, seconds: float) -> float:
 
 
 def finding(rule: str, broke: Mapping[str, str], trials: tuple[Trial, Trial, Trial], limit: float) -> Finding:
-    """From trials of lane 0, of lane 0 again and of lane 1."""
+    """Judge a rule by trials of lane 0, of lane 0 again and of lane 1."""
     if rule in broke:
         return Finding(rule, "failed", broke[rule], RULES[rule].fix)
     level, seen = _judged(rule, *trials, limit)
@@ -246,7 +246,7 @@ def finding(rule: str, broke: Mapping[str, str], trials: tuple[Trial, Trial, Tri
 
 
 def _judged(rule: str, first: Trial, again: Trial, other: Trial, limit: float) -> tuple[Level, str]:
-    """Of a rule that was not broken."""
+    """Return the level and text of a rule that was not broken."""
     if rule in first.odd:
         return "warning", first.odd[rule]
     if not first.steps:
@@ -276,7 +276,7 @@ def _judged(rule: str, first: Trial, again: Trial, other: Trial, limit: float) -
 
 
 def _seed(a: Trial, b: Trial) -> tuple[Level, str]:
-    """Lanes 0 and 1."""
+    """Judge the rule "seed" by lanes 0 and 1."""
     if not b.prints:
         return "unseen", "not tested: no second lane was played"
     alike = differ(a.prints, b.prints) is None
@@ -288,7 +288,7 @@ def _seed(a: Trial, b: Trial) -> tuple[Level, str]:
 
 
 def differ(a: Sequence[int], b: Sequence[int]) -> int | None:
-    """The first row in which two trials differ, as far as both went."""
+    """Return the first row in which two trials differ; None: they agree up to the shorter one's end."""
     return next((i for i, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), None)
 
 
@@ -299,7 +299,7 @@ def _time(seconds: float) -> str:
 
 
 def learners_of(spec: EnvSpec) -> str:
-    """Which kinds of systems take its actions, and which do not."""
+    """List the kinds of systems that can learn these actions, and those that cannot."""
     values, deterministic = rules.values_flaw(spec.action), rules.deterministic_flaw(spec.action)
     kinds = {"policies (a2c, ppo, impala, …)": "", "values (dqn, apex, …)": values}
     kinds |= {"sac": rules.critics_flaw(spec.action), "td3, apex_dpg": deterministic}
@@ -308,12 +308,12 @@ def learners_of(spec: EnvSpec) -> str:
 
 
 def card_of(envs: Envs, first: Trial) -> dict[str, str]:
-    """What the environment is, and how its episodes end."""
+    """Describe the environment, and how its episodes end."""
     by = "Polyplay's own pool" if is_own(envs) else "the pool calls reset() after the last row"
-    card = {**envs.spec.describe, "learnt by": learners_of(envs.spec)}
+    card = {**envs.spec.describe, "learned by": learners_of(envs.spec)}
     card |= {"real actions": text} if (text := describe_scaling(envs.spec.action, True)) else {}
-    card["autoreset"] = f"{by}; the new episode's first row is one of its own"
-    card["truncation"] = "kept apart from termination: the value of the last observation counts"
+    card["autoreset"] = f"{by}; the new episode's first row is a separate row"
+    card["truncation"] = "separate from termination: learning uses the value of the last observation"
     if ends := first.ends:
         lengths, over = [n for n, _ in ends], sum(dead for _, dead in ends)
         spread = f"{min(lengths):,} to {max(lengths):,} steps, {np.mean(lengths):,.1f} in the mean"
@@ -347,8 +347,8 @@ def check_env(
     seed: int = 0,
     measure: float = 1.0,
 ) -> CheckReport:
-    """Check `env`, as `--env` takes it; `options`, `wrappers`, `reset_options` and `images` as for `Envs`. `measure`:
-    seconds that the pool's pace is measured.
+    """Check `env`, a value of `--env`; `options`, `wrappers`, `reset_options` and `images` as for `Envs`. measure:
+    seconds for measuring the pool's speed.
 
     Raises UserError: no such environment.
     """
@@ -358,7 +358,7 @@ def check_env(
     first, again, other = Trial(*much), Trial(*much), Trial(*much)
     card, several, broke = dict[str, str](), False, dict[str, str]()
     try:
-        envs = whole_matches(envs)  # one is built, in a process of its own
+        envs = whole_matches(envs)  # builds one, in a separate process
         several = envs.spec.seats > 1
         first = play_lane(first, envs, 0)
         if envs.spec.images is None:
@@ -388,12 +388,12 @@ def check_env(
 
 
 def is_own(envs: Envs) -> bool:
-    """Whether its lanes are no environments by themselves: of a pool of Polyplay's own, or a vector environment."""
+    """Tell whether lanes are not separate environments: in Polyplay's own pools and vector environments."""
     return envs.title.startswith(tuple(POOLS)) or envs.spec.vector or bool(envs.spec.tasks)
 
 
 def play_lane(trial: Trial, envs: Envs, lane: int, server: ForkServer = SERVER) -> Trial:
-    """Play one lane, or match, in a pool that reports resets of its own where it is one environment."""
+    """Play one lane, or match; a separate environment is watched for resets in step()."""
     if is_own(envs):
         return play_apart(trial, envs, lane)
     observed = envs.share(name=watching(envs), options={}, wrappers=(), reset_options=None, images=None)
@@ -401,7 +401,7 @@ def play_lane(trial: Trial, envs: Envs, lane: int, server: ForkServer = SERVER) 
 
 
 def shared_state(envs: Envs, first: Trial, again: Trial) -> dict[str, str]:
-    """What is wrong where the first lane is played beside another one, as it was played alone."""
+    """Return what is wrong when the first lane plays beside another one, compared with its trial alone."""
     if is_own(envs) or differ(first.prints, again.prints) is not None:
         return {}
     steps, seconds = min(first.most_steps, BESIDE[0]), min(first.seconds, BESIDE[1])
@@ -413,8 +413,8 @@ def shared_state(envs: Envs, first: Trial, again: Trial) -> dict[str, str]:
 
 
 def play_apart(trial: Trial, envs: Envs, lane: int, beside: bool = False) -> Trial:
-    """Play a pool that steps its lanes itself, in a process of its own: it may hang, crash, or change its process.
-    beside: another lane steps there, too.
+    """Play a pool that steps its lanes itself in a separate process: it may hang, crash, or change its process. beside:
+    another lane steps there, too.
     """
     here, there = multiprocessing.Pipe(duplex=False)
     trace, given = SharedBlock(TRACE), cloudpickle.dumps((trial, envs))
@@ -442,7 +442,7 @@ def play_apart(trial: Trial, envs: Envs, lane: int, beside: bool = False) -> Tri
 
 
 def _play_there(answer: Connection, trace: SharedBlock, given: bytes, lane: int, beside: bool) -> None:
-    """In that process: the steps so far, again and again, and the trial go to `answer`."""
+    """Play in that process; send the steps so far, before each step, and the trial to `answer`."""
     settle(trace)
     with user_modules.importing():
         trial, envs = pickle.loads(given)

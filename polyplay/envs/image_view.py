@@ -1,7 +1,7 @@
-"""Images as --images, --stack, --gray, --size and --frame-skip have them: a view of an observation, and its wrappers.
+"""Image options --images, --stack, --gray, --size and --frame-skip: a view of observations, and its wrappers.
 
-A view gives the images [planes, height, width], which is their layout in rows, and leaves all other parts as they are.
-Gray values come before sizes, sizes before stacks. A new episode's first frame fills its stack.
+A view converts images to [planes, height, width], their layout in rows, and keeps all other parts. It makes them gray
+first, then resizes, then stacks them. An episode's first frame fills the stack.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ from polyplay.envs.images import BARE, PLANES, ImageLayout, ImageOptions, image_
 from polyplay.envs.pool import EPISODE_CUT, closest_names, space_from_json, space_to_json
 from polyplay.envs.spaces import inner_path, one_line, subspaces
 
-Frames = dict[str, np.ndarray]  # the stacks of an episode, by path
-FINAL = "final_obs", "final_observation"  # keys of info; the second is of older ones
+Frames = dict[str, np.ndarray]  # path → stack
+FINAL = "final_obs", "final_observation"  # keys of info; the second is for older versions
 
 
 class _Camera:
@@ -67,7 +67,7 @@ class _Camera:
         return made if self.resize is None else np.stack([self.resize(plane) for plane in made])
 
     def stacked(self, image: np.ndarray, before: np.ndarray | None) -> np.ndarray:
-        """Return the stack with this image as its newest; before: what the stack was, None: an episode begins."""
+        """Return the stack with this image as its newest. before: the previous stack; None: an episode begins."""
         made = self.planes_of(image)
         if before is None:
             return np.tile(made, (self.shape[0] // self.planes, 1, 1))
@@ -75,8 +75,8 @@ class _Camera:
 
 
 class ImageView:
-    """View of an environment's observations, as a lane shows them. space: of these; `images`: the paths of its images.
-    Raises UserError: an image that is none, or that an option does not fit.
+    """View of an environment's observations, as a lane shows them, with the paths of its `images`. space: of the
+    environment. Raises UserError: a named part is not an image, or an option does not fit an image.
     """
 
     def __init__(self, space: gym.Space, options: ImageOptions, title: str):
@@ -102,8 +102,8 @@ class ImageView:
         return gym.Tuple(list(made.values())) if isinstance(space, gym.Tuple) else gym.Dict([*made.items()])
 
     def show(self, obs: Any, before: Frames | None) -> tuple[Any, Frames]:
-        """Return an observation as the lane shows it, and its stacks; before: those of the last one, None: an episode
-        begins. What does not fit the space stays as it is, for the lane to say so.
+        """Return an observation as the lane shows it, and its stacks. before: the previous stacks; None: an episode
+        begins. Parts that do not fit the space are unchanged; the lane reports them.
         """
         frames: Frames = {}
         return self._show(obs, self.given, "", before, frames), frames
@@ -126,13 +126,13 @@ class ImageView:
 
 
 def view_to_json(view: ImageView) -> Row:
-    """Return a view, with the space of what it is given."""
+    """Convert a view to JSON, with the space of the environment."""
     shown = masks.without_mask(view.given)
     return {"observation": space_to_json(shown), **asdict(view.options)}
 
 
 def view_from_json(given: Row, title: str) -> ImageView:
-    """The inverse. Raises KeyError, TypeError or ValueError: it is damaged."""
+    """Invert `view_to_json`. Raises KeyError, TypeError or ValueError: damaged input."""
     leaves = None if given["leaves"] is None else tuple(given["leaves"])
     options = ImageOptions(leaves, given["stack"], given["gray"], tuple(given["size"]))
     return ImageView(space_from_json(given["observation"]), options, title)
@@ -151,7 +151,7 @@ def _where(title: str, path: str) -> str:
 
 
 def _named(name: str, leaves: Mapping[str, gym.Space], title: str) -> str:
-    """Return the path of a leaf by the name that a user has for it. Raises UserError."""
+    """Return the path of a leaf by its name for users. Raises UserError."""
     known = [path or BARE for path in leaves]
     if name not in known:
         near = closest_names(name, known)
@@ -160,7 +160,7 @@ def _named(name: str, leaves: Mapping[str, gym.Space], title: str) -> str:
 
 
 def _layout(space: gym.Space, path: str, options: ImageOptions) -> ImageLayout | None:
-    """Return the layout of a leaf. Raises UserError: it was named, and is no image."""
+    """Return the layout of a leaf. Raises UserError: it was named, but is not an image."""
     if options.leaves is None:
         return image_layout(space)
     name, fit = path or BARE, "allowed: a Box of uint8 [H, W], [H, W, C], [C, H, W], or a stack of these"
@@ -174,7 +174,7 @@ def _layout(space: gym.Space, path: str, options: ImageOptions) -> ImageLayout |
 
 
 class ImageWrapper(gymnasium.Wrapper):
-    """A single environment whose images are shown by a view. An action lasts `skip` frames; their rewards are added."""
+    """A single environment with a view of its images. An action lasts `skip` frames; their rewards are added."""
 
     def __init__(self, env: gymnasium.Env, options: ImageOptions, title: str):
         super().__init__(env)
@@ -193,8 +193,8 @@ class ImageWrapper(gymnasium.Wrapper):
         return (self._show(found[0], self.frames), *found[1:]) if isinstance(found, tuple) and found else found
 
     def _repeat(self, action: Any) -> Any:
-        """Step until the action has lasted, or an episode ends, for the learner too. What is no step is given as it is,
-        for the lane to say so.
+        """Step until the action has lasted, or an episode ends, also only for the learner. An invalid result is
+        returned unchanged; the lane reports it.
         """
         total = 0.0
         for _ in range(self.skip):
@@ -217,12 +217,12 @@ class ImageWrapper(gymnasium.Wrapper):
         return {f"stack{i}": self.frames[path] for i, path in enumerate(self.view.images) if path in self.frames}
 
     def set_state(self, state: Batch) -> None:
-        """Restore them."""
+        """Restore the stacks."""
         self.frames = {p: state[f"stack{i}"] for i, p in enumerate(self.view.images) if f"stack{i}" in state}
 
 
 class VectorImages(VectorWrapper):
-    """A vector environment whose lanes' images are shown by a view, whenever and however its episodes begin."""
+    """A vector environment with a view of its lanes' images, in any reset mode."""
 
     def __init__(self, env: VectorEnv, options: ImageOptions, title: str):
         super().__init__(env)
@@ -237,9 +237,9 @@ class VectorImages(VectorWrapper):
         self.same = env.metadata.get("autoreset_mode") in (AutoresetMode.SAME_STEP, AutoresetMode.SAME_STEP.value)
 
     def reset(self, *, seed: Any = None, options: dict[str, Any] | None = None) -> Any:
-        """See VectorEnv. Lanes that a mask leaves out show what they showed."""
+        """See VectorEnv. Lanes outside the mask keep their images."""
         begin = np.array((options or {}).get("reset_mask", np.ones(self.num_envs, bool)), bool)
-        obs, info = self.env.reset(seed=seed, options=options)  # which may take the mask out
+        obs, info = self.env.reset(seed=seed, options=options)  # this may remove the mask from the options
         self.ended &= ~begin
         return self._show(obs, begin, ~begin), info
 
@@ -253,7 +253,7 @@ class VectorImages(VectorWrapper):
         return self._show(obs, begin, np.zeros(self.num_envs, bool)), reward, terminated, truncated, info
 
     def _show(self, obs: Any, begin: np.ndarray, still: np.ndarray) -> Tree:
-        """Return the observations of all lanes. begin: their episodes do; still: they did not step."""
+        """Return the observations of all lanes. begin: lanes with a new episode; still: lanes that did not step."""
         rows = []
         for i, one in enumerate(iterate(batch_space(self.view.given, self.num_envs), obs)):
             row, frames = self.view.show(one, None if begin[i] else self.lanes[i])
@@ -266,13 +266,13 @@ class VectorImages(VectorWrapper):
         return concatenate(self.view.space, rows, out)
 
     def _again(self, row: Any, frames: Frames, before: Frames) -> Any:
-        """Return an observation with the images that it had before."""
+        """Return an observation with its previous images."""
         for path, made in frames.items():
             made[...] = before[path]
         return row
 
     def _last(self, last: Any, over: np.ndarray) -> np.ndarray:
-        """Return the last observations of episodes, an object for each lane."""
+        """Return the last observations of ended episodes, one object per lane."""
         alone = isinstance(last, list | tuple) or (isinstance(last, np.ndarray) and last.dtype == object)
         each = last if alone else list(iterate(batch_space(self.view.given, self.num_envs), last))
         found = np.full(self.num_envs, None, object)
@@ -282,7 +282,7 @@ class VectorImages(VectorWrapper):
 
 
 def wrapped(make: Callable[..., Any], keywords: set[str], options: ImageOptions, title: str) -> Callable[..., Any]:
-    """Return what makes the environment, or vector environment, in its wrapper, with the same keywords."""
+    """Return a factory that wraps the environment, or vector environment, with the same keywords."""
 
     def build(num_envs: Any = None, autoreset_mode: Any = None, vector_kwargs: Any = None) -> Any:
         given = {"num_envs": num_envs, "autoreset_mode": autoreset_mode, "vector_kwargs": vector_kwargs}
@@ -297,7 +297,7 @@ def wrapped(make: Callable[..., Any], keywords: set[str], options: ImageOptions,
 
 
 def _refused(made: Any, options: ImageOptions, title: str) -> Any:
-    """Return what is no environment, for its own message. Raises UserError: one of several players."""
+    """Return an invalid object, which is reported later. Raises UserError: an environment of several players."""
     if pettingzoo.is_parallel(made) or pettingzoo.is_turn_based(made):
         raise UserError(f"{options.given}: {title} has several players; wrap it (supersuit), and leave the option out")
     return made

@@ -1,7 +1,7 @@
-"""Images in observations: which parts are images, and how their planes lie in a row. Imports no torch.
+"""Images in observations: which parts are images, and their layout in a row. Imports no torch.
 
 Networks take an image as bytes [planes, height, width]. An environment may give it as [H, W], [H, W, C], [C, H, W],
-[S, H, W, C] or [S, C, H, W], with S stacked frames: rows have it as [C, H, W] or [S·C, H, W], by one strided copy.
+[S, H, W, C] or [S, C, H, W], with S stacked frames. Rows have [C, H, W] or [S·C, H, W], written by one strided copy.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ from polyplay.core import tree
 from polyplay.core.errors import UserError
 from polyplay.core.tree import Field, Spec
 
-SMALLEST = 24  # pixels of a side: bytes with fewer are numbers
-PLANES = 64  # planes of one frame, at most
+SMALLEST = 24  # pixels of a side; arrays of bytes with shorter sides are numbers
+PLANES = 64  # limit of planes per image
 IMAGES = "polyplay.images"  # an option of every environment, see Envs.images
 BARE = "obs"  # the name of an observation that is one leaf
 
 
 @dataclass(frozen=True)
 class ImageOptions:
-    """How images are shown. leaves: which parts are images; None: those that look like some. stack: frames, 0 for the
-    environment's own. size: height and width, () for its own. skip: frames that an action lasts, 0 for its own.
+    """How images are shown. leaves: parts that are images; None: those that look like images. stack: frames; 0: the
+    environment's own. size: height and width; (): the environment's own. skip: frames per action; 0: its own.
     """
 
     leaves: tuple[str, ...] | None = None
@@ -37,13 +37,13 @@ class ImageOptions:
 
     @property
     def changes(self) -> str:
-        """The options that change images, as a message names them."""
+        """Flags of the given options that change images, for messages."""
         given = {"--stack": self.stack, "--gray": self.gray, "--size": self.size}
         return ", ".join(option for option, value in given.items() if value)
 
     @property
     def given(self) -> str:
-        """All that were given."""
+        """Flags of all given options, for messages."""
         around = "" if self.leaves is None else "--images", "--frame-skip" if self.skip else ""
         return ", ".join(filter(None, [*around, self.changes]))
 
@@ -56,7 +56,7 @@ class ImageOptions:
 def read_image_options(
     images: str, stack: int | None, gray: bool, size: str | None, skip: int | None = None
 ) -> ImageOptions | None:
-    """Return what the options of a command line say; None: nothing. Raises UserError."""
+    """Return the image options of a command line; None: not given. Raises UserError."""
     named = tuple(name for word in images.split(",") if (name := word.strip()) not in ("", "none"))
     leaves = None if images == "auto" else named
     sides = [] if size is None else size.lower().split("x")
@@ -68,8 +68,8 @@ def read_image_options(
 
 @dataclass(frozen=True)
 class ImageLayout:
-    """Layout of an image that an environment gives. axes: its axes in the order [S, C, H, W], as many as it has.
-    shape: that of the row, [planes, H, W].
+    """Layout of an environment's image. axes: its axes in the order [S, C, H, W], as many as it has. shape: in the row,
+    [planes, H, W].
     """
 
     axes: tuple[int, ...]
@@ -77,11 +77,11 @@ class ImageLayout:
 
     @property
     def moves(self) -> bool:
-        """Whether an image is another array in a row than as the environment gives it."""
+        """Whether an image has another layout in a row than in the environment."""
         return len(self.axes) != 3 or self.axes != (0, 1, 2)
 
     def writer(self, row: np.ndarray) -> Callable[[np.ndarray], None]:
-        """Return a function that writes an image [...] into a row, or n of them into n rows."""
+        """Return a function that writes an image into a row, or n images into n rows."""
         several = row.ndim - len(self.shape)
         axes = (*range(several), *(axis + several for axis in self.axes))
 
@@ -92,7 +92,7 @@ class ImageLayout:
         return write
 
     def of(self, image: np.ndarray) -> np.ndarray:
-        """Return an image in the row's layout: a copy."""
+        """Return a copy of an image in the row's layout."""
         return np.ascontiguousarray(image.transpose(self.axes)).reshape(self.shape)
 
 
@@ -110,8 +110,8 @@ def image_leaves(obs: Spec) -> list[str]:
 def image_layout(space: gym.Space, least: int = SMALLEST) -> ImageLayout | None:
     """Return the layout of the image that a space describes; None: it is not an image.
 
-    An image is a Box of bytes with two sides of at least `least` pixels. Its planes are first or last, whichever is
-    the smaller number; of four axes the first are stacked frames.
+    An image is a Box of bytes with two sides of at least `least` pixels. Its planes are first or last, where the number
+    is smaller; the first of four axes counts stacked frames.
     """
     if not isinstance(space, gym.Box) or space.dtype != np.uint8 or len(space.shape) not in (2, 3, 4):
         return None

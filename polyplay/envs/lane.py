@@ -1,7 +1,7 @@
 """One environment and its rows on a board: a lane, or a match of several players.
 
-A lane that is ordered to step after `terminated | truncated` is reset instead: that row is the first of its next
-episode. One that raises is closed; the pool counts that, and orders it again: it is built and reset.
+A lane ordered to step after `terminated | truncated` is reset instead: that row is the first of its next episode. One
+that raises is closed; the pool counts the fault and orders it again, so that it is built and reset.
 """
 
 from __future__ import annotations
@@ -31,16 +31,16 @@ from polyplay.envs.rules import MOST, ROUNDING, SHOWN
 from polyplay.envs.shared_rows import BROKEN, FAILED, FLAGS, NOTE, ROUNDED, UNBUILT, SharedRows, first_row
 from polyplay.envs.spaces import SpaceViolation, Whole, fields, inner_path, leaf_of, place_of, subspaces
 
-HERE = os.path.dirname(__file__) + os.sep  # the room envs/
+HERE = os.path.dirname(__file__) + os.sep  # the folder envs/
 RowWriter = Callable[..., None]  # of (observation, info, reward, terminated, truncated, first, over)
 Allow = Callable[[float], None]
-MAPPINGS, FLOATS = (dict, Mapping), (float, np.floating)  # the usual kind first: asking an ABC takes longer
-START = 60.0  # seconds that starting a process and building an environment may take at least
+MAPPINGS, FLOATS = (dict, Mapping), (float, np.floating)  # the usual kind first: checking an ABC is slower
+START = 60.0  # least limit, in seconds, for starting a process and building an environment
 
 
 @dataclass(frozen=True)
 class LaneJob:
-    """What a worker needs; `maker` is cloudpickled (name, options)."""
+    """Data that a worker needs. maker: cloudpickled (name, options)."""
 
     maker: bytes
     title: str
@@ -48,31 +48,31 @@ class LaneJob:
     seed: int
     lane: int  # number of the pool's first lane in the run
     step_timeout: float
-    progress: Any = None  # of the run, see Envs
+    progress: Any = None  # the run's progress, see Envs
 
 
 class Unbuilt(Exception):
-    """An environment that could not be built at first: the user's mistake."""
+    """An environment could not be built the first time: the user's mistake."""
 
 
 class Unit(ABC):
-    """One environment, and the row or rows that it writes on a board. `lane`: its number in orders and notes."""
+    """One environment, and the rows that it writes on a board. lane: its number in orders and notes."""
 
-    env: Any = None  # None: it is not built, or was closed
-    stage = "build"  # the rule that an exception breaks now
-    over = True  # it begins at its next turn
+    env: Any = None  # None: not built, or closed
+    stage = "build"  # the rule that an exception would break now
+    over = True  # whether the next turn resets it
     seeded = False
-    last: Tree = None  # the actions that were chosen last
-    remark = ""  # about a row that is good
-    remarked: frozenset[str] = frozenset()  # the rules of remarks so far
+    last: Tree = None  # the last actions
+    remark = ""  # about a valid row
+    remarked: frozenset[str] = frozenset()  # rules with remarks so far
 
     def __init__(self, job: LaneJob, make: Factory, board: SharedRows, lane: int, allow: Allow = lambda seconds: None):
-        """allow: told of the seconds that what comes next may take."""
+        """allow: called with the time limit, in seconds, of the next operation."""
         self.job, self.make, self.board, self.lane, self.allow = job, make, board, lane, allow
         seating = board.seating
         lanes = [lane] if seating is None else seating.own[seating.match[lane]].tolist()
         numbers = ", ".join(str(job.lane + i) for i in lanes)
-        self.who = f"{job.title}, lane{'s' * (len(lanes) > 1)} {numbers}"  # in messages
+        self.who = f"{job.title}, lane{'s' * (len(lanes) > 1)} {numbers}"  # name in messages
 
     @abstractmethod
     def advance(self) -> None:
@@ -80,9 +80,9 @@ class Unit(ABC):
 
     @abstractmethod
     def made(self, env: Any) -> None:
-        """Get ready for an environment that was just built."""
+        """Prepare for a new environment."""
 
-    seed = property(lambda self: lane_seed(self.board, self.job, self.lane))  # of its next first reset
+    seed = property(lambda self: lane_seed(self.board, self.job, self.lane))  # of its next seeded reset
 
     def prepare(self) -> None:
         """Build the environment. Raises UserError, Unbuilt, SpaceViolation."""
@@ -104,8 +104,8 @@ class Unit(ABC):
         self.made(self.env)
 
     def writer(self, space: gym.Space, lane: int, method: Callable[[], Tree] | None = None) -> RowWriter:
-        """A function that checks an observation of `space`, and the mask in it, in info or by a method, and writes a
-        lane's row. It raises SpaceViolation.
+        """Return a function that checks an observation of `space`, and its mask, in it, in info or from a method, and
+        writes a lane's row. The function raises SpaceViolation.
         """
         shown, rows = masks.without_mask(space), self.board.rows
         inside = shown is not space
@@ -129,7 +129,7 @@ class Unit(ABC):
         return show
 
     def reset(self) -> tuple[Any, Any]:
-        """What the environment's reset() returns; it is built before, where it is not."""
+        """Build the environment if needed, and return the result of its reset()."""
         if self.env is None:
             self.prepare()
         self.allow(self.job.step_timeout)
@@ -146,20 +146,20 @@ class Unit(ABC):
         return found[0], found[1]
 
     def say(self, rule: str, text: str, who: str = "") -> None:
-        """Leave a remark about a rule that a good row touches: the first of its kind."""
+        """Leave a remark about a rule, for a valid row; only the first one for each rule."""
         if rule not in self.remarked:
             self.remarked |= {rule}
             self.remark = f"{self.job.title}{who}: {text} {rules.rule_suffix(rule)}"
 
     def save(self) -> Batch:
-        """What decides its future, without its rows. Raises Unsaveable, and what the environment raises."""
+        """Return what decides its future, without its rows. Raises Unsaveable, or the environment's exception."""
         self.allow(self.job.step_timeout)
         env = {} if self.env is None else {"env": saved_state.save_env(self.env)}
         return {"over": np.array(self.over), **env}
 
     def load(self, saved: Batch) -> bool:
-        """Go on from there, who sits where included; it was reset before. False: there is no environment. Raises the
-        same.
+        """Restore a saved state, including the seats, after a reset; return False if there is no environment. Raises as
+        `save`.
         """
         self.allow(self.job.step_timeout)
         if self.env is None or "env" not in saved:
@@ -170,7 +170,7 @@ class Unit(ABC):
         return True
 
     def close(self) -> None:
-        """Close the environment, whatever it raises."""
+        """Close the environment, and ignore its exceptions."""
         env, self.env = self.env, None
         rules.give_back(self)
         self.over, self.seeded, self.last = True, False, None
@@ -180,13 +180,13 @@ class Unit(ABC):
 
 
 def make_unit(job: LaneJob, *given: Any) -> Unit:
-    """A lane, or a match where there are several players; given: as Unit's."""
+    """Make a Lane, or a Match if there are several players. given: arguments of Unit."""
     return (Match if job.spec.kinds else Lane)(job, *given)
 
 
 def take_turn(unit: Unit) -> int:
-    """Make the next row, or rows: the unit's number, or `~number` with a note on the board. An environment that raises
-    is closed: the next turn begins it anew.
+    """Make the next row or rows; return the unit's number, or `~number` with a note on the board. An environment that
+    raises is closed, and restarts in the next turn.
     """
     try:
         unit.advance()
@@ -210,7 +210,7 @@ def _note(unit: Unit, kind: int, text: str) -> int:
 
 
 def _report(unit: Unit, e: BaseException) -> str:
-    """One clear line, then the end of the environment's own traceback."""
+    """Write one line about an exception, then the end of the environment's traceback."""
     e = e.__cause__ if isinstance(e, UserError) and e.__cause__ is not None else e
     frames = traceback.extract_tb(e.__traceback__)
     own = [f for f in frames if not f.filename.startswith(HERE)] or frames
@@ -223,15 +223,15 @@ def _report(unit: Unit, e: BaseException) -> str:
 
 
 def lane_seed(board: SharedRows, job: LaneJob, lane: int) -> int:
-    """Of a lane's first reset; another one after every restart and return, so that it doesn't run into the same fault,
-    or play the same games.
+    """Return the seed of a lane's first reset. It changes with every restart and return, so that the lane neither hits
+    the same fault nor plays the same games.
     """
     again = int(board.faults[lane] + 1_000 * board.joins[lane])
     return int(lane_seeds(job.seed + 1_000_003 * again, job.lane + lane, 1)[0])
 
 
 def check_generator(unit: Unit, env: object, seed: int) -> None:
-    """Raises SpaceViolation: another environment of the pool, given another seed, draws from the same generator."""
+    """Raises SpaceViolation: another environment of the pool, with another seed, uses the same generator."""
     board = unit.board
     source = board.seeds[unit.lane] = rules.rng_of(env)
     twins = np.flatnonzero(board.seeds == source) if source not in (-1, seed) else ()
@@ -241,19 +241,19 @@ def check_generator(unit: Unit, env: object, seed: int) -> None:
         raise SpaceViolation(f"{text}, of seed {source}" if source < 2**62 else text, "seed")
 
 
-# Scripted players: they see what their seats see, or the game itself, and learn nothing.
+# Scripted players: they see their seats' observations, or the game's state, and do not learn.
 
 
 class Seats(NamedTuple):
-    """Where lanes sit in which matches, for bots that play by the state of the game."""
+    """Matches and seats of lanes, for bots that play by the state of the game."""
 
     game: Any
-    states: Batch  # arrays [matches, …] of all of the pool's matches; only to be read
-    match: np.ndarray  # int64 [n]: of each lane
+    states: Batch  # arrays [matches, …] of all the pool's matches; read-only
+    match: np.ndarray  # int64 [n], by lane
     seat: np.ndarray  # int64 [n]
 
 
-SeatedBot = Callable[[Tree, Tree | None], Tree]  # of observations [n, …] and masks, None without any: actions [n, …]
+SeatedBot = Callable[[Tree, Tree | None], Tree]  # observations [n, …], masks or None → actions [n, …]
 
 
 class StateBot(ABC):
@@ -261,15 +261,15 @@ class StateBot(ABC):
 
     @abstractmethod
     def __call__(self, obs: Tree, mask: Tree | None, seats: Seats) -> Tree:
-        """Actions [n, …] of players at `seats`, of observations [n, …] and masks, None without any."""
+        """Return actions [n, …] of the players at `seats`. obs: [n, …]; mask: None if there is none."""
 
 
 Bot = SeatedBot | StateBot
 
 
 def load_bot(spec: EnvSpec, name: str) -> Bot:
-    """Raises UserError: its callable is not there, raises, or returns something else. One that plays by the state is
-    tried by seat_bot.
+    """Load a bot by name, and try it; seat_bot tries a StateBot. Raises UserError: its callable is missing, raises, or
+    returns something else.
     """
     bot: Bot = imported(spec.bots[name], "polyplay_bots")
     if not isinstance(bot, StateBot):
@@ -279,10 +279,10 @@ def load_bot(spec: EnvSpec, name: str) -> Bot:
 
 
 def _check_arguments(bot: SeatedBot, name: str) -> None:
-    """Raises UserError: it does not take observations and masks alone."""
+    """Raises UserError: the bot does not take two arguments, observations and masks."""
     try:
         arguments = inspect.signature(bot)
-    except (TypeError, ValueError):  # it is written in C, or can't be called: trying it says so
+    except (TypeError, ValueError):  # written in C, or not callable: `_try` reports it
         return
     try:
         arguments.bind(None, None)
@@ -294,8 +294,8 @@ def _check_arguments(bot: SeatedBot, name: str) -> None:
 
 
 def seat_bot(bot: Bot, pool: Pool, lanes: Lanes) -> SeatedBot:
-    """The bot on these lanes of the pool. Raises UserError: it plays by states that this pool does not have, raises, or
-    returns something else.
+    """Return a bot that plays these lanes of the pool. Raises UserError: it plays by states that this pool lacks,
+    raises, or returns something else.
     """
     if not isinstance(bot, StateBot):
         return bot
@@ -314,7 +314,7 @@ def seat_bot(bot: Bot, pool: Pool, lanes: Lanes) -> SeatedBot:
 
 
 def _try(bot: SeatedBot, spec: EnvSpec, n: int, name: str) -> None:
-    """Raises UserError: it raises on n blank observations, or returns no actions for them."""
+    """Raises UserError: the bot raises on n blank observations, or does not return n actions."""
     mask = None if spec.mask is None else tree.map(lambda x: x | True, tree.zeros(spec.mask, (n,)))
     want = [(n, *field.shape) for _, field in tree.leaves(fields(spec.action))]
     try:
@@ -331,7 +331,7 @@ NO_INFO: Mapping[str, Any] = {}
 class Lane(Unit):
     """One environment and its row."""
 
-    cut = False  # the next row begins an episode of the same game
+    cut = False  # the next row starts an episode in the same game
 
     def advance(self) -> None:
         """See Unit."""
@@ -360,7 +360,7 @@ class Lane(Unit):
     def made(self, env: Any) -> None:
         """See Unit."""
         set_lane = getattr(env, "polyplay_lane", None)
-        if callable(set_lane):  # an environment that needs its lane's number in the run
+        if callable(set_lane):  # for environments that need their lane's number in the run
             set_lane(self.job.lane + self.lane)
         self.act, self.chosen = action_reader(env.action_space), tree.at(self.board.action, (self.lane, ...))
         self.show = self.writer(env.observation_space, self.lane, masks.mask_method(env))
@@ -381,21 +381,21 @@ class Lane(Unit):
         self.cut = False
 
 
-# A player that acted has a row. One that has died, or is not there yet, has a `first` row: no transition. The match is
-# over when nobody is left; its next turn resets it, or lets it rest while the pool holds its matches.
+# A player that acted gets a row. One that died, or has not arrived, gets a `first` row: no transition. The match is
+# over when no player is left; its next turn resets it, or lets it rest while the pool holds its matches.
 
 
 class Match(Unit):
-    """The players of one environment. Orders and notes call it by its first lane's number."""
+    """The players of one environment. Its number in orders and notes is that of its first lane."""
 
     def __init__(self, job: LaneJob, make: Factory, board: SharedRows, lane: int, allow: Allow = lambda seconds: None):
         assert board.seating is not None
         self.seating, self.match = board.seating, int(board.seating.match[lane])
         super().__init__(job, make, board, lane, allow)
-        self.agents: list[pettingzoo.Agent] = []  # of the seats
-        self.alive: list[bool] = []  # of each seat: its player can act
-        self.gone: list[bool] = []  # its player's part has ended
-        self.lanes: list[int] = []  # of the seats, in this match
+        self.agents: list[pettingzoo.Agent] = []  # by seat
+        self.alive: list[bool] = []  # by seat: whether its player can act
+        self.gone: list[bool] = []  # by seat: whether its player has ended
+        self.lanes: list[int] = []  # by seat, in this match
         self._writers: dict[tuple[int, int], RowWriter] = {}  # by seat and lane
 
     def advance(self) -> None:
@@ -426,7 +426,7 @@ class Match(Unit):
         here = self._here()
         self.alive, self.gone = [agent in here for agent in self.agents], [False] * len(self.agents)
         if not here:
-            raise SpaceViolation("no agent is there after reset()", "agents")
+            raise SpaceViolation("agents is empty after reset()", "agents")
         for seat, lane in enumerate(self.lanes):
             if self.alive[seat]:
                 self._arrive(seat, obs, infos)
@@ -435,7 +435,7 @@ class Match(Unit):
         self.over = False
 
     def _here(self) -> set[pettingzoo.Agent]:
-        """The environment's agents of now. Raises SpaceViolation: someone whom it did not declare."""
+        """Return the environment's current agents. Raises SpaceViolation: an undeclared agent."""
         here = set(self.env.agents)
         if not here.issubset(self.agents):
             strangers = ", ".join(sorted(str(agent) for agent in here.difference(self.agents)))
@@ -464,7 +464,7 @@ class Match(Unit):
     # ----------------------------------------------------------------------------------------- its rows
 
     def _played(self, seat: int, results: Any, here: bool) -> None:
-        """The row of a player that acted; here: it is among the agents still. Raises SpaceViolation."""
+        """Write the row of a player that acted. here: whether it is still in agents. Raises SpaceViolation."""
         agent, (obs, rewards, terminations, truncations, infos) = self.agents[seat], results
         try:
             seen, reward = obs[agent], read_reward(rewards[agent])
@@ -482,7 +482,7 @@ class Match(Unit):
             self.alive[seat], self.gone[seat] = False, True
 
     def _arrive(self, seat: int, obs: Any, infos: Any) -> None:
-        """The first row of a player. Raises SpaceViolation."""
+        """Write a player's first row. Raises SpaceViolation."""
         agent = self.agents[seat]
         if not isinstance(obs, Mapping) or agent not in obs:
             raise SpaceViolation(f"{agent} is in agents, but was given no observation", "players")
@@ -491,7 +491,7 @@ class Match(Unit):
             self.say("bounds", near, f", {agent}")
 
     def _absent(self, lane: int) -> None:
-        """The row of a seat without a player. Its observation stays."""
+        """Write the row of a seat without a player; its observation stays."""
         if "mask" in self.board.rows:
             tree.map(lambda mask: mask[lane].fill(True), self.board.rows["mask"])
         tree.write(self.board.rows, lane, first_row(self.board.rows))
@@ -534,21 +534,21 @@ class Match(Unit):
 
 
 def _of(infos: Any, agent: pettingzoo.Agent) -> Mapping[str, Any]:
-    """An agent's info; nothing where there is none."""
+    """Return an agent's info, or an empty one."""
     info = infos.get(agent) if isinstance(infos, Mapping) else None
     return info if isinstance(info, Mapping) else NO_INFO
 
 
-# What an environment takes and gives, in each step: an element of its action space from a row of arrays, what step()
-# and reset() return, checked, and observations into rows.
+# Conversions in each step: from a row of arrays to an element of the action space; from the checked results of step()
+# and reset() to rows.
 
 
 Casting = Literal["safe", "same_kind"]
-Writer = Callable[[object], None]  # of an environment's observations, see observation_writer
+Writer = Callable[[object], None]  # writes an environment's observations, see observation_writer
 
 
 def read_step(result: object) -> tuple[object, float, bool, bool, object]:
-    """What step() returned, all but the observation checked. Raises SpaceViolation."""
+    """Return the result of step() after checking all but the observation. Raises SpaceViolation."""
     obs, reward, terminated, truncated, info = (
         result if type(result) is tuple and len(result) == 5 else step_parts(result)
     )
@@ -559,7 +559,7 @@ def read_step(result: object) -> tuple[object, float, bool, bool, object]:
 
 
 def step_parts(result: object) -> Sequence[Any]:
-    """The five parts of what step() returned. Raises SpaceViolation: it has not five."""
+    """Return the five parts of the result of step(). Raises SpaceViolation: not five parts."""
     if not isinstance(result, tuple | list) or len(result) != 5:
         wanted = "(observation, reward, terminated, truncated, info)"
         old = ", as gym's before 0.26 did" if isinstance(result, tuple) and len(result) == 4 else ""
@@ -568,7 +568,7 @@ def step_parts(result: object) -> Sequence[Any]:
 
 
 def read_reward(reward: object) -> float:
-    """A reward. Raises SpaceViolation: not one finite number."""
+    """Convert a reward to float. Raises SpaceViolation: not one finite number."""
     value = float(reward) if isinstance(reward, FLOATS) else _scalar(reward)
     if not -MOST <= value <= MOST:  # false for NaN too
         raise SpaceViolation(f"reward must be one finite number of float32, given {value}", "reward")
@@ -576,7 +576,7 @@ def read_reward(reward: object) -> float:
 
 
 def _scalar(reward: Any) -> float:
-    """From NumPy's and other libraries' numbers."""
+    """Convert a number of NumPy or another library. Raises SpaceViolation."""
     number = isinstance(reward, Real | np.bool_) or getattr(reward, "shape", None) == ()
     try:
         if number and not np.iscomplexobj(reward):
@@ -587,7 +587,7 @@ def _scalar(reward: Any) -> float:
 
 
 def read_flag(name: str, value: object) -> bool:
-    """terminated or truncated. Raises SpaceViolation: neither a boolean nor 0 or 1."""
+    """Convert terminated or truncated. Raises SpaceViolation: neither a boolean nor 0 or 1."""
     if type(value) is bool:
         return value
     if getattr(value, "shape", ()) != () or value not in (0, 1):
@@ -596,7 +596,7 @@ def read_flag(name: str, value: object) -> bool:
 
 
 def final_observation_flaw(violation: SpaceViolation, terminated: bool) -> SpaceViolation:
-    """What is wrong with an observation of a step that ended the episode, as a violation of its own rule."""
+    """Convert a violation by an episode's last observation to one of the rule final-observation."""
     if violation.rule not in SHOWN:
         return violation
     how = "terminated" if terminated else "truncated"
@@ -605,13 +605,13 @@ def final_observation_flaw(violation: SpaceViolation, terminated: bool) -> Space
 
 
 def check_contains(space: gym.Space, obs: Any, path: str = "") -> str:
-    """Raises SpaceViolation where `obs`, of the right shape and type, is not in `space`: other keys, beyond bounds.
-    A line where it lies beyond them by no more than floats are rounded; "": it is in there.
+    """Check that `obs`, of the right shape and type, is in `space`. Return a remark if it exceeds the bounds only by
+    rounding of floats, else "". Raises SpaceViolation: other keys, or beyond the bounds.
     """
     try:
         if space.contains(obs):
             return ""
-    except Exception as e:  # of a class derived from a space
+    except Exception as e:  # in a user's subclass of a space
         why = f"{type(space).__name__}.contains() raised {type(e).__name__}: {' '.join(str(e).split())}"
         raise SpaceViolation(f"{place_of(path)}{why}", "spaces") from None
     if isinstance(space, gym.Box):
@@ -620,17 +620,17 @@ def check_contains(space: gym.Space, obs: Any, path: str = "") -> str:
         raise SpaceViolation(f"{place_of(path)}declared keys {list(space.spaces)}, given keys {list(obs)}", "keys")
     inner = subspaces(space)
     if inner is None:
-        raise SpaceViolation(f"{place_of(path)}given what is not in {space}", "bounds")
+        raise SpaceViolation(f"{place_of(path)}given a value outside {space}", "bounds")
     at = ((key, obs[key if isinstance(space, gym.Dict) else int(key)]) for key in inner)
     near = [check_contains(inner[key], part, inner_path(path, key)) for key, part in at]
     return next(filter(None, near), "")
 
 
 def near_bounds(space: gym.Box, obs: np.ndarray, path: str) -> str:
-    """As check_contains. Floats may lie beyond a bound by a few steps of their type at the size of the bounds."""
+    """As check_contains, for a Box. Floats may exceed a bound by a few rounding steps at the bounds' magnitude."""
     over = np.maximum(np.subtract(space.low, obs, dtype=float), np.subtract(obs, space.high, dtype=float))
     if not (over > 0).any():
-        return ""  # its type only: the writer looks at that
+        return ""  # only its type differs, which the writer checks
     where = tuple(int(i) for i in np.unravel_index(np.argmax(over), over.shape))
     low, high = space.low[where], space.high[where]
     what = f"{place_of(path)}{in_full(obs[where])} at {list(where)} is not in [{in_full(low)}, {in_full(high)}]"
@@ -638,17 +638,17 @@ def near_bounds(space: gym.Box, obs: np.ndarray, path: str) -> str:
     size = max(abs(float(x)) if np.isfinite(x) else 1.0 for x in (low, high))
     if over[where] > ROUNDING * max(floats, default=0.0) * size:
         raise SpaceViolation(what, "bounds")
-    return f"a reset observation lies beyond its bounds, {what}, but only by rounding: such ones are taken as they are"
+    return f"a reset observation lies beyond its bounds, {what}, but only by rounding: accepted unchanged"
 
 
 def in_full(number: Any) -> str:
-    """A number with all digits that it has."""
+    """Format a number with all its digits."""
     short = f"{number:g}"
     return short if float(short) == float(number) else str(number)
 
 
 def action_reader(space: gym.Space) -> Callable[[Tree], Any]:
-    """From a row of the action's arrays to what the environment's own `step` takes: an element of its space."""
+    """Return a function from a row of action arrays to an element of the environment's action space."""
     inner = {k: action_reader(s) for k, s in (subspaces(space) or {}).items()}
     if isinstance(space, gym.Tuple):
         return lambda a: tuple(act(a[k]) for k, act in inner.items())
@@ -657,29 +657,29 @@ def action_reader(space: gym.Space) -> Callable[[Tree], Any]:
     if isinstance(space, gym.Discrete):
         kind, least = np.dtype(space.dtype).type, int(space.start)
         if kind is np.int64 and not least:
-            return itemgetter(())  # a NumPy scalar of what the array has
+            return itemgetter(())  # a NumPy scalar
         return lambda a: kind(int(a) + least)
     dtype = space.dtype
     if isinstance(space, gym.Box):
         low, high = space.low, space.high
-        return lambda a: np.asarray(np.minimum(np.maximum(a, low), high), dtype)  # np.clip takes twice as long
+        return lambda a: np.asarray(np.minimum(np.maximum(a, low), high), dtype)  # np.clip is half as fast
     start = _start(space)
     return lambda a: np.asarray(a + start).astype(dtype)
 
 
 def _start(space: gym.Space) -> np.ndarray:
-    """The environment's own first numbers, int64."""
+    """Return the smallest values of the environment's space, int64."""
     return np.asarray(getattr(space, "start", 0), np.int64)
 
 
 def observation_writer(
     space: gym.Space, into: Tree, lane: int | slice, path: str = "", casting: Casting = "safe"
 ) -> Writer:
-    """A function that checks an observation against `space`, or a batch of them for a slice of lanes, and writes it in
-    place into `into[lane]`. casting: which types of numbers a Box takes, as np.can_cast has it; with same_kind float64
-    for float32 too.
+    """Return a function that checks an observation against `space`, or a batch for a slice of lanes, and writes it into
+    `into[lane]` in place. casting: number types that a Box accepts, as in np.can_cast; same_kind: also float64 for
+    float32.
 
-    It raises SpaceViolation where shape, type or keys are not the declared ones.
+    The function raises SpaceViolation: shape, type or keys differ from the declared ones.
     """
     parts = subspaces(space)
     if parts is not None:
@@ -709,12 +709,12 @@ def _write_parts(space: gym.Space, inner: dict[str, Writer], obs: object, path: 
 
 
 def _write_whole(space: gym.Space, leaf: Whole, start: np.ndarray, row: np.ndarray, obs: object, path: str) -> None:
-    """Numbers from `start` on, counted from 0."""
+    """Write numbers minus `start`, so that they count from 0."""
     array = as_array(obs, None, space, path)
     if array.shape != row.shape or array.dtype.kind not in leaf.kinds:
         raise other(path, space, array, "shape" if array.shape != row.shape else "dtype")
     values = array.astype(np.int64) - start
-    if (values.view(np.uint64) >= leaf.most).any():  # what is negative is huge there
+    if (values.view(np.uint64) >= leaf.most).any():  # negative numbers are huge as uint64
         raise other(path, space, " ".join(str(array).split()), "bounds")
     row[...] = values
 
@@ -729,7 +729,7 @@ def _box_writer(space: gym.Box, row: np.ndarray, path: str, casting: Casting) ->
         obs = given if type(given) is np.ndarray else as_array(given, dtype, dtype, path)
         if obs.shape != shape or (obs.dtype != dtype and not np.can_cast(obs.dtype, dtype, casting)):
             raise other(path, f"{dtype} {list(shape)}", obs, "shape" if obs.shape != shape else "dtype")
-        if floating and b"\0" in np.isfinite(obs, finite).tobytes():  # .all() takes longer for a few numbers
+        if floating and b"\0" in np.isfinite(obs, finite).tobytes():  # .all() is slower for a few numbers
             bad = np.argwhere(~np.isfinite(obs))
             first = f"{obs[tuple(bad[0])]} at {bad[0].tolist()} of an observation"
             raise SpaceViolation(f"{place_of(path)}{first}, {len(bad)} of {obs.size} values not finite", "finite")
@@ -742,14 +742,14 @@ def _box_writer(space: gym.Box, row: np.ndarray, path: str, casting: Casting) ->
 
 
 def other(path: str, declared: object, given: object, rule: str) -> SpaceViolation:
-    """What a part gives is not what was declared."""
+    """Return the violation of a part that differs from its declaration."""
     given = f"{given.dtype} {list(given.shape)}" if isinstance(given, np.ndarray) else given
     return SpaceViolation(f"{place_of(path)}declared {declared}, given {given}", rule)
 
 
 def as_array(obs: object, dtype: np.dtype | None, declared: object, path: str) -> np.ndarray:
-    """Lists and Python numbers have no dtype of their own: they take the declared one, if that holds their numbers.
-    Raises SpaceViolation.
+    """Convert to an array. Lists and Python numbers, which have no dtype, take the declared one if it holds their
+    values. Raises SpaceViolation.
     """
     own = isinstance(obs, list | tuple | bool | int | float)
     try:
@@ -760,5 +760,5 @@ def as_array(obs: object, dtype: np.dtype | None, declared: object, path: str) -
     except OverflowError:
         rule, given = "dtype", f"{' '.join(str(obs).split())[:80]}, which it can't hold"
     except (TypeError, ValueError):
-        rule, given = "shape", f"{type(obs).__name__} that is no array"
+        rule, given = "shape", f"{type(obs).__name__} that is not an array"
     raise other(path, declared, given, rule)

@@ -1,4 +1,4 @@
-"""From a description to what its lanes show and take, and to the pool that serves it."""
+"""From a description of environments to their spec, and to the pool that serves them."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ from polyplay.envs.process_state import GlobalGenerators
 from polyplay.envs.shared_rows import check_groups
 from polyplay.envs.vector_pool import NativePool, VectorPool
 
-# By how a name begins, modules with describe(envs) and, but for Atari's, connect(envs, seed, lane), loaded when a name
-# asks: some bring Numba. All others are Gymnasium environments.
+# Prefix of a name → module with describe(envs) and, except Atari's, connect(envs, seed, lane). They are imported when
+# needed, because some import Numba. All other names are Gymnasium environments.
 POOLS = {
     "ALE/": "polyplay.envs.atari",
     "envpool:": "polyplay.envs.envpool",
@@ -38,7 +38,7 @@ _described: ContextVar[list[tuple[Envs, EnvSpec]] | None] = ContextVar("describe
 
 @contextlib.contextmanager
 def known_spec(spec: EnvSpec) -> Iterator[None]:
-    """Meanwhile every description of environments is of these, and none is made."""
+    """Within this context, return `spec` for all environments, and build none."""
     token = _known.set(spec)
     try:
         yield
@@ -48,7 +48,7 @@ def known_spec(spec: EnvSpec) -> Iterator[None]:
 
 @contextlib.contextmanager
 def remembering() -> Iterator[None]:
-    """Remember descriptions of Gymnasium environments meanwhile: one of a kind is made for it, and no second one."""
+    """Within this context, remember descriptions of Gymnasium environments, so that each kind is built once."""
     token = _described.set([])
     try:
         yield
@@ -57,17 +57,17 @@ def remembering() -> Iterator[None]:
 
 
 def describe(envs: Envs) -> EnvSpec:
-    """What a lane of `envs` shows and takes. Raises UserError: also of lanes that make no whole matches."""
+    """Describe a lane of `envs`. Raises UserError: also if the lanes do not make whole matches."""
     spec = _spec_of(envs)
     _check(envs, spec)
     return spec
 
 
 def whole_matches(envs: Envs) -> Envs:
-    """The same with so many lanes more that they make whole matches, or as many as a vector environment always has.
-    Raises UserError.
+    """Return `envs` with lanes rounded up to whole matches, or set to a vector environment's fixed number. Raises
+    UserError.
     """
-    if "spec" in envs.__dict__:  # which was checked
+    if "spec" in envs.__dict__:  # checked already
         return envs
     spec = _spec_of(envs)
     together = spec.width * envs.groups if envs.fixed else 0
@@ -105,7 +105,7 @@ def _spec_of(envs: Envs) -> EnvSpec:
 
 
 def _own(envs: Envs) -> Any:
-    """The module that has its pool; None: it is a Gymnasium environment."""
+    """Return the module with its pool; None: it is a Gymnasium environment."""
     if task_words(envs.name):
         return importlib.import_module("polyplay.envs.tasks")
     start = "ALE/" if is_game(envs.name, envs.options) else envs.title
@@ -114,7 +114,7 @@ def _own(envs: Envs) -> Any:
 
 
 def _describe_here(envs: Envs) -> EnvSpec:
-    """In this process, whose global generators stay as they are."""
+    """Describe in this process, and keep its global generators unchanged."""
     generators = GlobalGenerators(0)
     generators.enter()
     try:
@@ -124,7 +124,7 @@ def _describe_here(envs: Envs) -> EnvSpec:
 
 
 def connect(envs: Envs, seed: int, lane: int) -> Pool:
-    """A pool of `envs`; `lane` is its first lane's number in the run. Raises UserError."""
+    """Make a pool of `envs`. lane: number of its first lane in the run. Raises UserError."""
     if is_game(envs.name, envs.options) and not task_words(envs.name):
         if native(envs):
             return NativePool(envs, seed, lane)
@@ -137,14 +137,14 @@ def connect(envs: Envs, seed: int, lane: int) -> Pool:
     return ProcessPool(envs, seed, lane, n, here) if n else UnitPool(envs, seed, lane)
 
 
-# Where another process steps lanes, waking it, its cold caches, waiting and reading its answer took 70 to 130 µs a turn
-# (2 cores, 0 and 100 µs of acting between two turns): a share of less than this does not pay. Eight CartPoles take 70
-# µs, eight HalfCheetahs 370.
-SHARE = 1.5e-4  # seconds of a turn
+# Stepping lanes in another process costs 70 to 130 µs per turn: waking it, cold caches, waiting, reading the answer (2
+# cores, 0 and 100 µs of acting between two turns). Smaller shares do not pay. Eight CartPoles take 70 µs, eight
+# HalfCheetahs 370.
+SHARE = 1.5e-4  # seconds of a turn that make another process worthwhile
 
 
 def split_steps(envs: Envs) -> tuple[bool, int]:
-    """Whether the caller's thread steps lanes of single environments, and how many processes do. Rows are the same."""
+    """Return whether the caller's thread steps single environments, and how many processes do. Rows are equal."""
     if envs.inline:
         return True, 0
     sides, turn = min(envs.workers or cores(), units_of_turn(envs)), envs.spec.step_time * units_of_turn(envs)
@@ -156,5 +156,5 @@ def split_steps(envs: Envs) -> tuple[bool, int]:
 
 
 def native(envs: Envs) -> bool:
-    """Whether it is an Atari game with options that ale-py's vector environment serves."""
+    """Tell whether ale-py's vector environment plays this Atari game with its options."""
     return is_game(envs.name, envs.options) and read_options(envs.title, envs.options).native

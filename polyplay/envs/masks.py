@@ -1,20 +1,20 @@
-"""Which actions are legal: from an environment's `action_mask` to bool arrays of one shape per lane.
+"""Legal actions: from an environment's `action_mask` to bool arrays with one shape for every lane.
 
-A mask stands in the observation (a Dict space with the key at its top: networks don't see it) or in `info`, from the
-first reset on; or the environment, or a wrapper, has a method action_masks(), as sb3-contrib's. What is taken for each
-kind of action, always 1 for legal:
+A mask is in the observation (a Dict space with this key at its top; networks do not see it) or in `info`, starting with
+the first reset; or the environment or a wrapper has a method action_masks(), as in sb3-contrib. Accepted forms for each
+kind of action, with 1 for legal:
 
     Discrete(n)          [n]
     MultiDiscrete(nvec)  a tuple with an array [n] per number (nested as nvec is), or one array [sum(nvec)]
-    MultiBinary(shape)   [*shape] of 0 (must be 0), 1 (must be 1), 2 (may be either), or one array [2 · bits]: the
-                         legality of 0 and of 1, bit by bit
-    Box                  None: it has none
-    Tuple, Dict          a tuple or dict of these; None, or no such key, for parts without
-    Conditional          a dict; of a part that is used by some values of the first one such array, or one for each
-                         value [values, …], those of values that don't use it without meaning
+    MultiBinary(shape)   [*shape] of 0 (must be 0), 1 (must be 1), 2 (either), or one array [2 · bits]: the legality of
+                         0 and of 1, bit by bit
+    Box                  None: a Box has no mask
+    Tuple, Dict          a tuple or dict of these; None or a missing key for parts without a mask
+    Conditional          a dict; for a part used by some values of the first part, one such array, or one for each value
+                         [values, …], ignored for values that do not use the part
 
-The first of each is what Gymnasium's `space.sample(mask)` takes. Ours is a bool array [number of all values], for
-composite actions a dict of those parts that have one; per value of the first part [its values, number of all values].
+The first form of each is what Gymnasium's `space.sample(mask)` takes. Ours is a bool array [number of all values]; for
+composite actions, a dict of the parts with masks; by value of the first part, [its values, number of all values].
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ from polyplay.envs.spaces import ActionSpec, Conditional, Leaf, MultiBinary, Mul
 
 KEY = "action_mask"
 METHOD = "action_masks"
-MaskWriter = Callable[[object, object, bool], None]  # of (observation, info, "this row is an episode's last")
+MaskWriter = Callable[[object, object, bool], None]  # (observation, info, whether the row is an episode's last)
 
 
 def whole_mask(action: ActionSpec, only_first: bool) -> Tree:
-    """A mask by which every action is legal, or only the one of first values; None: these actions have none."""
+    """Return a mask that allows every action, or only the first value of each; None: no mask exists."""
     if isinstance(action, dict):
         inner = {k: whole_mask(part, only_first) for k, part in action.items()}
         return {k: mask for k, mask in inner.items() if mask is not None} or None
@@ -51,22 +51,22 @@ def whole_mask(action: ActionSpec, only_first: bool) -> Tree:
 
 
 def without_mask(space: gym.Space) -> gym.Space:
-    """The observation space that networks see: `space` itself, or what it is without its mask."""
+    """Return the observation space that networks see: `space` without its mask."""
     if not (isinstance(space, gym.Dict) and KEY in space.spaces):
         return space
     return gym.Dict({k: s for k, s in space.spaces.items() if k != KEY})
 
 
 def declared_mask(action: ActionSpec, space: gym.Space, title: str) -> Spec | None:
-    """The mask's fields where the observation has one. Raises UserError: it fits no mask of these actions."""
+    """Return the fields of the observation's mask, or None. Raises UserError: it does not fit these actions."""
     if not isinstance(space, gym.Dict) or KEY not in space.spaces:
         return None
     return mask_spec(action, _zeros(space.spaces[KEY]), f"{title}: the observation's")
 
 
 def shown_mask(action: ActionSpec, env: gymnasium.Env, title: str) -> tuple[Spec | None, str]:
-    """The same where info or a method has one, and where that was: resets `env`. A reset that fails has none; the run's
-    own reset reports that. Raises UserError: the method raises.
+    """Reset `env`; return the fields of the mask in info or from a method, and its source. A reset that fails gives no
+    mask; the run's own reset reports it. Raises UserError: the method raises.
     """
     source = "info"
     try:
@@ -85,29 +85,29 @@ def shown_mask(action: ActionSpec, env: gymnasium.Env, title: str) -> tuple[Spec
 
 
 def mask_method(env: Any) -> Callable[[], Tree] | None:
-    """An environment's method that gives its mask, or a wrapper's; None: it has none."""
+    """Return the mask method of an environment or its wrappers, or None."""
     try:
         found = env.get_wrapper_attr(METHOD)
-    except AttributeError:  # also of what is no gymnasium.Env
+    except AttributeError:  # also for objects that are not a gymnasium.Env
         found = getattr(env, METHOD, None)
     return found if callable(found) else None
 
 
 def mask_spec(action: ActionSpec, given: Tree, title: str) -> Spec | None:
-    """Fields of the mask that `given` is one of; None: there is none. Raises UserError."""
+    """Return the fields of the mask `given`; None: no mask. Raises UserError."""
     path, leaf, found, values = "", action, {}, _conditions(action)
     try:
         for path, (leaf, part) in _parts(action, given).items():
             if part is not None:
                 found[path] = Field(_flat(leaf, part, values.get(path, 0)).shape, "bool")
     except SpaceViolation as e:
-        what = f"{KEY} {spaces.place_of(path)}is no mask of the actions, {spaces.describe_actions(leaf)}"
-        raise UserError(f"{title} {what}: {e}; give it that form or another name") from None
+        what = f"{KEY} {spaces.place_of(path)}does not fit the actions, {spaces.describe_actions(leaf)}"
+        raise UserError(f"{title} {what}: {e}; change its form, or rename it") from None
     return tree.nest(found) or None
 
 
 def _zeros(space: gym.Space) -> Tree:
-    """Zeros in the form of the space's elements; one, which is no mask, for spaces that hold no arrays."""
+    """Return zeros in the form of the space's elements; a single zero for spaces without arrays."""
     inner = {k: _zeros(s) for k, s in (spaces.subspaces(space) or {}).items()}
     if isinstance(space, gym.Tuple):
         return tuple(inner.values())
@@ -120,11 +120,11 @@ def _zeros(space: gym.Space) -> Tree:
 def mask_writer(
     action: ActionSpec, into: Tree | None, lane: int, inside: bool, method: Callable[[], Tree] | None = None
 ) -> MaskWriter:
-    """A function that reads the masks of a lane into `into[lane]`.
+    """Return a function that reads a lane's masks into `into[lane]`.
 
-    `inside`: it stands in the observation; method: gives it where info has none. It raises SpaceViolation where a mask
-    is missing, has another form, or leaves no action; on a last row, whose action is ignored, a missing one or one that
-    leaves none makes all legal.
+    inside: the mask is in the observation. method: returns the mask if info has none. The function raises
+    SpaceViolation: a mask is missing, has another form, or allows no action. On an episode's last row, whose action is
+    ignored, a missing or empty mask makes all actions legal.
     """
     rows = {} if into is None else {path: row[lane] for path, row in tree.leaves(into)}
     values = {path: n for path, n in _conditions(action).items() if path in rows}
@@ -149,18 +149,18 @@ def mask_writer(
 
 
 def _conditions(action: ActionSpec) -> dict[str, int]:
-    """Of each part that is not always used, the number of values of the first."""
+    """Return, for each part that is not always used, the number of values of the first part."""
     return dict.fromkeys(action.uses, action[action.first].n) if isinstance(action, Conditional) else {}
 
 
 def _write(action: Leaf, row: np.ndarray | None, given: ArrayLike | None, last: bool, values: int) -> None:
     if row is None and given is not None:
-        rule = "every reset and step has to give it"
-        raise SpaceViolation(f"there is one now, but there was none after the first reset; {rule}")
+        rule = "every reset and step must return it"
+        raise SpaceViolation(f"present now, but missing after the first reset; {rule}")
     if row is None:
         return
     if given is None and not last:
-        raise SpaceViolation("there is none, but there was one at first; every row but an episode's last needs it")
+        raise SpaceViolation("missing now, but present at first; every row but an episode's last needs it")
     found = np.True_ if given is None else _flat(action, given, values) if values else read_mask(action, given, last)
     if np.ndim(found) > row.ndim:
         raise SpaceViolation(f"declared {list(row.shape)} at first, given {list(np.shape(found))}")
@@ -168,8 +168,8 @@ def _write(action: Leaf, row: np.ndarray | None, given: ArrayLike | None, last: 
 
 
 def _check_used(action: Conditional, path: str, rows: Mapping[str, np.ndarray], last: bool) -> None:
-    """Raises SpaceViolation: a legal value of the first part uses this one, of which nothing is legal then, unless
-    `last`: then all is.
+    """Raises SpaceViolation: a legal value of the first part uses this part, but no value of this part is legal. If
+    `last`, all its values become legal instead.
     """
     row, sizes = rows[path], np.array(action[path].classes)
     some = np.logical_or.reduceat(row, np.cumsum(sizes) - sizes, axis=-1)
@@ -177,13 +177,13 @@ def _check_used(action: Conditional, path: str, rows: Mapping[str, np.ndarray], 
     if lacking.any():
         if not last:
             value = f"{action.first} {int(np.argmax(lacking))}"
-            raise SpaceViolation(f"nothing of it is legal for {value}, which is legal and uses it")
+            raise SpaceViolation(f"no value is legal for {value}, which is legal and uses this part")
         row |= np.repeat(~some, sizes, axis=-1)
 
 
 def read_mask(action: Leaf, given: ArrayLike, last: bool = False) -> np.ndarray:
-    """bool [number of all values]. Raises SpaceViolation: not 0 and 1, another shape, or nothing legal (unless
-    `last`).
+    """Read a mask as bool [number of all values]. Raises SpaceViolation: not 0 and 1, another shape, or nothing legal
+    (unless `last`).
     """
     row = _flat(action, given)
     sizes = np.array(action.classes)
@@ -197,9 +197,9 @@ def read_mask(action: Leaf, given: ArrayLike, last: bool = False) -> np.ndarray:
 
 
 def _flat(action: Leaf, given: ArrayLike, values: int = 0) -> np.ndarray:
-    """bool [number of all values], or [values, number of all values] where it is given so. Raises SpaceViolation."""
+    """Convert a mask to bool [number of all values], or [values, number of all values]. Raises SpaceViolation."""
     if not action.classes:
-        raise SpaceViolation("a Box has none")
+        raise SpaceViolation("a Box has no mask")
     total = sum(action.classes)
     want = f"{'a tuple of arrays, or ' * isinstance(action, MultiDiscrete)}[{total}]"
     if isinstance(action, MultiBinary):
@@ -208,7 +208,7 @@ def _flat(action: Leaf, given: ArrayLike, values: int = 0) -> np.ndarray:
     try:
         array = _joined(action, given) if isinstance(action, MultiDiscrete) else np.asarray(given)
     except (TypeError, ValueError):
-        raise SpaceViolation(f"given {type(given).__name__} that makes no array") from None
+        raise SpaceViolation(f"given {type(given).__name__} that is not an array") from None
     either = isinstance(action, MultiBinary) and array.shape == action.shape
     if not either and array.shape not in ((total,), (values or -1, total)):
         raise SpaceViolation(f"declared {want}, given {list(array.shape)}")
@@ -219,7 +219,7 @@ def _flat(action: Leaf, given: ArrayLike, values: int = 0) -> np.ndarray:
 
 
 def _joined(action: MultiDiscrete, given: Any) -> np.ndarray:
-    """One array of a mask that is nested as `nvec` is; another one as it is."""
+    """Join a mask nested as `nvec` into one array; return other masks unchanged."""
     pieces = [given]
     for _ in action.shape:
         pieces = [inner for piece in pieces if np.iterable(piece) for inner in piece]
@@ -229,7 +229,7 @@ def _joined(action: MultiDiscrete, given: Any) -> np.ndarray:
 
 
 def _parts(action: ActionSpec, given: Tree, path: str = "") -> dict[str, tuple[Leaf, Tree]]:
-    """Every leaf of the actions with its part of a mask, by its path. Raises SpaceViolation: parts of another form."""
+    """Return each leaf of the actions with its part of a mask, by path. Raises SpaceViolation: another form."""
     if not isinstance(action, dict):
         return {path: (action, given)}
     if isinstance(given, tuple | list) and list(action) == [str(i) for i in range(len(given))]:

@@ -1,6 +1,6 @@
 """PettingZoo's environments; one set of spaces for all players.
 
-Whatever has PettingZoo's methods is one of them, so nothing here but a conversion needs the package.
+Any object with PettingZoo's methods counts as one, so only a conversion needs the package.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ DECLARED = ("polyplay_teams", "polyplay_kinds", "polyplay_events", BOTS)
 
 
 def is_parallel(env: object) -> bool:
-    """Whether `env` is a ParallelEnv that says who may play in it."""
+    """Tell whether `env` is a ParallelEnv with possible_agents."""
     return _has(env, *METHODS) and not is_turn_based(env)
 
 
 def is_turn_based(env: object) -> bool:
-    """Whether `env` is an AECEnv."""
+    """Tell whether `env` is an AECEnv."""
     return _has(env, *METHODS, "agent_iter", "last")
 
 
@@ -42,7 +42,7 @@ def _has(env: object, *methods: str) -> bool:
 
 
 def parallel_of(env: Any) -> Any:
-    """An AECEnv, or what PettingZoo's conversion made of one, as a ParallelEnv; anything else as it is."""
+    """Convert an AECEnv, also one converted by PettingZoo, to a ParallelEnv; return other objects unchanged."""
     conversions = sys.modules.get("pettingzoo.utils.conversions")
     if conversions is not None and type(env) is conversions.aec_to_parallel_wrapper:
         return AllAtOnce(env.aec_env)
@@ -50,7 +50,7 @@ def parallel_of(env: Any) -> Any:
 
 
 class AroundPlayers:
-    """A ParallelEnv around another environment of several players. bare: that one, without wrappers that only check."""
+    """A ParallelEnv around another environment of several players. bare: without wrappers that only check."""
 
     def __init__(self, env: Any, bare: Any):
         self.env, self._bare = env, bare
@@ -66,7 +66,7 @@ class AroundPlayers:
         self.env.close()
 
     def get_state(self) -> Batch:
-        """See envs/saved_state. Raises Unsaveable."""
+        """Return the state, see envs/saved_state. Raises Unsaveable."""
         return saved_state.save_env(self._bare)
 
     def set_state(self, saved: Batch) -> None:
@@ -74,11 +74,11 @@ class AroundPlayers:
 
 
 class AllAtOnce(AroundPlayers):
-    """A turn-based environment in which all act at once, with the results of PettingZoo's conversions. Where agents
-    act in a cycle (`is_parallelizable`) all actions of a step count. Else only that of the one to move does, and by its
-    mask who is not to move has one legal action, the first.
+    """A turn-based environment in which all agents act at once, with the same results as PettingZoo's conversions. If
+    agents act in a cycle (`is_parallelizable`), all actions of a step count. Otherwise only the mover's counts; masks
+    leave the other agents one legal action, the first.
 
-    PettingZoo's conversions observe agents twice a step, through wrappers that check what a pool checks itself
+    PettingZoo's conversions observe agents twice per step, through wrappers whose checks a pool repeats
     (bench/third_party.py).
     """
 
@@ -116,7 +116,7 @@ class AllAtOnce(AroundPlayers):
         return obs, rewards, terminated, truncated, infos
 
     def _masked(self, obs: Batch, infos: Batch) -> tuple[Batch, Batch]:
-        """With the masks of those who wait; of all, where the environment has none."""
+        """Add masks for the agents that wait; for all agents, if the environment has no masks."""
         infos = dict(infos)
         if self._cycle:
             return obs, infos
@@ -131,7 +131,7 @@ class AllAtOnce(AroundPlayers):
 
 
 def _unchecked(env: Any) -> Any:
-    """Without outer wrappers that only check."""
+    """Remove outer wrappers that only check."""
     from pettingzoo.utils.wrappers import AssertOutOfBoundsWrapper, OrderEnforcingWrapper
 
     while type(env) in (AssertOutOfBoundsWrapper, OrderEnforcingWrapper):
@@ -143,12 +143,12 @@ def _unchecked(env: Any) -> Any:
 
 
 def inspect_players(env: Any, title: str) -> EnvSpec:
-    """The description of a ParallelEnv: of each of its seats, which take the same. Raises UserError: they do not, or a
-    space is not supported.
+    """Describe a ParallelEnv by its seats, which must have equal spaces. Raises UserError: they differ, or a space is
+    not supported.
     """
     agents = list(env.possible_agents)
     if not agents:
-        raise UserError(f"{title}: possible_agents is empty, so nobody can play {rules.rule_suffix('agents')}")
+        raise UserError(f"{title}: possible_agents is empty; it must name every player {rules.rule_suffix('agents')}")
     seats = [_seat(env, agent, f"{title}: {agent}") for agent in agents]
     first = seats[0]
     for agent, seat in zip(agents, seats, strict=True):
@@ -164,24 +164,24 @@ def inspect_players(env: Any, title: str) -> EnvSpec:
 
 
 def _seat(env: Any, agent: Agent, title: str) -> EnvSpec:
-    """What one agent sees and does. Raises UserError."""
+    """Describe one agent's observations and actions. Raises UserError."""
     seen, acted = env.observation_space(agent), env.action_space(agent)
     for which, space in (("observation_space", seen), ("action_space", acted)):
         if not isinstance(space, gymnasium.Space):
-            wrong = f"{title}: {which} is {rules.describe_value(space)}, no space of gymnasium"
+            wrong = f"{title}: {which} is {rules.describe_value(space)}, not a gymnasium space"
             raise UserError(f"{wrong} {rules.rule_suffix('spaces')}")
     return pool.spec_of_spaces(seen, acted, title)
 
 
 def _unequal(title: str, *seats: tuple[Agent, EnvSpec]) -> UserError:
-    """Of two seats that cannot have one policy."""
+    """Return the error for two seats that cannot share one policy."""
     both = ", ".join(f"{a} has {s.describe['observation']} / {s.describe['actions']}" for a, s in seats)
     cure = "pad them with --wrapper polyplay.envs.pettingzoo:pad (or SuperSuit's pad_observations, pad_action_space)"
     return UserError(f"--env: {title}: seats of unequal spaces, {both}; {cure} {rules.rule_suffix('kinds')}")
 
 
 def _numbers(env: Any, name: str, agents: list[Agent], title: str) -> tuple[int, ...]:
-    """What the environment's dict `name` says of each agent; (): there is none. Raises UserError: it leaves one out."""
+    """Return the environment's dict `name` by agent; (): not declared. Raises UserError: an agent is missing."""
     given = getattr(env, name, None)
     if given is None:
         return ()
@@ -193,7 +193,7 @@ def _numbers(env: Any, name: str, agents: list[Agent], title: str) -> tuple[int,
 
 
 def _bots(env: Any, title: str) -> Mapping[str, str]:
-    """What the environment says of its scripted players. Raises UserError: it is no dict of names."""
+    """Return the environment's scripted players. Raises UserError: not a dict of names."""
     given = getattr(env, BOTS, None) or {}
     if isinstance(given, Mapping) and all(isinstance(x, str) for pair in given.items() for x in pair):
         return dict(given)
@@ -202,8 +202,8 @@ def _bots(env: Any, title: str) -> Mapping[str, str]:
 
 
 def seen_in_info(env: Any, spec: EnvSpec, title: str) -> tuple[Spec | None, bool]:
-    """The mask's fields, if info has one, and whether it has the team's reward: resets `env`. A reset that fails has
-    none; the run's own reset reports that.
+    """Reset `env`; return the fields of the mask in info, and whether info has the team's reward. A reset that fails
+    gives neither; the run's own reset reports it.
     """
     try:
         _, infos = env.reset(seed=0)
@@ -216,7 +216,7 @@ def seen_in_info(env: Any, spec: EnvSpec, title: str) -> tuple[Spec | None, bool
 
 
 def read_events(info: Mapping[str, Any], n: int) -> np.ndarray | float:
-    """float32 [n]: an agent's counts since its last row; 0 where its info has none. Raises SpaceViolation."""
+    """Return an agent's counts [n] since its last row; 0 if info has none. Raises SpaceViolation."""
     given = info.get(EVENTS)
     if given is None:
         return 0.0
@@ -231,7 +231,7 @@ TAKEN = "vectors (a Box with one dimension) and Discrete or vector actions"
 
 
 def pad(env: Any) -> Any:
-    """`--wrapper polyplay.envs.pettingzoo:pad`. Raises UserError: an environment of one player, or other spaces."""
+    """Implement `--wrapper polyplay.envs.pettingzoo:pad`. Raises UserError: one player, or other spaces."""
     inner = parallel_of(env)
     if not is_parallel(inner):
         raise UserError(f"--wrapper: {__name__}:pad given, which pads seats; this has one player: leave it out")
@@ -239,10 +239,10 @@ def pad(env: Any) -> Any:
 
 
 class Padded(AroundPlayers):
-    """A ParallelEnv whose observations have zeros up to the longest, then which kind of seat it is, as one-hot; there
-    are as many actions as anyone has: surplus discrete ones are masked, surplus numbers of vectors left out.
+    """A ParallelEnv with equal spaces for all seats. Observations are padded with zeros, then comes the seat's kind, as
+    one-hot. Actions are those of the largest seat; surplus ones are masked, surplus numbers of vectors ignored.
 
-    A kind is what has the same spaces: `polyplay_kinds`. Where all have, nothing is added.
+    Seats with identical spaces form a kind (`polyplay_kinds`). With a single kind, nothing is added.
     """
 
     def __init__(self, env: Any):
@@ -268,11 +268,11 @@ class Padded(AroundPlayers):
         return getattr(self.env, name)
 
     def observation_space(self, agent: Agent) -> gym.Space:
-        """The same for everyone."""
+        """Return the same space for every agent."""
         return self._seen
 
     def action_space(self, agent: Agent) -> gym.Space:
-        """The same for everyone."""
+        """Return the same space for every agent."""
         return self._actions
 
     def reset(self, seed: int | None = None, options: Batch | None = None) -> tuple[Batch, Batch]:
@@ -314,7 +314,7 @@ class Padded(AroundPlayers):
 
 
 def _check(seen: gym.Space, acted: gym.Space, given: str) -> None:
-    """Raises UserError: spaces that cannot be padded."""
+    """Raises UserError: the spaces cannot be padded."""
     vector = isinstance(seen, gym.Box) and len(seen.shape) == 1
     if not vector or not (isinstance(acted, gym.Discrete) or (isinstance(acted, gym.Box) and len(acted.shape) == 1)):
         raise _refused(given)
@@ -326,7 +326,7 @@ def _refused(given: str) -> UserError:
 
 
 def _joined(spaces: list[gym.Box], width: int, kinds: int) -> gym.Box:
-    """A Box that holds all of these, padded, and the one-hot."""
+    """Make a Box that holds all of these spaces, padded, and the one-hot kind."""
     low = np.stack([np.pad(space.low.astype(float), (0, width - space.shape[0])) for space in spaces]).min(0)
     high = np.stack([np.pad(space.high.astype(float), (0, width - space.shape[0])) for space in spaces]).max(0)
     dtype = np.result_type(*(space.dtype for space in spaces))
@@ -335,7 +335,7 @@ def _joined(spaces: list[gym.Box], width: int, kinds: int) -> gym.Box:
 
 
 def _most(spaces: list[Any]) -> gym.Space:
-    """Actions of the longest kind."""
+    """Make the action space of the largest kind."""
     if isinstance(spaces[0], gym.Discrete):
         return gym.Discrete(max(int(space.n) for space in spaces))
     return _joined(spaces, max(space.shape[0] for space in spaces), 0)

@@ -1,8 +1,7 @@
 """Envs describes lanes, Pool serves them; specs as JSON.
 
-A pool's rows follow the project's row convention: the row with `terminated | truncated` holds the real
-last observation of the episode, the action sent for it is ignored, and the lane's next row is the `first`
-of its next.
+A pool's rows follow the project's row convention: the row with `terminated | truncated` holds the episode's real last
+observation, the action sent for it is ignored, and the lane's next row is the `first` of its next episode.
 """
 
 from __future__ import annotations
@@ -32,15 +31,15 @@ if TYPE_CHECKING:
     from polyplay.envs.shared_rows import Seating
 
 WRAPPERS = "wrappers"  # an option of every Gymnasium environment, see Envs.wrappers
-RESET = "reset options"  # another, see Envs.reset_options
-APART = {WRAPPERS: "--wrapper", RESET: "--env-options"}  # these two by the flags that set them
-EPISODE_CUT = "polyplay.cut"  # a key of a step's info: for the learner an episode ends here, though the game goes on
+RESET = "reset options"  # an option of every Gymnasium environment, see Envs.reset_options
+APART = {WRAPPERS: "--wrapper", RESET: "--env-options"}  # their flags
+EPISODE_CUT = "polyplay.cut"  # a key of a step's info: the learner's episode ends here, the game continues
 Factory = Callable[..., Any]  # makes a gymnasium.Env, or a VectorEnv
-Lanes = slice | np.ndarray  # a slice: a fixed group, whose rows are views; int64 numbers: whoever was ready
+Lanes = slice | np.ndarray  # a slice: a fixed group, whose rows are views; int64 numbers: the ready lanes
 
 
 def need(good: bool, text: str) -> None:
-    """Raises UserError: it is not good."""
+    """Raises UserError with this text: `good` is false."""
     if not good:
         raise UserError(text)
 
@@ -50,17 +49,17 @@ def need(good: bool, text: str) -> None:
 
 @dataclass(frozen=True)
 class EnvSpec:
-    """What one lane shows and takes. `describe` is printed; `classes`: number of values of Discrete
-    observations, numbers of MultiDiscrete ones; `mask`: bool fields of what is legal, see `masks`; `vector`: the
-    factory makes vector environments, of `width` lanes (0: of any number); `spaces`: its own, as JSON. `images`: the
-    paths of what a user calls an image, None: of what looks like one; `view`: see `image_view`.
+    """Description of one lane's observations and actions. `describe`: printed text; `classes`: number of values of each
+    Discrete observation, numbers of MultiDiscrete ones; `mask`: bool fields of legal actions, see `masks`; `vector`:
+    the factory makes vector environments, of `width` lanes (0: of any number); `spaces`: the environment's, as JSON;
+    `images`: paths of the images that the user named, None: detected; `view`: see `image_view`.
 
-    Of environments with several players, each of which is a lane: `seats` of a match; the `teams` and the `kinds` of
-    seats (equal: the same spaces), in order; the names of the `events` that rows count [E]; whether rows have a
-    `team_reward`; scripted `bots`, "module:callable" by name, see lane.load_bot.
+    For environments with several players, each of which is a lane: number of `seats` of a match; `teams` and `kinds` of
+    the seats, in order (seats of one kind have equal spaces); names of the `events` that rows count [E]; whether rows
+    have a `team_reward`; scripted `bots`, "module:callable" by name, see lane.load_bot.
 
-    Of several environments in one run: the names of the `tasks`; the `order` in which lanes play them; `parts`, what
-    each shows and takes by itself; `task_input`: observations are {"seen", "task"}, for networks that get the task.
+    For several environments in one run: names of the `tasks`; the `order` in which lanes play them; `parts`, the
+    description of each; `task_input`: if not none, observations are {"seen", "task"}.
     """
 
     obs: Spec
@@ -84,7 +83,7 @@ class EnvSpec:
     order: tuple[int, ...] = ()
     task_input: str = "none"
     parts: tuple[EnvSpec, ...] = field(default=(), compare=False)
-    step_time: float = field(default=0.0, compare=False)  # seconds of a step where any process may step it; 0: unknown
+    step_time: float = field(default=0.0, compare=False)  # seconds per step, if any process may step it; 0: unknown
 
     @property
     def image_leaves(self) -> list[str]:
@@ -93,75 +92,75 @@ class EnvSpec:
 
     @property
     def sides(self) -> tuple[int, ...]:
-        """The number of each seat's team, from 0 on. An environment that names no teams has one for every seat."""
+        """The number of each seat's team, counted from 0. Without declared teams, each seat is a team."""
         teams = self.teams or range(self.seats)
         numbers = {team: i for i, team in enumerate(sorted(set(teams)))}
         return tuple(numbers[team] for team in teams)
 
     @property
     def own_fields(self) -> Spec:
-        """The fields of a row that only some environments have: those of several players, and several tasks."""
+        """Fields of a row that only environments with several players, or several tasks, have."""
         events = {"events": Field((len(self.events),), "float32")} if self.events else {}
         task = {"task": Field((), "int64")} if self.tasks else {}
         return {**events, **task, **({"team_reward": Field((), "float32")} if self.team_reward else {})}
 
     def task_of(self, lane: int) -> str | None:
-        """The name of the task that a lane of the run plays; None: there is one environment."""
+        """Return the name of the task of a lane in the run; None: the run has one environment."""
         return self.tasks[self.order[lane % len(self.order)]] if self.tasks else None
 
 
 class Pool(ABC):
-    """Serves lanes of one kind of environment. What has a default, most pools lack: matches, pictures, lanes that come
-    and go, and a state to save.
+    """Serves lanes of one kind of environment. Methods with a default are for features that most pools lack: matches,
+    pictures, a varying number of lanes, and a state to save.
     """
 
     spec: EnvSpec
-    title: str  # of the environment, in errors
+    title: str  # the environment's name in errors
     lanes: int
     groups: int
     fixed: bool  # recv gives slices (fixed groups), not index arrays
-    faults: list[str]  # what went wrong, each with its traceback; the reader may take them out
-    remarks: list[str]  # what is odd, but no fault; likewise
+    faults: list[str]  # faults, each with its traceback; the reader may remove them
+    remarks: list[str]  # warnings that are not faults; the reader may remove them
     restarts: int = 0  # lanes restarted so far (crash or hang)
-    unsaved: str = ""  # why state() was None the last time
-    seating: Seating | None = None  # of environments with several players; as of the rows that recv gave
-    resting: bool = False  # every match is over and held, see pause_matches()
-    threaded: bool = False  # several threads may call recv and send at once, and recv waits for lanes that step
+    unsaved: str = ""  # why state() last returned None
+    seating: Seating | None = None  # for environments with several players; as of the rows that recv gave
+    resting: bool = False  # whether every match is over and held, see pause_matches()
+    threaded: bool = False  # whether threads may call recv and send at once; then recv waits for stepping lanes
 
     @abstractmethod
     def recv(self, timeout: float | None = None) -> tuple[Lanes, Batch]:
-        """The lanes that are ready and their rows, in the same order; arrays are valid until the send() of
-        those lanes. The first row of every lane is its reset observation.
+        """Return the ready lanes and their rows, in the same order; arrays are valid until the send() of those lanes.
+        Each lane's first row is its reset observation.
 
-        timeout: seconds; None: for ever. Raises TimeoutError (ale-py's pool always waits: its steps end), EnvFailure,
-        Closed after close().
+        timeout: seconds; None: no limit. Raises TimeoutError (ale-py's pool always waits, because its steps end),
+        EnvFailure; Closed, after close().
         """
 
     @abstractmethod
     def send(self, lanes: Lanes, action: Tree) -> None:
-        """Answer lanes that recv gave: an array [B, …] as `spec.action` says, or a dict of them. Raises
-        ValueError: other lanes or actions.
+        """Answer lanes from recv with actions: an array [B, …] as `spec.action` says, or a dict of arrays. Raises
+        ValueError: wrong lanes or actions.
         """
 
     @abstractmethod
     def close(self) -> None:
-        """End everything; may be called again."""
+        """Close everything; may be called repeatedly."""
 
     def picture(self, lane: int) -> tuple[np.ndarray, float] | None:
-        """What people see of a lane: RGB uint8 [H, W, 3], and pictures per second; None: it draws nothing."""
+        """Return a picture of a lane for people, RGB uint8 [H, W, 3], and pictures per second; None: it has none."""
         return None
 
     # ---------------------------------------------------------------------------------------- matches
 
     def pause_matches(self, on: bool) -> None:
-        """While on, a match that is over does not begin again: its lanes have `first` rows again and again, so no
-        transitions. Afterwards it begins with its next step. Raises ValueError: an environment without matches.
+        """Hold matches: while `on`, a finished match does not restart, and its lanes give only `first` rows, so no
+        transitions. Later it restarts in its next step. Raises ValueError: an environment without matches.
         """
         raise ValueError(f"{self.title}: has no matches to hold")
 
     def seats_of(self, lanes: Lanes) -> Seats | None:
-        """The states of matches, and where these lanes sit: valid until the send() of those lanes. None: they are the
-        environment's own.
+        """Return the states of matches, and the seats of these lanes, valid until the send() of those lanes. None: the
+        environment does not share its states.
         """
         return None
 
@@ -169,39 +168,39 @@ class Pool(ABC):
 
     @property
     def ready(self) -> int:
-        """Lanes whose row nobody took yet, of a pool that gives whoever is ready."""
+        """Number of lanes with a row that recv has not given, in a pool without fixed groups."""
         return 0
 
     @property
     def wanted(self) -> int:
-        """The first so many lanes are to be there."""
+        """Number of lanes that must exist: the first ones."""
         return self.lanes
 
     @property
     def present(self) -> int:
-        """Lanes that are there."""
+        """Number of existing lanes."""
         return self.lanes
 
     def scale(self, n: int) -> None:  # noqa: B027 - lanes that stay need nothing
-        """Be the first `n` lanes: recv gives the others once more, to `part`. A pool whose lanes stay does nothing."""
+        """Keep the first `n` lanes; recv gives each other lane once more, for `part`. Fixed lanes ignore this."""
 
     def part(self, lanes: np.ndarray) -> None:
-        """Instead of send(): these lanes, beyond the wanted ones, are to end. int64 [n]."""
-        raise ValueError(f"{self.title}: its lanes stay")
+        """End these lanes, int64 [n], beyond the wanted ones; called instead of send()."""
+        raise ValueError(f"{self.title}: its lanes are fixed")
 
     def waits(self) -> tuple[float, float] | None:
-        """Seconds that environments waited for their orders so far, and how many waits; None: nobody counts them."""
+        """Return the seconds that environments waited for orders, and the number of waits; None: not counted."""
         return None
 
     # ------------------------------------------------------------------------------------------ state
 
     def state(self) -> Batch | None:
-        """Everything that decides the future of every lane, as arrays; None where it has none, see `unsaved`."""
+        """Return everything that decides the future of every lane, as arrays; None: not available, see `unsaved`."""
         return None
 
     def load(self, state: Batch) -> None:
-        """Go on from such a state, to the bit: also which lanes wait for their answer. Raises ValueError: there is
-        none.
+        """Restore a state bitwise, including the lanes that wait for answers. Raises ValueError: the pool has no
+        states.
         """
         raise ValueError(f"{self.title}: has no state to load: {self.unsaved}")
 
@@ -211,39 +210,39 @@ class Pool(ABC):
 
 @dataclass(frozen=True)
 class Envs:
-    """A description of one pool: cheap, picklable (a factory travels by cloudpickle).
+    """Description of one pool: cheap, picklable (a factory is sent by cloudpickle).
 
-    name: "ALE/Pong-v5" (any ALE game, native), a Gymnasium id, "toy:catch", "module:callable",
-    "module:EnvId-v0", "envpool:Task-v1", or a callable that returns a gymnasium.Env or VectorEnv.
-    options: Atari preset values, toy sizes, EnvPool's own, or keyword arguments of the factory.
+    name: "ALE/Pong-v5" (any ALE game, native), a Gymnasium id, "toy:catch", "module:callable", "module:EnvId-v0",
+    "envpool:Task-v1", or a callable that returns a gymnasium.Env or VectorEnv.
+    options: values of an Atari preset, sizes of a toy, EnvPool's options, or keyword arguments of the factory.
     """
 
     name: str | Factory
     lanes: int
     groups: int = 1
-    at_once: int = 0  # recv gives whoever is ready, at most so many (EnvPool: exactly so many); 0: groups in turn
-    workers: int = 0  # process pool: processes (0: one per core, at most one per lane); native: threads
-    step_timeout: float = 60.0  # seconds; process pool: a lane whose step takes longer is restarted
-    max_restarts: int = 10  # faults (an exception, a hang, a lost process) that a pool repairs, see base_pool.Faults
+    at_once: int = 0  # limit of ready lanes that recv gives (EnvPool: exactly this many); 0: groups in turn
+    workers: int = 0  # processes of a process pool (0: one per core, at most one per lane), or threads of a native pool
+    step_timeout: float = 60.0  # seconds after which a process pool restarts a lane whose step has not ended
+    max_restarts: int = 10  # faults (exception, hang, lost process) that a pool repairs, see base_pool.Faults
     options: Mapping[str, Any] = field(default_factory=dict, hash=False)
-    active: int = 0  # process pool with a process per lane: lanes that are there at first (0: all); see scale()
+    active: int = 0  # lanes at the start (0: all), in a process pool with a process per lane; see scale()
     kwargs: Mapping[str, Any] = field(default_factory=dict, hash=False)  # more options, from the command line
-    wrappers: tuple[str, ...] = ()  # "module:callable" each, around a Gymnasium environment, the first innermost
-    # what resets get as `options`: a dict, or "module:callable" or a callable that makes one of the run's progress
+    wrappers: tuple[str, ...] = ()  # wrappers of a Gymnasium environment, "module:callable" each, the first innermost
     reset_options: Any = field(default=None, hash=False)
-    progress: Any = None  # core.worker.Hyperparameters with the part of the run that `remaining` is; None: it is over
-    images: ImageOptions | None = None  # which parts of observations are images, and how they are shown
-    # whether single environments step in the caller's thread, as in serial runs and under debuggers, or in processes;
-    # None: cheap ones of Gymnasium's own do, see make.split_steps
+    # options of resets: a dict, or "module:callable" or a callable that makes one from the run's progress
+    progress: Any = None  # core.worker.Hyperparameters, whose `remaining` is a fraction of the run; None: it has ended
+    images: ImageOptions | None = None  # parts of observations that are images, and how they are shown
     inline: bool | None = None
-    helps: bool = False  # the caller has nothing else to do while lanes step: it may step a share of them itself
-    agents: int = 1  # that share the seats of matches, a group of the lanes each, see shared_rows.Seating
-    only: int = -1  # of several tasks the one that all lanes play; -1: all, in their order
-    task_input: str = "none"  # how networks get the task: onehot, embedding, or none
+    # whether single environments step in the caller's thread, as in serial runs and debuggers, or in processes; None:
+    # Gymnasium's own cheap ones step in the thread, see make.split_steps
+    helps: bool = False  # whether the caller is idle while lanes step, so that it may step a share of them
+    agents: int = 1  # agents that share the seats of matches, each with a group of the lanes, see shared_rows.Seating
+    only: int = -1  # the one task that all lanes play; -1: all tasks, in their order
+    task_input: str = "none"  # the task as a network input: onehot, embedding, or none
 
     def __post_init__(self) -> None:
         wrapper = "--wrapper module:callable"
-        need(WRAPPERS not in self.kwargs, f"--env-kwargs: {WRAPPERS} given, which no environment takes here: {wrapper}")
+        need(WRAPPERS not in self.kwargs, f"--env-kwargs: {WRAPPERS} given, which is not a keyword here: {wrapper}")
         apart = {WRAPPERS: self.wrappers, RESET: self.reset_options, IMAGES: self.images}
         more = {**self.kwargs, **{name: given for name, given in apart.items() if given}}
         object.__setattr__(self, "options", {**self.options, **more})
@@ -261,30 +260,30 @@ class Envs:
 
     @property
     def fixed(self) -> bool:
-        """Whether recv gives every lane, or one of `groups` fixed groups at a time, in turn."""
+        """Whether recv gives all lanes, or `groups` fixed groups in turn."""
         return not self.at_once
 
     @property
     def title(self) -> str:
-        """The name as errors print it."""
+        """The name in errors."""
         return title_of(self.name)
 
     @cached_property
     def spec(self) -> EnvSpec:
-        """Built once, for a Gymnasium environment in a process of its own. Raises UserError."""
+        """The description, built once; for a Gymnasium environment in a separate process. Raises UserError."""
         from polyplay.envs.make import describe
 
         return describe(self)
 
     def share(self, **changes: Any) -> Envs:
-        """Others of the same environment: with other lanes, groups and so on, described as these are."""
+        """Return a copy with other lanes, groups and so on, and the same description."""
         other = replace(self, **changes)
         if "spec" in self.__dict__:
             other.__dict__["spec"] = self.spec
         return other
 
     def open(self, seed: int, lane: int = 0) -> Pool:
-        """`lane`: number of this pool's first lane in the whole run; seeds are per (seed, lane number)."""
+        """Open the pool. lane: number of its first lane in the run; seeds depend on (seed, lane number)."""
         from polyplay.envs.make import connect
 
         return connect(self, seed, lane)
@@ -310,10 +309,10 @@ ATARI57 = "@atari57"  # the list of the 57 games of the literature
 
 
 def task_words(name: object) -> list[tuple[str, int]]:
-    """The names and weights of several tasks: "ALE/Pong-v5,ALE/Breakout-v5:2", or @atari57. []: it is one environment.
-    Raises UserError.
+    """Return the names and weights of several tasks: "ALE/Pong-v5,ALE/Breakout-v5:2", or @atari57; [] for one
+    environment. Raises UserError.
     """
-    given = re.split(r",(?![^(]*\))", name) if isinstance(name, str) else []  # game:spiel:mnk(m=4,n=5) is one
+    given = re.split(r",(?![^(]*\))", name) if isinstance(name, str) else []  # game:spiel:mnk(m=4,n=5) is one name
     if len(given) < 2 and not str(name).startswith("@"):
         return []
     found = list[tuple[str, int]]()
@@ -328,26 +327,26 @@ def task_words(name: object) -> list[tuple[str, int]]:
             found.append((plain, times))
     names = [title for title, _ in found]
     twice = next((title for title in names if names.count(title) > 1), "")
-    need(not twice, f"--env: {twice} given twice; write {twice}:2 to have it played in two lanes of the order")
+    need(not twice, f"--env: {twice} given twice; write {twice}:2 to play it in two lanes of the order")
     unknown = next((title for title in names if title.startswith("@")), "")
-    need(not unknown, f"--env: {unknown} given, which is no list of tasks; allowed: @atari57, @FILE, @module:function")
+    need(not unknown, f"--env: {unknown} is not a list of tasks; allowed: @atari57, @FILE, @module:function")
     need(sum(times for _, times in found) > 0, f"--env: {name} given, whose weights are 0: give one task a weight")
     return [(title, times) for title, times in found if times]
 
 
 def task_order(words: list[tuple[str, int]]) -> tuple[int, ...]:
-    """The numbers of the tasks in the order in which lanes play them, each as often as its weight, spread evenly."""
+    """Return task numbers in the order of lanes, each as often as its weight says, spread evenly."""
     places = [((k + 0.5) / times, i) for i, (_, times) in enumerate(words) for k in range(times)]
     return tuple(i for _, i in sorted(places))
 
 
 def title_of(name: str | Factory) -> str:
-    """What names a factory in errors."""
+    """Return the name of a factory in errors."""
     return name if isinstance(name, str) else getattr(name, "__qualname__", repr(name))
 
 
 def lane_seeds(seed: int, lane: int, n: int) -> np.ndarray:
-    """Seeds of lanes `lane` … `lane + n - 1`: int64 [n] in 0 … 2³¹-1, no two of one run alike, well mixed."""
+    """Seeds of lanes `lane` … `lane + n - 1`: int64 [n] in 0 … 2³¹-1, distinct in a run, well mixed."""
     key = np.random.SeedSequence(seed % 2**64).generate_state(2, np.uint64)
     mask = np.uint64(2**31 - 1)
     x = (np.arange(lane, lane + n, dtype=np.uint64) + (key[0] & mask)) & mask
@@ -362,7 +361,7 @@ Options = TypeVar("Options")
 
 
 def options(kind: Callable[..., Options], given: Mapping[str, object], title: str) -> Options:
-    """`kind(**given)`, a dataclass of options. Raises UserError, see check_options."""
+    """Make `kind(**given)`, a dataclass of options. Raises UserError, see check_options."""
     check_options(given, {f.name: f.default for f in fields(kind)}, title)  # type: ignore[arg-type]
     return kind(**given)
 
@@ -371,7 +370,7 @@ def check_options(given: Mapping[str, object], defaults: Mapping[str, object], t
     """Raises UserError: an unknown name, or a value of another type than the default."""
     for name, value in given.items():
         if name in APART and name not in defaults:
-            raise UserError(f"{APART[name]}: {title} takes none, only Gymnasium environments do: leave it out")
+            raise UserError(f"{APART[name]}: {title} does not support it, only Gymnasium environments do: leave it out")
         if isinstance(value, ImageOptions):
             raise UserError(f"{value.given}: {title} has no images to change: leave it out")
         if name not in defaults:
@@ -384,28 +383,28 @@ def check_options(given: Mapping[str, object], defaults: Mapping[str, object], t
 
 
 def closest_names(name: str, known: Iterable[str]) -> str:
-    """', did you mean …?' or nothing."""
+    """Return ', did you mean …?' or ""."""
     lower = {k.lower(): k for k in known}
     found = difflib.get_close_matches(name.lower(), lower, n=1, cutoff=0.5)
     return f", did you mean {lower[found[0]]!r}?" if found else ""
 
 
-# Names of two events by which an environment leaves it to who learns how much a reward is shared in a team.
+# Names of two events that let the learner choose how far rewards are shared in a team.
 
 
-OWN_REWARD = "own_reward"  # a player's own
-TEAM_REWARD = "team_mean"  # the mean of its team's
+OWN_REWARD = "own_reward"  # a player's own reward
+TEAM_REWARD = "team_mean"  # the mean reward of its team
 
 
-# Gymnasium's spaces as JSON and back, so that a trained policy can act where its environment is gone.
+# Gymnasium's spaces as JSON and back, so that a trained policy can act without its environment.
 
 
 FILE = "spaces.json"  # in a run's directory
-OWN_LIMIT = "the environment's own"  # of steps, as descriptions have it
+OWN_LIMIT = "the environment's own"  # limit of steps, in descriptions
 
 
 def space_to_json(space: gym.Space) -> Row:
-    """A space of the kinds that are supported, or of a kind derived from one; its seed is left out."""
+    """Convert a space of a supported kind, or a subclass, to JSON, without its seed."""
     if (inner := subspaces(space)) is not None:
         parts = [{"key": key, "space": space_to_json(part)} for key, part in inner.items()]
         return {"kind": "Tuple" if isinstance(space, gym.Tuple) else "Dict", "parts": parts}
@@ -422,18 +421,18 @@ def space_to_json(space: gym.Space) -> Row:
 
 
 def _numbers(ends: np.ndarray) -> Any:
-    """One number where all are the same, else all; text, because JSON knows no infinity."""
+    """Return one number if all are equal, otherwise all, as text, because JSON has no infinity."""
     flat, read = ends.ravel(), _reader(ends.dtype)
     return repr(read(flat[0])) if flat.size and (flat == flat[0]).all() else [repr(read(x)) for x in flat]
 
 
 def _reader(dtype: np.dtype) -> Callable[[Any], int | float]:
-    """What makes a plain number of one of this type, or of its text: whole ones may have more digits than a float."""
+    """Return int or float, to convert numbers of this type, or text: integers can have more digits than a float."""
     return float if dtype.kind == "f" else int
 
 
 def space_from_json(given: Row) -> gym.Space:
-    """The inverse of `space_to_json`. Raises KeyError, TypeError or ValueError: it is damaged."""
+    """Invert `space_to_json`. Raises KeyError, TypeError or ValueError: damaged input."""
     kind = given["kind"]
     if kind in ("Tuple", "Dict"):
         parts = {part["key"]: space_from_json(part["space"]) for part in given["parts"]}
@@ -459,8 +458,8 @@ def _array(ends: Any, shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
 
 
 def spec_of_spaces(seen: gym.Space, acted: gym.Space, title: str, uses: Any = None, note: str = "") -> EnvSpec:
-    """The description of a lane that shows `seen`, perhaps with a mask in it, and takes `acted`; uses: as
-    conditional_actions takes them; note: about observations. Raises UserError: a space that is not supported.
+    """Describe a lane with observations `seen`, which may contain a mask, and actions `acted`. uses: for
+    conditional_actions; note: text about observations. Raises UserError: an unsupported space.
     """
     shown = masks.without_mask(seen)
     try:
@@ -476,7 +475,7 @@ def spec_of_spaces(seen: gym.Space, acted: gym.Space, title: str, uses: Any = No
 
 
 def of_spec(spec: EnvSpec) -> tuple[gym.Space, gym.Space]:
-    """The spaces of observations and actions that an environment declared, or that fit its description."""
+    """Return the declared spaces of observations and actions, or spaces that fit the description."""
     if spec.spaces is not None:
         return space_from_json(spec.spaces["observation"]), space_from_json(spec.spaces["action"])
     made = {path: _observed(field, spec.classes.get(path, 0)) for path, field in tree.leaves(spec.obs)}
@@ -484,8 +483,8 @@ def of_spec(spec: EnvSpec) -> tuple[gym.Space, gym.Space]:
 
 
 def byte_bounds(spec: EnvSpec) -> dict[str, tuple[np.ndarray, np.ndarray]]:
-    """The lowest and the highest number that every part of observations that is a Box of bytes was declared with, by
-    path; 0 and 255 where nothing was declared.
+    """Return the declared lowest and highest number of every part of observations that is a Box of bytes, by path; 0
+    and 255 if not declared.
     """
     fields = {path: f for path, f in tree.leaves(spec.obs) if f.dtype == "uint8" and path not in spec.classes}
     if not fields:
@@ -497,8 +496,8 @@ def byte_bounds(spec: EnvSpec) -> dict[str, tuple[np.ndarray, np.ndarray]]:
 
 
 def network_view(spec: EnvSpec) -> tuple[list[Any], list[Any]]:
-    """What networks are made for: the parts of observations in their order, with their classes and the bounds of bytes;
-    those of actions.
+    """Return what a network's shape depends on: the parts of observations in order, with classes and bounds of bytes,
+    and the parts of actions.
     """
     bounds = {path: tuple(end.tobytes() for end in ends) for path, ends in byte_bounds(spec).items()}
     images = spec.image_leaves
@@ -507,7 +506,7 @@ def network_view(spec: EnvSpec) -> tuple[list[Any], list[Any]]:
 
 
 def describe_views(spec: EnvSpec, other: EnvSpec) -> tuple[tuple[str, str], tuple[str, str]]:
-    """Texts that tell the observations and the actions of two descriptions apart, where they differ."""
+    """Return texts of two descriptions' observations, and of their actions, that show how they differ."""
     shown = [spaces.describe_fields(s.obs) for s in (spec, other)]
     taken = [spaces.describe_actions(s.action) for s in (spec, other)]
     if len({*shown}) == 1:
@@ -516,7 +515,7 @@ def describe_views(spec: EnvSpec, other: EnvSpec) -> tuple[tuple[str, str], tupl
 
 
 def box_parts(spec: EnvSpec) -> dict[str, gym.Box]:
-    """The parts of observations that were declared as a Box, by path; images as they are in rows."""
+    """Return the parts of observations declared as a Box, by path; images in their layout in rows."""
     found = tree.leaves(_tree_of(of_spec(spec)[0]))
     return {path: _as_in_rows(space) for path, space in found if isinstance(space, gym.Box)}
 
@@ -527,7 +526,7 @@ def _as_in_rows(space: gym.Box) -> gym.Box:
 
 
 def _tree_of(space: gym.Space) -> Any:
-    """The spaces that it is made of, as a tree."""
+    """Return the tree of a space's parts."""
     inner = subspaces(space)
     return space if inner is None else {key: _tree_of(part) for key, part in inner.items()}
 
@@ -545,18 +544,18 @@ def _observed(field: Field, classes: int | tuple[int, ...]) -> gym.Space:
 
 
 def tree_space(parts: Any) -> gym.Space:
-    """A Dict of dicts of spaces, or the space itself."""
+    """Make a Dict from a tree of spaces; return a single space unchanged."""
     return gym.Dict([(k, tree_space(v)) for k, v in parts.items()]) if isinstance(parts, dict) else parts
 
 
-# of environments with several players or tasks; files of earlier versions lack it, and are read as of one of each
+# fields for several players or tasks; files of earlier versions lack them, which means one of each
 _PLAYERS: Mapping[str, Callable[[Any], Any]]
 _PLAYERS = {"seats": int, "teams": tuple, "kinds": tuple, "events": tuple, "team_reward": bool, "bots": dict}
 _PLAYERS |= {"tasks": tuple, "order": tuple, "task_input": str}
 
 
 def spec_to_json(spec: EnvSpec) -> Row:
-    """What a network needs to know of an environment, and what its observations and actions look like outside."""
+    """Convert to JSON what a network depends on, and the environment's own spaces."""
     seen, acted = of_spec(spec)
     mask = None if spec.mask is None else {path: list(field.shape) for path, field in tree.leaves(spec.mask)}
     about = {"frames_per_step": spec.frames_per_step, "describe": dict(spec.describe), "mask": mask}
@@ -567,7 +566,7 @@ def spec_to_json(spec: EnvSpec) -> Row:
 
 
 def spec_from_json(given: Row, title: str) -> EnvSpec:
-    """The inverse. Raises UserError: it is damaged, or of another version."""
+    """Invert `spec_to_json`. Raises UserError: damaged input, or another version."""
     try:
         if given["schema"] != 1:
             raise ValueError(f"schema {given['schema']!r}, this version reads 1")
@@ -582,6 +581,6 @@ def spec_from_json(given: Row, title: str) -> EnvSpec:
         players = {name: kind(given[name]) for name, kind in _PLAYERS.items() if name in given}
     except UserError:
         raise
-    except Exception as e:  # whatever Gymnasium makes of it
+    except Exception as e:  # Gymnasium's errors vary
         raise UserError(f"{title} is damaged: {type(e).__name__}: {e}; put back a copy of it") from None
     return EnvSpec(obs, action, frames, text, spaces.classes(seen), mask, spaces=both, **images, **players)

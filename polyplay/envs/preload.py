@@ -1,4 +1,4 @@
-"""What the environments' fork server imports before it forks."""
+"""Imports of the environments' fork server, before it forks."""
 
 from __future__ import annotations
 

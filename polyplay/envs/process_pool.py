@@ -1,8 +1,8 @@
 """The pool of environment processes, and one such process.
 
-A process has several lanes or matches, whose rows it writes in place into shared memory. No process spins, and none
-shares a lock: orders and answers are lane numbers in shared memory, with a bell. A process that is killed or hangs is
-replaced, its lanes begin anew.
+A process has several lanes or matches, and writes their rows in place into shared memory. No process spins, and no lock
+is shared: orders and answers are lane numbers in shared memory, with a bell. A process that is killed or hangs is
+replaced, and its lanes restart.
 """
 
 from __future__ import annotations
@@ -40,16 +40,16 @@ from polyplay.envs.process_state import load_generators, save_generators, seed_p
 from polyplay.envs.saved_state import reason_of
 from polyplay.envs.shared_rows import SharedRows
 
-# Environment processes are forked from a server of their own, with NumPy and Gymnasium in it but no torch: whoever
-# acts wants torch preloaded; hence a second one.
+# Environment processes have a separate fork server, with NumPy and Gymnasium but without torch, which workers' fork
+# server preloads.
 
 
 SERVER = ForkServer("polyplay.envs.preload")
-REORDERED = ForkServer("polyplay.envs.preload", reordered=True)  # the order of sets is another one
+REORDERED = ForkServer("polyplay.envs.preload", reordered=True)  # with another order of sets
 
 
 class EnvProcess(ForkedProcess):
-    """A process forked from the environments' server, or from another one such."""
+    """A process forked from the environments' server, or a similar one."""
 
     starts = False
 
@@ -57,26 +57,26 @@ class EnvProcess(ForkedProcess):
         super().__init__(server, target, args, f"{name}{processes.label}")
 
     def dump(self) -> None:
-        """Have it write its Python stack into the block that `settle` got."""
+        """Have the process write its Python stack into the block that it passed to `settle`."""
         with contextlib.suppress(ProcessLookupError):
             os.kill(self._popen.pid, signal.SIGUSR1)
 
 
 # One environment process: single environments, stepped in place into memory that the pool shares.
 #
-# Orders are lane numbers (a match's is that of its first lane), answers too (`~lane`: read the lane's note first).
-# Bells are all that the two processes wait on, so a killed worker leaves no lock behind. The pool sees its end by its
-# sentinel; the kernel ends the workers of a pool that is gone.
+# Orders are lane numbers (a match has that of its first lane), and so are answers (`~lane`: read the lane's note
+# first). The two processes wait only on bells, so a killed worker leaves no lock behind. The pool detects its end by
+# its sentinel; the kernel ends the workers of a dead pool.
 
 
 TRACE = 8192  # bytes for the traceback of a process that hangs or crashes
-# in the place of a lane's number: an order to save or load all lanes of a process, or to end
+# orders instead of a lane number: save or load all lanes of a process, or end
 SAVE, LOAD, LEAVE = 1 << 24, 1 << 25, 1 << 26
-UNSAVED = 5  # kind of a note: why a lane was not saved or loaded
+UNSAVED = 5  # kind of note: why a lane was not saved or loaded
 
 
 class OrderQueues(SharedObject):
-    """Orders to a process of so many lanes, and its answers, at which it rings the pool's bell."""
+    """Orders to a process of `lanes` lanes, and its answers, for which it rings the pool's bell."""
 
     LOCAL = ("bell", "orders", "answers")
     _cells: np.ndarray
@@ -94,7 +94,7 @@ class OrderQueues(SharedObject):
 
 
 class StateMail:
-    """A file without a name that a pool and one of its processes share: the state of the process's lanes."""
+    """An unnamed file shared by a pool and one of its processes, for the state of the process's lanes."""
 
     def __init__(self) -> None:
         self.block = SharedBlock(1)
@@ -122,7 +122,7 @@ def serve(
     trace: SharedBlock,
     mail: StateMail,
 ) -> None:
-    """Step `lanes` as ordered until LEAVE. `each`: answer lane by lane (for pools that give whoever is ready)."""
+    """Step `lanes` as ordered until LEAVE. each: answer lane by lane (for pools without fixed groups)."""
     settle(trace)
     seed_process(lane_seed(board, job, lanes[0]))
     mine = _lanes(job, board, ctx, lanes)
@@ -150,8 +150,8 @@ def serve(
 
 
 def serve_state(units: dict[int, Unit], order: int, mail: StateMail) -> int:
-    """Save or load them all, and with the last one the global generators: the order, or `~order` with a note of the
-    first lane on the board.
+    """Save or load all units, and with the last one the global generators. Return the order, or `~order` with a note
+    for the first lane on the board.
     """
     numbers = list(units)
     first, last = numbers[0], numbers[-1]
@@ -190,14 +190,14 @@ def _lanes(job: LaneJob, board: SharedRows, ctx: int, lanes: list[int]) -> dict[
 
 
 def _text_of(e: BaseException, head: str) -> str:
-    """A user's mistake as it is, anything else with its place behind `head`."""
+    """Format a UserError unchanged, another exception after `head` with its place."""
     return str(e) if isinstance(e, UserError) else head + one_line(e)
 
 
 def unpack(maker: bytes, title: str) -> tuple[str | Factory, Batch]:
-    """(name, options), as they were sent. Raises UserError."""
+    """Return the (name, options) that were sent. Raises UserError."""
     try:
-        with user_modules.importing():  # it may import the function's module
+        with user_modules.importing():  # unpickling may import the function's module
             return pickle.loads(maker)
     except BaseException as e:
         why = f"{_text_of(e, '')} {rules.rule_suffix('factory')}"
@@ -206,7 +206,7 @@ def unpack(maker: bytes, title: str) -> tuple[str | Factory, Batch]:
 
 def probe(answer: Connection, maker: bytes, title: str) -> None:
     """Describe one environment to the pool's process: an EnvSpec, or the text of a UserError."""
-    trace = SharedBlock(TRACE)  # its descriptor must live as long as we do
+    trace = SharedBlock(TRACE)  # keeps its descriptor open as long as this process
     settle(trace)
     try:
         answer.send(describe_(*unpack(maker, title), timed=True))
@@ -215,28 +215,28 @@ def probe(answer: Connection, maker: bytes, title: str) -> None:
 
 
 def settle(trace: SharedBlock) -> None:
-    """Become a well-behaved environment process: its own group, ended with its parent."""
+    """Set up an environment process: a new process group, which ends with its parent."""
     for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
         os.environ.setdefault(name, "1")  # for libraries that environments load: one process, one core
     with contextlib.suppress(OSError):
-        os.setpgid(0, 0)  # so that what an environment starts can be killed with it
+        os.setpgid(0, 0)  # so that an environment's children can be killed with it
     faulthandler.enable(trace.fd, all_threads=False)
     faulthandler.register(signal.SIGUSR1, trace.fd, all_threads=False)
     if (parent := parent_process()) is not None:
         group = -os.getpid() if os.getpgrp() == os.getpid() else os.getpid()
-        processes.kill_when_closed(parent.sentinel, group)  # by the kernel: an environment may hold the GIL for ever
+        processes.kill_when_closed(parent.sentinel, group)  # by the kernel: an environment may hold the GIL forever
         if wait([parent.sentinel], 0):
             os._exit(1)
 
 
 FEWER = (
-    "let there be fewer (ga3c: --agents; others: --lanes, --actors or --replicas), or allow more open files "
+    "use fewer (ga3c: --agents; others: --lanes, --actors or --replicas), or allow more open files "
     "(`ulimit -n`) and processes (`ulimit -u`)"
 )
 
 
 def pickled_factory(envs: Envs) -> bytes:
-    """The factory as bytes that a worker can read, whatever it closes over. Raises UserError."""
+    """Pickle the factory for a worker, with everything that it closes over. Raises UserError."""
     import cloudpickle
 
     try:
@@ -247,7 +247,7 @@ def pickled_factory(envs: Envs) -> bytes:
 
 
 def describe(envs: Envs) -> EnvSpec:
-    """Build one environment in a process of its own and get its description. Raises UserError."""
+    """Describe one environment, built in a separate process. Raises UserError."""
     here, there = multiprocessing.Pipe(duplex=False)
     process = EnvProcess(probe, (there, pickled_factory(envs), envs.title), "env probe")
     process.start()
@@ -302,7 +302,7 @@ class EnvProcessHandle:
         self.process = process
 
     def stack(self, ask: bool) -> str:
-        """Where its Python code was when it crashed, or (`ask`) where it is now; what it wrote of that."""
+        """Return the process's Python stack: at its crash, or with `ask` now."""
         if ask:
             self.process.dump()
             time.sleep(0.1)
@@ -310,7 +310,7 @@ class EnvProcessHandle:
         return f"\n{text[-3000:]}" if text else ""
 
     def leave(self) -> None:
-        """No more orders: it closes its environments and ends."""
+        """Order the process to close its environments and end."""
         self.leave_by = time.monotonic() + 5.0
         self.orders.put_all([LEAVE])
 
@@ -324,30 +324,30 @@ TICK = 0.1  # seconds between two looks at processes and deadlines
 
 
 class ProcessPool(UnitPool):
-    """A Pool over environment processes, of which the caller's thread may step a share of the lanes itself."""
+    """A Pool over environment processes; the caller's thread may step a share of the lanes."""
 
     threaded = True
 
     def __init__(
         self, envs: Envs, seed: int, lane: int, processes: int, here: bool = False, server: ForkServer = SERVER
     ):
-        """here: the caller's thread has a share, too: the last, which is the smallest."""
+        """here: whether the caller's thread steps a share too: the last and smallest one."""
         super().__init__(envs, seed, lane, processes)
         self._job = replace(self._job, maker=pickled_factory(envs))
         self._server, sides = server, processes + here
-        # every process serves every group, so that all of them are busy whichever group steps
+        # every process serves every group, so that all are busy for any group
         self._owner = np.empty(envs.lanes, np.int64)
         self._owner[self.numbers] = np.arange(self.units) % self.width * sides // self.width
-        self._shares = lru_cache(64)(self._shares_of)  # mostly of the same groups again
-        self._turn = threading.RLock()  # who waits
-        self._lock = threading.RLock()  # who changes what is below
+        self._shares = lru_cache(64)(self._shares_of)  # groups repeat
+        self._turn = threading.RLock()  # held by the thread that waits
+        self._lock = threading.RLock()  # protects the attributes below
         self._bell = Semaphores(1)  # rung with every answer
         self._workers: dict[int, EnvProcessHandle] = {}
-        self._leaving: list[EnvProcessHandle] = []  # without orders; they are closing their environments
-        self._apart = processes == self.units  # each lane, or match, has a process of its own: they may come and go
+        self._leaving: list[EnvProcessHandle] = []  # closing their environments
+        self._apart = processes == self.units  # a process for each lane or match, so their number may vary
         self._wanted = envs.active or envs.lanes
         self._where[self._wanted :] = ABSENT
-        self._here: set[int] = set()  # lanes of processes that gave a row since they came
+        self._here: set[int] = set()  # lanes with a row since their process started
         self._failure: BaseException | None = None
         self._checked = time.monotonic()
         self._tick = min(TICK, envs.step_timeout / 4)
@@ -378,7 +378,7 @@ class ProcessPool(UnitPool):
                 if self._wait(end):
                     continue
                 if self.fixed and not self._busy:
-                    return super().recv()  # nothing comes, as it says
+                    return super().recv()  # raises: nothing will come
                 if time.monotonic() >= end:
                     raise TimeoutError
         except (EnvFailure, UserError) as e:
@@ -392,7 +392,7 @@ class ProcessPool(UnitPool):
         try:
             with self._lock:
                 super().send(lanes, action)
-        except (EnvFailure, UserError) as e:  # of an environment in this thread
+        except (EnvFailure, UserError) as e:  # from an environment in this thread
             self._fail(e)
             raise
 
@@ -401,7 +401,7 @@ class ProcessPool(UnitPool):
         self.close()
 
     def close(self) -> None:
-        """Ask every process to end, wait a second, kill the rest."""
+        """Order every process to end, wait a second, kill the rest."""
         self._open = False
         self._bell[0].post()
         with self._turn, self._lock:
@@ -416,7 +416,7 @@ class ProcessPool(UnitPool):
                 worker.process.end()
 
     def state(self) -> Batch | None:
-        """See Pool; waits for the rows that are awaited."""
+        """See Pool; waits until no lane steps."""
         with self._turn, self._lock:
             self._settle()
             if (found := super().state()) is None:
@@ -428,23 +428,23 @@ class ProcessPool(UnitPool):
             return found
 
     def load(self, state: Batch) -> None:
-        """See Pool. Raises UserError: an environment that does not take its state back."""
+        """See Pool. Raises UserError: an environment rejects its saved state."""
         with self._turn, self._lock:
             self._settle()
             super().load(state)
             for worker in self._workers.values():
                 worker.mail.put({str(lane): state["lanes"][str(lane)] for lane in worker.lanes})
                 if not self._ask(worker, LOAD):
-                    raise UserError(f"{self.title}, {worker}: cannot go on from what was saved: {self.unsaved}")
+                    raise UserError(f"{self.title}, {worker}: cannot restore its saved state: {self.unsaved}")
 
     # --------------------------------------------------------------------------- lanes that come and go
 
     def scale(self, n: int) -> None:
-        """Be `n` lanes, the first ones, or a few more: of whole matches. New ones begin with a reset; recv gives the
-        others once more, to `part`.
+        """Keep the first `n` lanes, rounded up to whole matches. New lanes start with a reset; recv gives surplus ones
+        once more, for `part`.
         """
         if not self._apart or self.fixed or not 0 <= n <= self.lanes:
-            raise ValueError(f"{n} lanes: 0 … {self.lanes} can be, of a greedy pool with a process per lane")
+            raise ValueError(f"{n} lanes: must be 0 … {self.lanes}, with a process per lane and without fixed groups")
         with self._lock:
             self._check_open()
             self._wanted = min(-(-n // self.seats) * self.seats, self.lanes)
@@ -457,7 +457,7 @@ class ProcessPool(UnitPool):
             self._reap()
 
     def part(self, lanes: np.ndarray) -> None:
-        """See Pool. Nobody waits for their end."""
+        """See Pool. Does not wait for their end."""
         with self._lock:
             for lane in lanes.tolist():
                 self._where[lane] = ABSENT
@@ -467,10 +467,10 @@ class ProcessPool(UnitPool):
                     worker = self._workers.pop(i)
                     worker.leave()
                     self._leaving.append(worker)
-            self.scale(self._wanted)  # perhaps they are wanted again
+            self.scale(self._wanted)  # they may be wanted again
 
     def _absent(self, i: int) -> list[int]:
-        """The lanes of process `i`, of those that have one lane or match, that are not there."""
+        """Return the absent lanes of process `i`, which has one lane or match."""
         lanes = range(i * self.seats, (i + 1) * self.seats)
         return [lane for lane in lanes if self._where[lane] == ABSENT]
 
@@ -478,7 +478,7 @@ class ProcessPool(UnitPool):
 
     @property
     def present(self) -> int:
-        """Lanes that are there: those that have yet to go included, but not those whose first row is awaited."""
+        """Number of lanes, including those about to end, but not those without a first row."""
         there = len(self._workers) * self.seats if self._apart else self.lanes
         return min(there, len(self._here)) if self._apart and there <= self._wanted else there
 
@@ -488,7 +488,7 @@ class ProcessPool(UnitPool):
         return float(waited[0]), float(waited[1])
 
     def _reap(self) -> None:
-        """Reap the processes that have closed their environments, and kill those that take too long."""
+        """Reap processes that have closed their environments, and kill those that take too long."""
         now = time.monotonic()
         for worker in list(self._leaving):
             if worker.process.exitcode is not None or now > worker.leave_by:
@@ -499,11 +499,11 @@ class ProcessPool(UnitPool):
 
     @property
     def _busy(self) -> bool:
-        """Something is being stepped."""
+        """Whether any unit is being stepped."""
         return bool(self._due(np.flatnonzero(self._where == STEPPING)).size)
 
     def _settle(self) -> None:
-        """Wait for the rows that are awaited: also a lane that is begun anew has none yet."""
+        """Wait until no lane steps or restarts."""
         self._collect()
         while self._busy:
             self._wait(math.inf)
@@ -518,13 +518,13 @@ class ProcessPool(UnitPool):
         self._workers[i].orders.put_all(self._workers[i].lanes)
 
     def _ask(self, worker: EnvProcessHandle, order: int) -> bool:
-        """Order its lanes, none of which steps, to be saved or loaded, and wait for that; False: `unsaved` has the
-        reason.
+        """Order a process, whose lanes do not step, to save or load them, and wait; return False if it fails, with the
+        reason in `unsaved`.
         """
         worker.orders.put_all([order])
         while not (answers := worker.answers.take_all()):
             if self._ended([worker]):
-                self.unsaved = f"{worker} ended by itself"  # recv notices that too, and replaces it
+                self.unsaved = f"{worker} ended by itself"  # recv detects this too, and replaces it
                 return False
             if self._hangs(worker):
                 self.unsaved = f"{worker} took longer than step_timeout={self._job.step_timeout:g} s"
@@ -543,14 +543,14 @@ class ProcessPool(UnitPool):
             self._turns(here)
 
     def _shares_of(self, ordered: bytes) -> tuple[np.ndarray, list[tuple[int, list[int]]]]:
-        """Of these numbers (int64) those of the caller's thread, and those of each process."""
+        """Split these numbers (int64) into the caller's thread's and each process's."""
         shares: dict[int, list[int]] = {}
         for i in np.frombuffer(ordered, np.int64).tolist():
             shares.setdefault(int(self._owner[i]), []).append(i)
         return np.array(shares.pop(self.processes, []), np.int64), list(shares.items())
 
     def _wait(self, end: float) -> bool:
-        """Wait for an answer, at most a tick or until `end`; False: none came."""
+        """Wait for an answer, at most a tick or until `end`; return False if none came."""
         rang = self._bell[0].wait(max(min(self._tick, end - time.monotonic()), 0.0))
         with self._lock:
             if self._open and time.monotonic() - self._checked >= self._tick:
@@ -561,11 +561,11 @@ class ProcessPool(UnitPool):
         return rang
 
     def _collect(self) -> None:
-        """Read the answers that are there. Raises Closed, and what ended the pool."""
+        """Read the available answers. Raises Closed, or the exception that ended the pool."""
         if self._failure is not None:
             raise self._failure
         self._check_open()
-        while self._bell[0].wait(0.0):  # of what is looked at now
+        while self._bell[0].wait(0.0):  # their answers are read below
             pass
         for worker in self._workers.values():
             if answers := worker.answers.take_all():
@@ -581,7 +581,7 @@ class ProcessPool(UnitPool):
         self._where[lanes] = READY
 
     def _ended(self, workers: Iterable[EnvProcessHandle]) -> list[EnvProcessHandle]:
-        """Those of them that are no more."""
+        """Return the processes that have ended."""
         sentinels = {worker.process.sentinel: worker for worker in workers}
         return [sentinels[fd] for fd in processes.readable([*sentinels], 0.0)]
 
@@ -594,7 +594,7 @@ class ProcessPool(UnitPool):
             self._replace(worker, "crash", f"{worker} ended by itself: {exit_text(worker.process)}")
 
     def _replace_hung(self) -> None:
-        """Replace processes whose environment takes too long."""
+        """Replace the processes with environments that take too long."""
         for worker in filter(self._hangs, self._workers.values()):
             lane = self._job.lane + int(self._board.busy[worker.index])
             limit = f"step_timeout={self._job.step_timeout:g} s"
@@ -602,9 +602,7 @@ class ProcessPool(UnitPool):
             self._replace(worker, "hang", why)
 
     def _replace(self, worker: EnvProcessHandle, rule: str, why: str) -> None:
-        """Another process for its lanes: those whose row is awaited begin anew now, the others
-        when they are answered.
-        """
+        """Start another process for its lanes. Lanes that were stepping restart now, others when they are answered."""
         stack = worker.stack(ask=rule == "hang")
         worker.process.end()
         self._stepped(worker.answers.take_all())

@@ -1,9 +1,9 @@
-"""The global generators of a process, which belong to no environment.
+"""The global random generators of a process, which belong to no environment.
 
-An environment process has the global generators of Python, NumPy and torch to itself. Pools that step in a process of
-others (`--serial`, the workers of a3c, vector environments) have generators of their own, which are in place while they
-step. The order of sets follows from PYTHONHASHSEED, see core/processes. They are saved with a pool's lanes: a resumed
-run draws what comes next.
+In an environment process, only environments use the global generators of Python, NumPy and torch. Pools that step in
+another process (`--serial`, the workers of a3c, vector environments) install separate generator states while they step.
+PYTHONHASHSEED decides the order of sets, see core/processes. The states are saved with a pool's lanes, so that a
+resumed run continues the same sequences.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ import numpy as np
 
 from polyplay.core.tree import Batch
 
-_seed: int | None = None  # what they were seeded with last; None: this process has no environments
-_forks = 0  # processes that this one has forked since
-_outside: dict[str, Any] = {}  # the generators of the process itself, while a pool's are in place
+_seed: int | None = None  # last seed; None: this process has no environments
+_forks = 0  # processes that this one has forked since then
+_outside: dict[str, Any] = {}  # the process's own states, while a pool's are installed
 
 
 def seed_process(seed: int) -> None:
-    """Seed them in a process that has nothing but environments."""
+    """Seed the global generators of a process that only has environments."""
     global _seed, _forks
     _seed, _forks = seed, 0
     random.seed(seed)
@@ -37,7 +37,7 @@ def seed_process(seed: int) -> None:
 
 @contextlib.contextmanager
 def seeding_torch() -> Iterator[None]:
-    """A module or an environment that is loaded meanwhile may load torch: it is seeded as the others are."""
+    """Seed torch, as the other generators, if a module or an environment loads it within this context."""
     loaded = "torch" in sys.modules
     try:
         yield
@@ -52,7 +52,7 @@ def _count_fork() -> None:
 
 
 def _seed_fork() -> None:
-    """What an environment forks, such as the processes of a vector environment, would draw what it draws itself."""
+    """Seed a child that an environment forked, because it would draw the same numbers as its parent."""
     if _seed is not None:
         seed_process(int(np.random.SeedSequence([_seed, _forks]).generate_state(1)[0]) >> 1)
 
@@ -61,17 +61,17 @@ os.register_at_fork(before=_count_fork, after_in_child=_seed_fork)
 
 
 class GlobalGenerators:
-    """Those of one pool in a process that has others: they go on where they were when the pool stepped last."""
+    """One pool's generator states in a shared process; they continue from the pool's last step."""
 
-    here: ClassVar[GlobalGenerators | None] = None  # those in place
+    here: ClassVar[GlobalGenerators | None] = None  # the installed ones
 
     def __init__(self, seed: int):
         self._seed, self._states = seed, dict[str, Any]()
 
     def enter(self) -> None:
-        """From now on the global generators are these."""
+        """Install these states in the global generators."""
         global _outside, _seed
-        if (here := GlobalGenerators.here) is self:  # once: another thread may leave meanwhile
+        if (here := GlobalGenerators.here) is self:  # read once: another thread may call leave()
             return
         if here is None:
             _outside = _states()
@@ -85,25 +85,25 @@ class GlobalGenerators:
             seed_process(self._seed)
 
     def leave(self) -> None:
-        """Give those of the process back."""
+        """Restore the process's own states."""
         global _seed
         if GlobalGenerators.here is self:
             GlobalGenerators.here = _seed = None
             _restore(_outside)
 
     def save(self) -> Batch:
-        """Where they are, as arrays. Raises ValueError, as save_generators."""
+        """Return the states as arrays. Raises ValueError, as save_generators."""
         return save_generators(None if GlobalGenerators.here is self else self._states)
 
     def load(self, saved: Batch) -> None:
-        """Go on from there."""
+        """Restore saved states."""
         self.enter()
         load_generators(saved)
 
 
 @contextlib.contextmanager
 def outside() -> Iterator[None]:
-    """Meanwhile the generators of the process itself are in place: what it draws and seeds is no pool's."""
+    """Within this context, install the process's own states, so that its draws and seeds do not affect a pool."""
     pool = GlobalGenerators.here
     if pool is None:
         yield
@@ -117,8 +117,8 @@ def outside() -> Iterator[None]:
 
 
 def save_generators(states: dict[str, Any] | None = None) -> Batch:
-    """Where those in place are, or these, as arrays; of torch where it is loaded. Raises ValueError: NumPy's is of an
-    unknown kind.
+    """Return the current states, or `states`, as arrays, including torch's if it is loaded. Raises ValueError: NumPy's
+    generator has an unknown kind.
     """
     states = states or _states()
     _, numbers, gauss = states["python"]
@@ -132,14 +132,14 @@ def save_generators(states: dict[str, Any] | None = None) -> Batch:
 
 
 def load_generators(saved: Batch) -> None:
-    """Those in place go on from there."""
+    """Restore saved states in the current generators."""
     gauss = {name: float(saved[name]["gauss"]) for name in ("python", "numpy")}
     numbers = saved["python"]["numbers"].tolist(), saved["numpy"]["numbers"]
     states: dict[str, Any] = {"python": (3, tuple(numbers[0]), None if np.isnan(gauss["python"]) else gauss["python"])}
     kept = (0, 0.0) if np.isnan(gauss["numpy"]) else (1, gauss["numpy"])
     states["numpy"] = ("MT19937", numbers[1][:-1].astype(np.uint32), int(numbers[1][-1]), *kept)
     if "torch" in saved:
-        torch = importlib.import_module("torch")  # which the environment had loaded
+        torch = importlib.import_module("torch")  # the environment had loaded it
         states["torch"] = torch.from_numpy(np.array(saved["torch"]))
     _restore(states)
 

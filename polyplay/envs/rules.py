@@ -1,7 +1,6 @@
 """The rules of an environment, from rules.toml.
 
-`polyplay check` checks all of them, training those that a step
-shows; messages end with the rule's name.
+`polyplay check` checks all of them; training checks those that a single step shows. Messages end with the rule's name.
 """
 
 from __future__ import annotations
@@ -25,10 +24,10 @@ from polyplay.core.tree import Field, Spec, Tree
 from polyplay.envs.images import SMALLEST, is_image
 from polyplay.envs.spaces import ActionSpec, Box, Conditional, Discrete, SpaceViolation
 
-SHOWN = ("keys", "shape", "dtype")  # of an observation, and therefore of a missing one
-MOST_COMBINATIONS = 512  # of an action's discrete parts, at most: critics have an output for each
-ROUNDING = 4  # steps of a float that an observation may lie beyond its bounds
-IMAGE = 64  # pixels each way from which three numbers of a shape are taken for an image's
+SHOWN = ("keys", "shape", "dtype")  # rules of any observation, so also of a missing one
+MOST_COMBINATIONS = 512  # limit for an action's discrete parts: critics have an output for each combination
+ROUNDING = 4  # rounding steps by which an observation may exceed its bounds
+IMAGE = 64  # least sides of a shape with three numbers that looks like an image
 OLD_LIMIT = "TimeLimit.truncated"  # a key of info, before gym 0.26
 OLD_LIMIT_SEEN = f"info says {OLD_LIMIT} of a terminated episode, which is not read: "
 OLD_LIMIT_SEEN += "return terminated=False, truncated=True"
@@ -41,8 +40,8 @@ MOST = float(np.finfo(np.float32).max)  # rewards are stored as float32
 class EnvRule:
     says: str
     fix: str
-    run: str = "ends"  # what a run does when it is broken
-    players: bool = False  # it is of environments with several players
+    run: str = "ends"  # what a run does when the rule is broken
+    players: bool = False  # whether it is for environments with several players
 
 
 _TEXT = Path(__file__).with_name("rules.toml").read_text("utf-8")
@@ -50,23 +49,23 @@ RULES = {name: EnvRule(**rule) for name, rule in tomllib.loads(_TEXT).items()}
 
 
 def rule_suffix(rule: str) -> str:
-    """The end of a message about a broken rule."""
+    """Return the end of a message about a broken rule."""
     return f"(rule {rule}; polyplay check ENV explains)"
 
 
 def rule_of(text: str) -> str | None:
-    """The rule that a message names."""
+    """Return the rule that a message names."""
     found = re.search(r"\(rule ([a-z-]+);", text)
     return found[1] if found else None
 
 
 def without_rule(text: str) -> str:
-    """The message without that end."""
+    """Remove the rule's name from a message."""
     return re.sub(r" \(rule [a-z-]+; polyplay check ENV explains\)", "", text)
 
 
 def rule_message(violation: SpaceViolation) -> str:
-    """The message of a violation, with its rule."""
+    """Return the message of a violation, with its rule."""
     observed = violation.rule in ("spaces", *SHOWN, "bounds")
     cure = f"; {RULES['bounds'].fix}" if violation.rule == "bounds" else ""
     start = "observation breaks its declared space: " if observed else ""
@@ -77,7 +76,7 @@ def rule_message(violation: SpaceViolation) -> str:
 
 
 def image_flaw(obs: Spec) -> str:
-    """Why no network takes the first image that has another form than bytes with planes first; "": all have it."""
+    """Return why networks reject the first image that is not bytes with planes first; "" if none is rejected."""
     return next(filter(None, (_flaw_of(path, field) for path, field in tree.leaves(obs))), "")
 
 
@@ -93,8 +92,8 @@ def _flaw_of(path: str, obs: Field) -> str:
 
 
 def flat_images(obs: Spec, other: bool = False) -> list[str]:
-    """Describe parts that people take for images, and that a network for vectors reads as numbers. other: only those
-    that are not images by their layout.
+    """Describe parts that look like images, but that a network for vectors reads as numbers. other: only those whose
+    layout is not an image's.
     """
     found = [(path, f) for path, f in tree.leaves(obs) if f.dtype == "uint8" and len(f.shape) in (2, 3, 4)]
     seen = [(path, f.shape) for path, f in found if sorted(f.shape)[-2] >= SMALLEST and not (other and is_image(f))]
@@ -102,23 +101,23 @@ def flat_images(obs: Spec, other: bool = False) -> list[str]:
 
 
 def is_blank(obs: Tree, lane: int) -> bool:
-    """Whether the observation of a lane is all zeros."""
+    """Tell whether a lane's observation is all zeros."""
     return not any(leaf[lane].any() for _, leaf in tree.leaves(obs))
 
 
 def values_flaw(action: ActionSpec) -> str:
-    """Why these actions have no values to learn; "": they have."""
+    """Return why these actions have no values to learn, or ""."""
     return "" if isinstance(action, Discrete) else "this system needs Discrete actions"
 
 
 def deterministic_flaw(action: ActionSpec) -> str:
-    """Why no deterministic policy learns these actions; "": one does."""
+    """Return why no deterministic policy learns these actions, or ""."""
     bounded = isinstance(action, Box) and bool(np.isfinite(action.high / 2 - action.low / 2).all())
     return "" if bounded else "it learns bounded real vectors (a Box)"
 
 
 def critics_flaw(action: ActionSpec) -> str:
-    """Why SAC's critics can't learn these actions; "": they can."""
+    """Return why SAC's critics cannot learn these actions, or ""."""
     leaves = [leaf for _, leaf in tree.leaves(action)]
     known = all(isinstance(x, Discrete) or not deterministic_flaw(x) for x in leaves)
     values = math.prod(x.n for x in leaves if isinstance(x, Discrete))
@@ -129,8 +128,8 @@ def critics_flaw(action: ActionSpec) -> str:
 
 
 def rng_of(env: object) -> int:
-    """What its random numbers come from, after a reset: the seed of `np_random`, or a print of the generator's state
-    where the seed is unknown; -1: it has none.
+    """Identify an environment's generator after a reset: the seed of `np_random`, or a checksum of its state if the
+    seed is unknown; -1: no generator.
     """
     inner = getattr(env, "unwrapped", env)
     seed = getattr(inner, "_np_random_seed", None)
@@ -142,7 +141,7 @@ def rng_of(env: object) -> int:
 
 
 def describe_value(value: object) -> str:
-    """A wrong value, shortly."""
+    """Describe a wrong value briefly."""
     if isinstance(value, tuple | list):
         return f"a {type(value).__name__} of {len(value)}"
     shape = getattr(value, "shape", None)
@@ -151,17 +150,17 @@ def describe_value(value: object) -> str:
     return "None" if value is None else f"{type(value).__name__} {value!r}"[:80]
 
 
-# Every lane has an environment of its own: a function that returns the same one twice is refused.
+# Every lane has a separate environment: a function that returns the same one twice is refused.
 
 
-QUICK = 1.0  # seconds: what takes longer is not built a second time only to look at it
-INNER = ("env", "aec_env", "par_env", "unwrapped")  # where wrappers have what they wrap
+QUICK = 1.0  # seconds: slower environments are not built a second time for this check
+INNER = ("env", "aec_env", "par_env", "unwrapped")  # attributes of wrappers with the wrapped object
 
-_taken: dict[int, tuple[Any, object]] = {}  # by its id: a part of an environment of this process, and whose it is
+_taken: dict[int, tuple[Any, object]] = {}  # id → part of an environment of this process, and its owner
 
 
 def wrapped_parts(env: Any) -> list[Any]:
-    """An environment and all that it wraps, the outermost first."""
+    """Return an environment and everything that it wraps, the outermost first."""
     found = [env]
     for part in found:
         inner = [getattr(part, name, None) for name in INNER] + list(getattr(part, "envs", None) or ())
@@ -173,12 +172,12 @@ def wrapped_parts(env: Any) -> list[Any]:
 
 
 def _is_stepped(part: Any) -> bool:
-    """Whether it has a step() of its own, as environments and simulators do."""
+    """Tell whether its class defines step(), as for environments and simulators."""
     return not isinstance(part, type | ModuleType) and callable(getattr(type(part), "step", None))
 
 
 def take(env: Any, owner: object, title: str) -> None:
-    """From now on it is this owner's. Raises UserError: it, or what it wraps, is another's."""
+    """Record the owner of an environment. Raises UserError: it, or a wrapped part, has another owner."""
     parts = wrapped_parts(env)
     for part in parts:
         if id(part) in _taken and _taken[id(part)][1] is not owner:
@@ -192,10 +191,10 @@ def give_back(owner: object) -> None:
 
 
 def check_second(build: Callable[[], Any], first: Any, title: str) -> None:
-    """Raises UserError: a second call gives what the first gave, which is closed. One that fails is no fault here."""
+    """Raises UserError: a second call returns the first environment, now closed. A failing call is ignored."""
     try:
         second = build()
-    except UserError:  # there can be one at a time, perhaps
+    except UserError:  # perhaps only one can exist at a time
         return
     known = wrapped_parts(first)
     twin = [part for part in wrapped_parts(second) if any(part is other for other in known)]
@@ -206,7 +205,7 @@ def check_second(build: Callable[[], Any], first: Any, title: str) -> None:
 
 
 def twice(title: str, part: Any) -> UserError:
-    """The message about what two environments have in common."""
+    """Return the error for a part that two environments share."""
     name = type(getattr(part, "unwrapped", part)).__name__
     why = f"returned the same environment twice ({name}), but every lane needs its own"
     return UserError(f"{title}: the function {why}: build it inside the function {rule_suffix('copies')}")

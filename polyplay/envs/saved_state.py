@@ -1,9 +1,9 @@
-"""What decides an environment's future, as arrays.
+"""State that decides an environment's future, as arrays.
 
-Each layer of an environment, from the outermost wrapper to the environment itself, has a state of its own: by methods,
-`get_state() -> dict` (of arrays, nested as you like) and `set_state(dict)`, or as `COUNTERS` and `CLASSIC` know
-Gymnasium's. Where a layer is unknown nothing is saved, and the message names it. `set_state` is called on an
-environment that was just built and reset.
+Each layer of an environment, from the outermost wrapper to the environment itself, has a state: by its methods
+`get_state() -> dict` (of arrays, nested freely) and `set_state(dict)`, or as `COUNTERS` and `CLASSIC` list for
+Gymnasium's layers. If a layer is unknown, nothing is saved, and the message names it. `set_state` is called on a newly
+built and reset environment.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from polyplay.core.tree import Batch
 
 
 class Unsaveable(Exception):
-    """An environment whose state cannot be saved or loaded: why, and what to do."""
+    """An environment's state cannot be saved or loaded; the message says why."""
 
 
 def reason_of(e: BaseException) -> str:
-    """One line."""
+    """Format an exception in one line."""
     text = " ".join(str(e).split())
     return text if isinstance(e, Unsaveable) else f"{type(e).__name__}: {text}"
 
@@ -34,7 +34,7 @@ def reason_of(e: BaseException) -> str:
 
 
 def generator_state(random: np.random.Generator) -> np.ndarray:
-    """uint64 [6]: the state of a generator over PCG64, as Gymnasium's `np_random` is. Raises Unsaveable."""
+    """Return a PCG64 generator's state, uint64 [6], as of Gymnasium's `np_random`. Raises Unsaveable."""
     saved: Batch = random.bit_generator.state  # type: ignore[assignment]
     if saved["bit_generator"] != "PCG64":
         raise Unsaveable(f"its generator is {saved['bit_generator']}; only PCG64, Gymnasium's own, is known")
@@ -45,18 +45,18 @@ def generator_state(random: np.random.Generator) -> np.ndarray:
 
 
 def set_generator_state(random: np.random.Generator, saved: np.ndarray) -> None:
-    """Go on from what `generator_state` gave."""
+    """Restore a state from `generator_state`."""
     high, low, inc_high, inc_low, has, kept = (int(x) for x in saved)
     state = {"state": high << 64 | low, "inc": inc_high << 64 | inc_low}
     random.bit_generator.state = {"bit_generator": "PCG64", "state": state, "has_uint32": has, "uinteger": kept}
 
 
-# ----------------------------------------------------------------------------------- what is known here
+# ----------------------------------------------------------------------------------- known layers
 
 
 CLASSIC = (CartPoleEnv, AcrobotEnv, MountainCarEnv, Continuous_MountainCarEnv, PendulumEnv)
-# Gymnasium's wrappers: the one number that decides rows, or "" for none (what these hold is read by themselves alone:
-# first checks, statistics in `info`)
+# Gymnasium's wrappers → the attribute that decides rows, or "" (their state only affects the wrapper: first checks,
+# statistics in `info`)
 COUNTERS = {"TimeLimit": "_elapsed_steps", "OrderEnforcing": "_has_reset", "PassiveEnvChecker": ""}
 COUNTERS |= dict.fromkeys(("RecordEpisodeStatistics", "ClipAction", "RescaleAction", "ClipReward"), "")
 SEEN = ("Dtype", "Filter", "Flatten", "Grayscale", "Rescale", "Reshape", "Resize")
@@ -68,8 +68,8 @@ def _has_methods(layer: Any) -> bool:
 
 
 def _counter_of(layer: object) -> str:
-    """The attribute that decides the rows of a wrapper; "": none does. Raises Unsaveable: an unknown layer, also a
-    subclass of a known one, which may hold more.
+    """Return the attribute that decides a wrapper's rows, or "". Raises Unsaveable: an unknown layer, also a subclass
+    of a known one, which may have more state.
     """
     name = type(layer).__name__
     if name not in COUNTERS or getattr(gymnasium.wrappers, name, None) is not type(layer):
@@ -125,7 +125,7 @@ def _flaw(state: object) -> str:
 
 
 def wrappers_of(env: gymnasium.Env) -> Iterator[gymnasium.Env]:
-    """From the outermost wrapper to the environment itself."""
+    """Yield the layers, from the outermost wrapper to the environment itself."""
     while isinstance(env, gymnasium.Wrapper):
         yield env
         env = env.env
@@ -133,12 +133,12 @@ def wrappers_of(env: gymnasium.Env) -> Iterator[gymnasium.Env]:
 
 
 def save_env(env: gymnasium.Env) -> Batch:
-    """What decides the future of `env`, layer by layer. Raises Unsaveable."""
+    """Return what decides the future of `env`, layer by layer. Raises Unsaveable."""
     return {"layers": _names(env), **{str(i): _save_layer(layer) for i, layer in enumerate(wrappers_of(env))}}
 
 
 def load_env(env: gymnasium.Env, saved: Batch) -> None:
-    """Go on from there, in an environment that was reset. Raises Unsaveable: another one."""
+    """Restore a saved state in a reset environment. Raises Unsaveable: other layers."""
     if not np.array_equal(saved["layers"], _names(env)):
         before, now = saved["layers"].tobytes().decode(), _names(env).tobytes().decode()
         raise Unsaveable(f"the environment was {before} and is {now}")

@@ -1,4 +1,4 @@
-"""The shared memory of a pool, and who sits where in its matches."""
+"""The shared memory of a pool, and the seating of its matches."""
 
 from __future__ import annotations
 
@@ -17,25 +17,25 @@ class Seating:
     """Matches of `seats` players each. A lane is a player in a match.
 
     With one agent in all seats (`agents` 1), match m has lanes m·seats …, in the order of the seats. With several,
-    agent j holds lanes j·lanes/agents …; match m takes as many lanes of each (where there are more agents than seats:
-    one lane of each of `seats` agents), and `draw` says anew which of them have which seats. Lanes of one agent that
-    are in one match stay next to each other, so an agent has whole teams where seats are in the order of teams.
+    agent j has lanes j·lanes/agents …; match m takes equally many lanes of each (with more agents than seats: one lane
+    of each of `seats` agents), and `draw` draws their seats. Lanes of one agent in a match stay adjacent, so an agent
+    has whole teams if seats are in the order of teams.
     """
 
     def __init__(self, lanes: int, seats: int, agents: int = 1, seed: int = 0, lane: int = 0):
-        """lane: the number of the first lane in the run, which with the seed decides the draws. Raises UserError."""
+        """lane: number of the first lane in the run, which with the seed decides the draws. Raises UserError."""
         check_seats(lanes, seats, agents)
         self.matches = lanes // seats
-        self.blocks = min(agents, seats)  # of a match, that are drawn
+        self.blocks = min(agents, seats)  # blocks of a match, whose seats are drawn
         self.own = _lanes_of_matches(lanes, seats, agents)
-        self.match, seat = np.empty((2, lanes), np.int64)  # of each lane
+        self.match, seat = np.empty((2, lanes), np.int64)  # by lane
         self.match[self.own] = np.arange(self.matches)[:, None]
         drawn, keys = np.zeros(self.matches, np.int64), lane_seeds(seed, lane, lanes)[self.own[:, 0]].astype(np.uint64)
         self.bind({"lanes": self.own.copy(), "seat": seat, "drawn": drawn, "keys": keys})
         self._place(np.arange(self.matches))
 
     def draw(self, matches: np.ndarray) -> None:
-        """These matches begin: who sits where."""
+        """Draw the seats of these matches, which start."""
         self.drawn[matches] += 1
         if self.blocks > 1:
             count = self.drawn[matches].astype(np.uint64)[:, None] * np.uint64(self.blocks)
@@ -49,89 +49,89 @@ class Seating:
         self.seat[self.lanes[matches]] = np.arange(self.lanes.shape[1])
 
     def bind(self, arrays: Batch) -> None:
-        """Keep all that changes in these arrays: who has a seat [matches, seats], the seat of each lane, how many
-        matches began, and what the draws come from.
+        """Keep all changing data in these arrays: lanes by seat [matches, seats], the seat of each lane, the number of
+        starts of each match, and the keys of the draws.
         """
         self.arrays = arrays
         self.lanes, self.seat, self.drawn, self._keys = (arrays[name] for name in ("lanes", "seat", "drawn", "keys"))
 
 
 def check_seats(lanes: int, seats: int, agents: int = 1) -> None:
-    """Raises UserError: lanes that make no whole matches, or agents that cannot share them."""
+    """Raises UserError: the lanes do not make whole matches, or the agents cannot share them."""
     if max(agents, seats) % min(agents, seats):
         allowed = f"divisors and multiples of the {seats} seats of a match"
         raise UserError(f"--players {agents} given; allowed: {allowed}")
     if lanes % agents:
         raise UserError(f"--lanes {lanes} given; allowed: multiples of --players {agents}")
     if lanes % seats:
-        raise UserError(f"--lanes {lanes} is no multiple of the {seats} seats of a match: make it one")
+        raise UserError(f"--lanes {lanes}: must be a multiple of the {seats} seats of a match")
 
 
 def _lanes_of_matches(lanes: int, seats: int, agents: int) -> np.ndarray:
-    """int64 [matches, seats]."""
+    """Lanes by match and seat, int64 [matches, seats]."""
     everyone, matches = np.arange(lanes), lanes // seats
     if agents == 1:
         return everyone.reshape(matches, seats)
     width = lanes // agents
-    if agents <= seats:  # agent, match, its lanes there
+    if agents <= seats:  # agent, match, its lanes in the match
         return everyone.reshape(agents, matches, seats // agents).transpose(1, 0, 2).reshape(matches, seats)
     return everyone.reshape(agents // seats, seats, width).transpose(0, 2, 1).reshape(matches, seats)
 
 
 def seat_lanes(envs: Envs, seed: int, lane: int) -> Seating:
-    """Who sits where in a pool's matches. Raises UserError: see check_groups."""
+    """Make the seating of a pool's matches. Raises UserError, see check_groups."""
     check_groups(envs, envs.spec.seats)
     return Seating(envs.lanes, envs.spec.seats, envs.agents, seed, lane)
 
 
 def check_groups(envs: Envs, seats: int) -> None:
-    """Raises UserError: lanes that make no whole matches, or groups with parts of matches."""
+    """Raises UserError: the lanes do not make whole matches, or groups split matches."""
     check_seats(envs.lanes, seats, envs.agents)
     if envs.active % seats:
-        raise UserError(f"--agents {envs.active} is no multiple of the {seats} seats of a match: make it one")
-    width, share = envs.lanes // envs.groups, max(seats // envs.agents, 1)  # of a match, that one agent has
+        raise UserError(f"--agents {envs.active}: must be a multiple of the {seats} seats of a match")
+    width, share = envs.lanes // envs.groups, max(seats // envs.agents, 1)  # seats of one agent in a match
     if envs.groups > 1 and (envs.groups % envs.agents or width % share):
         have = f"--groups {envs.groups} of {envs.lanes} lanes have {width} each"
         seats_of = f"the {share} seats that an agent has in a match"
-        raise UserError(f"{have}, no multiple of {seats_of}: change --lanes or --groups")
+        raise UserError(f"{have}, must have a multiple of {seats_of}: change --lanes or --groups")
 
 
-NOTE = 4096  # bytes of a lane's note: its kind, then text
-FAILED, BROKEN, UNBUILT, ROUNDED = 1, 2, 3, 4  # kinds of notes: a fault; two that end the pool; a remark on a good row
+NOTE = 4096  # bytes of a lane's note: kind, then text
+FAILED, BROKEN, UNBUILT, ROUNDED = 1, 2, 3, 4  # kinds of notes: a fault; two that end the pool; a remark on a valid row
 FLAGS = ("terminated", "truncated", "first", "over")
 
 
 def row_fields(spec: EnvSpec) -> Spec:
-    """The fields of one lane's row."""
+    """Fields of one lane's row."""
     mask = {} if spec.mask is None else {"mask": spec.mask}
     flags = dict.fromkeys(FLAGS, Field((), "bool"))
     return {"obs": spec.obs, "reward": Field((), "float32"), **flags, **mask, **spec.own_fields}
 
 
 def first_row(rows: Batch) -> Batch:
-    """What a row that follows no step has, beside its observation and mask."""
+    """Return the values of a row without a step before it, besides observation and mask."""
     counts: Batch = {name: 0.0 for name in ("reward", "team_reward", "events") if name in rows}
     return {**counts, **dict.fromkeys(FLAGS, False), "first": True}
 
 
 class SharedRows(SharedObject):
-    """The pool's shared memory: rows and actions [lanes, …], and the status of its workers; of environments with
-    several players who sits where, whether matches are held, and which rest.
+    """The pool's shared memory: rows and actions [lanes, …], and the status of its workers; with several players also
+    the seating, whether matches are held, and which rest.
     """
 
     rows: Batch
     seating: Seating | None = None
-    sitting: Batch  # its arrays
+    sitting: Batch  # arrays of the seating
     held: np.ndarray  # bool [1]
     resting: np.ndarray  # bool [matches]
     action: Tree
-    faults: np.ndarray  # of each lane so far, as the pool counted them
-    joins: np.ndarray  # how often each lane came back after it was gone
-    seeds: np.ndarray  # of each lane's generator, see rules.rng_of; -1: not known
+    faults: np.ndarray  # by lane, counted by the pool
+    joins: np.ndarray  # by lane: returns after an absence
+    seeds: np.ndarray  # of each lane's generator, see rules.rng_of; -1: unknown
     notes: np.ndarray
-    deadline: np.ndarray  # by when a worker must be done; 0: it is idle
-    busy: np.ndarray  # the lane that it steps
-    waited: np.ndarray  # seconds that a process waited for orders, number of waits
+    deadline: np.ndarray  # by worker: time limit; 0: idle
+    busy: np.ndarray  # by worker: the lane that it steps
+    waited: np.ndarray  # by worker: seconds that it waited for orders, number of waits
 
     def __init__(self, spec: EnvSpec, lanes: int, workers: int, seating: Seating | None = None):
         matches: dict[str, Tree] = {}

@@ -1,8 +1,7 @@
-"""What an environment shows and takes; random actions.
+"""Spaces of observations and actions; random actions.
 
-Dict and Tuple become dicts, a Tuple's parts with the keys "0", "1", …; what they are made of are leaves. A further
-kind of leaf is a class and one line in `LEAVES`, and what lane.action_reader and lane.observation_writer make of its
-arrays.
+Dict and Tuple become dicts, a Tuple's with the keys "0", "1", …; all other spaces are leaves. A new kind of leaf needs
+a class, a line in `LEAVES`, and support in lane.action_reader and lane.observation_writer.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ from polyplay.envs.images import image_layout
 
 
 class SpaceViolation(Exception):
-    """An environment broke a rule of `envs/rules`; the message says declared and given, on one line."""
+    """An environment broke a rule of `envs/rules`; the one-line message says what was declared and given."""
 
     def __init__(self, text: str, rule: str = "spaces"):
         super().__init__(text)
@@ -32,18 +31,18 @@ class SpaceViolation(Exception):
 
 
 def place_of(path: str) -> str:
-    """The place of a part, as messages begin with it."""
+    """Return the place of a part, for the beginning of a message."""
     return f"at {path!r} " if path else ""
 
 
-# Every leaf has `field`, the array of one lane's action, `space`, Gymnasium's for it, `kinds`, the kinds of dtypes that
-# are taken for one, and `classes`, how many values each of its parts has; those of whole numbers `most`: numbers lie in
+# Every leaf has `field`, the array of one lane's action; `space`, Gymnasium's space; `kinds`, accepted kinds of dtypes;
+# and `classes`, the number of values of each of its parts. Leaves of whole numbers have `most`: numbers are in
 # 0 … most - 1.
 
 
 @dataclass(frozen=True)
 class Discrete:
-    """Actions 0 … n-1: int64 [B]. (An environment's own `start` is added by its pool.)"""
+    """Actions 0 … n-1: int64 [B]. (The pool adds an environment's `start`.)"""
 
     n: int
 
@@ -92,9 +91,7 @@ class MultiBinary:
 
 @dataclass(frozen=True, eq=False)
 class Box:
-    """Real vectors: float32 [B, *shape]; policies may send any number, pools clip to [low, high]
-    (float32 [*shape]).
-    """
+    """Real vectors: float32 [B, *shape]; policies may send any number, pools clip to [low, high] (float32 [*shape])."""
 
     shape: tuple[int, ...]
     low: np.ndarray
@@ -119,8 +116,8 @@ class Box:
 
 
 class Conditional(dict[str, Any]):
-    """Leaves of which the first in order, a Discrete, decides which others count: `uses` has the values of the first
-    that use a part, by part. Parts that are not used are 0. (envs/spaces makes it of a dict.)
+    """Leaves whose first one, a Discrete, decides which others are used. uses: part → values of the first part that use
+    it. Unused parts are 0. (conditional_actions makes it from a dict.)
     """
 
     def __init__(self, parts: Mapping[str, Leaf], uses: Mapping[str, tuple[int, ...]]):
@@ -129,7 +126,7 @@ class Conditional(dict[str, Any]):
         super().__init__({name: parts[name] for name in (self.first, *self.uses)})
 
     def used(self, name: str) -> np.ndarray:
-        """bool [values of the first]: those that use this part."""
+        """Return bool [values of the first part]: those that use this part."""
         return np.isin(np.arange(self[self.first].n), self.uses[name])
 
     def __eq__(self, other: object) -> bool:
@@ -150,25 +147,25 @@ ActionSpec = Leaf | dict[str, Any]  # of ActionSpecs
 
 
 def subspaces(space: gym.Space) -> dict[str, gym.Space] | None:
-    """The spaces that a Dict or a Tuple is made of; None: it is something else."""
+    """Return the parts of a Dict or Tuple; None: another space."""
     if isinstance(space, gym.Dict):
         return dict(space.spaces)
     return {str(i): s for i, s in enumerate(space.spaces)} if isinstance(space, gym.Tuple) else None
 
 
 def _rounded(bounds: np.ndarray) -> np.ndarray:
-    """Bounds as float32; those beyond its range are infinite."""
+    """Convert bounds to float32; those beyond its range become infinite."""
     with np.errstate(over="ignore"):
         return np.asarray(bounds, np.float32)
 
 
 def one_line(space: gym.Space) -> str:
-    """A space as messages show it."""
+    """Format a space for messages."""
     return " ".join(str(space).split())
 
 
 def inner_path(path: str, key: str) -> str:
-    """The path of what a part at `path` has under `key`."""
+    """Return the path of the part with `key` below `path`."""
     return f"{path}/{key}" if path else key
 
 
@@ -178,7 +175,7 @@ LEAVES: dict[type, Callable[[Any], Leaf]] = {
     gym.MultiBinary: lambda space: MultiBinary(tuple(space.shape)),
     gym.Box: lambda space: Box(tuple(space.shape), *(_rounded(x) for x in (space.low, space.high))),
 }
-NUMBERS = 16  # that an action can be, at least
+NUMBERS = 16  # least number of float32 values in an action's range
 SUPPORTED = {
     "observation": "Box, Discrete, MultiDiscrete, MultiBinary, and Dict and Tuple of these: wrap the environment "
     "(gymnasium.wrappers.FlattenObservation, TransformObservation)",
@@ -188,12 +185,12 @@ SUPPORTED = {
 
 
 def leaf_of(space: gym.Space) -> Leaf | None:
-    """The description of a space that is not made of others; None: it is of no known kind."""
+    """Describe a space without parts; None: unknown kind."""
     return next((describe(space) for kind, describe in LEAVES.items() if isinstance(space, kind)), None)
 
 
 def _convert(space: gym.Space, title: str, what: str, leaf: Callable[[Any], Tree], path: str = "") -> Tree:
-    """The tree of `space`'s leaves. Raises UserError: keys that make no path, no leaf at all, or one that is None."""
+    """Return the tree of `space`'s leaves. Raises UserError: invalid keys, no leaves, or a leaf that is None."""
     inner = subspaces(space)
     if inner is None:
         found, empty = leaf(space), 0 in (space.shape or ())
@@ -211,9 +208,9 @@ def _convert(space: gym.Space, title: str, what: str, leaf: Callable[[Any], Tree
 
 
 def observation(space: gym.Space, title: str) -> Spec:
-    """Fields of an observation space; images are [planes, height, width]. `title` names the environment in errors.
+    """Return the fields of an observation space; images are [planes, height, width]. title: the environment, in errors.
 
-    Raises UserError: a space that is not supported.
+    Raises UserError: an unsupported space.
     """
 
     def leaf(space: gym.Space) -> Field | None:
@@ -228,8 +225,8 @@ def observation(space: gym.Space, title: str) -> Spec:
 
 
 def classes(space: gym.Space) -> dict[str, int | tuple[int, ...]]:
-    """Number of values of every Discrete leaf, numbers of every MultiDiscrete one, by path ("" for a bare
-    observation); for the net's one-hot.
+    """Number of values of every Discrete leaf, numbers of every MultiDiscrete one, by path ("" for a single leaf); for
+    the network's one-hot inputs.
     """
     leaves = tree.leaves(_convert(space, "", "observation", leaf_of))
     many = {path: leaf for path, leaf in leaves if isinstance(leaf, Discrete | MultiDiscrete)}
@@ -237,11 +234,11 @@ def classes(space: gym.Space) -> dict[str, int | tuple[int, ...]]:
 
 
 def action(space: gym.Space, title: str) -> ActionSpec:
-    """The action description of a Gymnasium space. Raises UserError: a space that is not supported."""
+    """Describe the actions of a Gymnasium space. Raises UserError: an unsupported space."""
 
     def leaf(space: gym.Space) -> Leaf | None:
         if isinstance(space, gym.Box) and not np.issubdtype(space.dtype, np.floating):
-            return None  # whole numbers: a MultiDiscrete
+            return None  # for whole numbers, use MultiDiscrete
         if isinstance(space, gym.Box) and _is_narrow(space):
             flaw = f"float32, in which policies act, has fewer than {NUMBERS} numbers from low to high"
             cure = "declare -1 … 1 (gymnasium.wrappers.RescaleAction)"
@@ -252,7 +249,7 @@ def action(space: gym.Space, title: str) -> ActionSpec:
 
 
 def _is_narrow(space: gym.Box) -> bool:
-    """Whether some part's bounds differ, but float32 has next to no numbers between them."""
+    """Tell whether float32 has too few numbers between some part's bounds."""
     low, high = space.low.astype(float), space.high.astype(float)
     most = np.maximum(np.abs(low), np.abs(high))
     near = (low < high) & (most < np.finfo(np.float32).max)
@@ -260,42 +257,42 @@ def _is_narrow(space: gym.Box) -> bool:
 
 
 def fields(action: ActionSpec) -> Spec:
-    """Of the arrays that actions are, without [B]."""
+    """Fields of action arrays, without [B]."""
     return tree.map(lambda leaf: leaf.field, action)
 
 
 def describe_fields(spec: Spec) -> str:
-    """One line for people: `uint8 [4, 84, 84]` or `image: uint8 [3, 8, 8], goal: int64 []`."""
+    """Format fields in one line: `uint8 [4, 84, 84]` or `image: uint8 [3, 8, 8], goal: int64 []`."""
     parts = [(path, f"{field.dtype} {list(field.shape)}") for path, field in tree.leaves(spec)]
     return ", ".join(f"{path}: {text}" if path else text for path, text in parts)
 
 
 def describe_actions(action: ActionSpec) -> str:
-    """One line for people: `3 discrete` or `pick: 3 discrete, aim: [2] real, within [-1, 1] (pick 0, 2)`."""
+    """Format actions in one line: `3 discrete` or `pick: 3 discrete, aim: [2] real, within [-1, 1] (pick 0, 2)`."""
     when = {}
     if isinstance(action, Conditional):
         when = {name: f" ({action.first} {', '.join(map(str, values))})" for name, values in action.uses.items()}
     return ", ".join(f"{path}: {leaf}{when.get(path, '')}" if path else str(leaf) for path, leaf in tree.leaves(action))
 
 
-# Actions of several parts of which the first decides which others count: how an environment declares that.
+# Declaration of actions with several parts, the first of which decides which others are used.
 #
-# `uses` has by part the values of the first that use it: {"unit": (2, 3), "way": (1,)} beside actions of {"verb":
-# Discrete(4), "unit": Discrete(5), "way": Discrete(9)}. The first part is the one that `uses` leaves out.
+# `uses` maps a part to the values of the first part that use it: {"unit": (2, 3), "way": (1,)} with actions {"verb":
+# Discrete(4), "unit": Discrete(5), "way": Discrete(9)}. The first part is the one missing in `uses`.
 
 
-ATTRIBUTE = "action_uses"  # of a Gymnasium environment whose actions are a Dict
+ATTRIBUTE = "action_uses"  # attribute of a Gymnasium environment whose actions are a Dict
 
 
 def declared_uses(env: Any) -> Any:
-    """What an environment, or the outermost wrapper that has the attribute, declares; None: nothing."""
+    """Return what an environment, or its outermost wrapper with the attribute, declares, or None."""
     while not hasattr(env, ATTRIBUTE) and hasattr(env, "env"):
         env = env.env
     return getattr(env, ATTRIBUTE, None)
 
 
 def conditional_actions(action: ActionSpec, uses: Mapping[str, Iterable[int]] | None, what: str) -> ActionSpec:
-    """`action` with what `uses` says of it; `what` it is called in errors. Raises UserError."""
+    """Apply `uses` to `action`. what: name of `uses` in errors. Raises UserError."""
     if uses is None:
         return action
     if not isinstance(action, dict) or any(isinstance(part, dict) for part in action.values()):
@@ -316,14 +313,14 @@ def conditional_actions(action: ActionSpec, uses: Mapping[str, Iterable[int]] | 
     return Conditional(action, used)
 
 
-# Uniform actions of any space: the random part of an evaluation with ε, and the play of checks.
+# Uniform actions of any space, for evaluations with ε, and for checks.
 
 
-MOST = 1e6  # a random real number is at most this far from 0
+MOST = 1e6  # limit of random real numbers' absolute values
 
 
 def action_width(space: ActionSpec) -> int:
-    """Uniforms that one action takes. Raises UserError: real numbers without bounds have no uniform action."""
+    """Number of uniforms for one action. Raises UserError: real numbers without bounds have no uniform action."""
     return sum(_width(leaf) for _, leaf in tree.leaves(space))
 
 
@@ -336,11 +333,11 @@ def _width(leaf: Leaf) -> int:
 
 
 def random_actions(space: ActionSpec, uniforms: np.ndarray, mask: Tree | None = None) -> Tree:
-    """Actions [B, …] from uniforms float32 [B, width] in (0, 1): every legal value of a part with the same chance."""
+    """Make actions [B, …] from uniforms float32 [B, width] in (0, 1); legal values are equally probable."""
     masks, made, at = {} if mask is None else dict(tree.leaves(mask)), dict[str, np.ndarray](), 0
     for path, leaf in tree.leaves(space):
         n, legal = _width(leaf), masks.get(path)
-        if legal is not None and legal.ndim == 3:  # for each value of the first part
+        if legal is not None and legal.ndim == 3:  # by value of the first part
             legal = legal[np.arange(len(legal)), next(iter(made.values()))]
         made[path] = _draw(leaf, uniforms[:, at : at + n].astype(np.float64), legal)
         at += n
@@ -362,13 +359,13 @@ def _draw(leaf: Leaf, u: np.ndarray, mask: np.ndarray | None) -> np.ndarray:
 
 
 def _among(legal: np.ndarray, u: np.ndarray) -> np.ndarray:
-    """int64 [B]: the legal value [B, n] that stands at u of the way through all that are legal."""
+    """Return int64 [B]: the legal value at fraction u of all legal values. legal: bool [B, n]."""
     place = (u * legal.sum(1)).astype(np.int64)
     return (legal.cumsum(1) > place[:, None]).argmax(1)
 
 
 def action_sampler(space: ActionSpec, seed: int) -> Callable[..., Tree]:
-    """A function that draws the actions of n lanes; of those that `mask` allows, where it is given."""
+    """Return a function that draws actions of n lanes, among those that `mask` allows."""
     rng, bounded = np.random.default_rng(seed), tree.map(_bounded, space)
     bounded = Conditional(bounded, space.uses) if isinstance(space, Conditional) else bounded
     width = action_width(bounded)
@@ -380,7 +377,7 @@ def action_sampler(space: ActionSpec, seed: int) -> Callable[..., Tree]:
 
 
 def _bounded(leaf: Leaf) -> Leaf:
-    """A Box with finite bounds: where one is missing, 1 beyond the other or beyond 0."""
+    """Give a Box finite bounds: a missing one is 1 beyond the other bound or 0."""
     if not isinstance(leaf, Box):
         return leaf
     low = np.where(np.isfinite(leaf.low), leaf.low, np.minimum(leaf.high, 0) - 1)
@@ -389,7 +386,7 @@ def _bounded(leaf: Leaf) -> Leaf:
 
 
 def mix_random(own: Tree, other: Tree, which: np.ndarray) -> Tree:
-    """`own` actions [B, …], but `other` in the lanes of `which` (bool [B])."""
+    """Return actions [B, …]: `other` in the lanes of `which` (bool [B]), `own` elsewhere."""
 
     def leaf(a: np.ndarray, b: np.ndarray) -> np.ndarray:
         return np.where(which.reshape(-1, *[1] * (a.ndim - 1)), b, a).astype(a.dtype)
@@ -397,20 +394,20 @@ def mix_random(own: Tree, other: Tree, which: np.ndarray) -> Tree:
     return tree.map(leaf, own, other)
 
 
-# The ranges of real actions: how far a policy's −1 … 1 reaches in an environment's units.
+# Ranges of real actions: what a policy's −1 … 1 is in an environment's units.
 
 
-NO_BOUND = 1e30  # environments that have no bound declare the largest float, or one near it
-SEEN = 3.0  # a new policy draws numbers of mean 0 and deviation 1: nearly all lie within this
+NO_BOUND = 1e30  # environments without a bound declare about the largest float
+SEEN = 3.0  # nearly all numbers of a new policy (mean 0, deviation 1) are within this
 
 
 @dataclass(frozen=True, eq=False)
 class ActionRange:
-    """middle ± half are the bounds of each part of a Box, float32 [*shape]; of a part without both they are 0 ± 1."""
+    """Bounds of a Box as middle ± half, float32 [*shape]; 0 ± 1 for parts that lack a bound."""
 
     middle: np.ndarray
     half: np.ndarray
-    bounded: np.ndarray  # bool: has both
+    bounded: np.ndarray  # bool: has both bounds
 
     @classmethod
     def of(cls, box: Box) -> ActionRange:
@@ -425,15 +422,15 @@ class ActionRange:
 
     @property
     def far(self) -> bool:
-        """Whether a new policy's numbers, as they are, would hardly ever lie within some part's bounds, or reach next
-        to nothing of them.
+        """Whether a new policy's unscaled numbers would be nearly always outside some part's bounds, or cover almost
+        none of their range.
         """
         beyond = np.abs(self.middle) - self.half > SEEN
         return bool((beyond | (self.half < 0.02 * SEEN) | (self.half > 10 * SEEN))[self.bounded].any())
 
 
 def describe_scaling(action: ActionSpec, scaled: bool) -> str:
-    """What becomes of the numbers that policies draw for real parts, for people; "": there are none."""
+    """Describe what happens to a policy's numbers for real parts; "" if there are none."""
     parts = {path: leaf for path, leaf in tree.leaves(action) if isinstance(leaf, Box)}
     found = [f"{path}: {text}" if path else text for path, leaf in parts.items() if (text := _scaling(leaf, scaled))]
     return "; ".join(found)

@@ -1,7 +1,7 @@
 """Several environments in one run: lane l of the run plays task order[l mod len(order)], wherever the lane is.
 
-An ordinary pool per task and group steps lanes; their rows are joined. Observations are equal, or vectors, which are
-padded with zeros. Discrete actions are as many as the largest task has; a mask hides those that a task lacks.
+An ordinary pool per task and group steps lanes; their rows are joined. Observations are equal, or vectors padded with
+zeros. There are as many discrete actions as in the largest task; masks hide those that a task lacks.
 """
 
 from __future__ import annotations
@@ -29,15 +29,15 @@ from polyplay.envs.pool import Envs, EnvSpec, Lanes, Pool, need, task_order, tas
 from polyplay.envs.spaces import ActionSpec, Discrete, describe_actions, describe_fields
 
 OPENERS = 16  # threads that open the pools of Atari games
-SHOWN = 6  # names of tasks in a text; of more, their number
-WINDOW = 100  # games of a task that its mean return is over
-FEWEST = 10  # of each task, before a mean over tasks counts
-REPS = 200  # of the bootstrap of a report's intervals
-OWN = ("game", "id", "actions", "environment")  # texts that are of one environment
+SHOWN = 6  # task names in a text; if there are more, it has their number
+WINDOW = 100  # games in a task's mean return
+FEWEST = 10  # games of each task before a mean over tasks counts
+REPS = 200  # bootstrap samples for a report's intervals
+OWN = ("game", "id", "actions", "environment")  # texts for single environments only
 
 
 def describe(envs: Envs) -> EnvSpec:
-    """Describe a lane of several tasks. Raises UserError: they can't be joined, or one is unknown."""
+    """Describe a lane of several tasks. Raises UserError: they cannot be joined, or one is unknown."""
     words = task_words(envs.title)
     names, order = tuple(name for name, _ in words), task_order(words)
     how = "--env: several tasks need lanes that step in turn"
@@ -70,7 +70,7 @@ def describe(envs: Envs) -> EnvSpec:
 
 
 def _with_task(spec: EnvSpec, how: str) -> EnvSpec:
-    """The same with the task in observations."""
+    """Add the task to observations."""
     obs = {"seen": spec.obs, "task": Field((), "int64")}
     inner = {f"seen/{path}".rstrip("/"): classes for path, classes in spec.classes.items()}
     images = None if spec.images is None else tuple(f"seen/{path}".rstrip("/") for path in spec.images)
@@ -79,7 +79,7 @@ def _with_task(spec: EnvSpec, how: str) -> EnvSpec:
 
 
 def one_task(envs: Envs, name: str, spec: EnvSpec | None = None, **changes: Any) -> Envs:
-    """The environments of one task by itself. spec: its description, where it is known."""
+    """Return the environments of one task. spec: its description, if known."""
     made = replace(envs, name=name, groups=1, at_once=0, only=-1, task_input="none", **changes)
     if spec is not None:
         made.__dict__["spec"] = spec
@@ -87,12 +87,12 @@ def one_task(envs: Envs, name: str, spec: EnvSpec | None = None, **changes: Any)
 
 
 def described_parts(envs: Envs) -> tuple[EnvSpec, ...]:
-    """The description of each task. A spec from a file has none of them."""
+    """Return the description of each task; a spec from a file has none, so they are made."""
     return envs.spec.parts or tuple(one_task(envs, name).spec for name in envs.spec.tasks)
 
 
 def task_parts(envs: Envs) -> list[Envs]:
-    """Return the environments of each task. Each has the lanes that the task has in a group."""
+    """Return the environments of each task, with as many lanes as the task has in a group."""
     spec, width, threads = envs.spec, envs.lanes // envs.groups, max(1, envs.workers // len(envs.spec.tasks))
     lanes = [max(1, width * spec.order.count(k) // len(spec.order)) for k in range(len(spec.tasks))]
     given = zip(spec.tasks, described_parts(envs), lanes, strict=True)
@@ -100,7 +100,7 @@ def task_parts(envs: Envs) -> list[Envs]:
 
 
 def _check(name: str, part: EnvSpec, first: str, other: EnvSpec) -> None:
-    """Raises UserError: the task doesn't go with the first one."""
+    """Raises UserError: the task cannot be joined with the first one."""
     both = f"--env: {name} given beside {first}"
     need(part.seats == 1, f"--env: {name} given among several tasks, but it has {part.seats} players; allowed: one")
     need(not part.vector, f"--env: {name} given among several tasks, but it makes vector environments; use single ones")
@@ -115,7 +115,7 @@ def _actions(action: ActionSpec) -> str:
 
 
 def _joined_observations(names: tuple[str, ...], parts: tuple[EnvSpec, ...]) -> Spec:
-    """The observations of all, vectors padded to the longest. Raises UserError: they can't be joined."""
+    """Join the observations; vectors are padded to the longest. Raises UserError: they cannot be joined."""
     odd = next((i for i, part in enumerate(parts) if part.obs != parts[0].obs), None)
     if odd is None:
         _check_classes(names, parts)
@@ -137,7 +137,7 @@ def _check_classes(names: tuple[str, ...], parts: tuple[EnvSpec, ...]) -> None:
 
 
 def _joined_actions(names: tuple[str, ...], parts: tuple[EnvSpec, ...]) -> tuple[ActionSpec, Spec | None]:
-    """The actions of all, and the mask. Raises UserError: they can't be joined."""
+    """Join the actions; return them and the mask. Raises UserError: they cannot be joined."""
     first, masks = parts[0].action, [part.mask for part in parts]
     if all(part.action == first for part in parts) and all(mask == masks[0] for mask in masks):
         return first, masks[0]
@@ -150,9 +150,9 @@ def _joined_actions(names: tuple[str, ...], parts: tuple[EnvSpec, ...]) -> tuple
 
 
 class TaskReturns:
-    """The returns of the last games of each task, human-normalized where all tasks are Atari games of the literature.
+    """Returns of each task's last games, human-normalized if all tasks are Atari games of the literature.
 
-    A human-normalized score is in per cent: 0 is random play's, 100 the human's. `episodes`: games of each so far.
+    Human-normalized scores are in percent: 0 is random play, 100 the human. episodes: number of games by task.
     """
 
     def __init__(self, names: tuple[str, ...], fewest: int = FEWEST, window: int | None = WINDOW):
@@ -164,16 +164,16 @@ class TaskReturns:
         self.ends = {name: ends[game] for name, game in games.items()} if known else {}
 
     def add(self, name: str, *returns: float) -> None:
-        """Games of a task ended."""
+        """Add the returns of a task's finished games."""
         self.returns[name].extend(returns)
         self.episodes[name] += len(returns)
 
     def means(self) -> dict[str, float | None]:
-        """The mean return of each task's last games."""
+        """Return the mean return of each task's last games."""
         return {name: math.fsum(returns) / len(returns) if returns else None for name, returns in self.returns.items()}
 
     def scores(self) -> dict[str, list[float]]:
-        """The human-normalized returns of each task; of other tasks the returns."""
+        """Return the human-normalized returns of each task; without baselines, the returns."""
         if not self.ends:
             return {name: list(returns) for name, returns in self.returns.items()}
         return {
@@ -182,7 +182,7 @@ class TaskReturns:
         }
 
     def score(self) -> float | None:
-        """The mean over tasks of their mean score; None: one has too few games."""
+        """Return the mean over tasks of their mean score; None: a task has too few games."""
         found = [math.fsum(x) / len(x) for x in self.scores().values() if len(x) >= self.fewest]
         return math.fsum(found) / len(found) if found and len(found) == len(self.returns) else None
 
@@ -196,8 +196,8 @@ class TaskReturns:
 
 
 def action_numbers(envs: Envs, spec: EnvSpec, parts: tuple[EnvSpec, ...]) -> list[np.ndarray | None]:
-    """For each task the number there of every joined action, -1: it has none, int64 [n]; None: actions are equal. Of
-    Atari games an action is the button of that name in the game with the most.
+    """Return, for each task, its own number of every joined action, int64 [n], -1 if it lacks the action; None: actions
+    are equal. In Atari games, joined actions are the buttons of the game with the most, matched by name.
     """
     if spec.mask is None or not isinstance(spec.action, Discrete) or any(part.mask is not None for part in parts):
         return [None] * len(parts)
@@ -215,14 +215,14 @@ def action_numbers(envs: Envs, spec: EnvSpec, parts: tuple[EnvSpec, ...]) -> lis
 
 
 def _buttons(envs: Envs, name: str) -> tuple[str, ...]:
-    """The actions of an Atari game; (): it is none."""
+    """Return the actions of an Atari game; () for other environments."""
     if not is_game(name, envs.options):
         return ()
     return actions_of(rom(name), read_options(name, envs.options).full_actions)
 
 
 def _as_slice(at: np.ndarray) -> slice | None:
-    """These numbers as a slice; None: their distances differ."""
+    """Convert numbers to a slice; None: their distances differ."""
     step = int(at[1] - at[0]) if len(at) > 1 else 1
     return slice(int(at[0]), int(at[-1]) + 1, step) if (np.diff(at) == step).all() else None
 
@@ -233,10 +233,10 @@ def connect(envs: Envs, seed: int, lane: int) -> TaskPool:
 
 
 class TaskPool(BasePool):
-    """A pool of lanes that has an ordinary pool for each task and group. Each lane has a seed of its own in the run.
+    """A pool with an ordinary pool for each task and group. Each lane has its own seed in the run.
 
-    With one group a few pools step at a time, and the next one begins when one is done: a thread for each of 57 games
-    would take the processor from the learner. Of several groups one steps while the caller acts for another.
+    With one group, a few pools step at a time, and the next starts when one ends: a thread for each of 57 games would
+    slow the learner down. With several groups, one steps while the caller acts for another.
     """
 
     def __init__(self, envs: Envs, seed: int, lane: int):
@@ -248,12 +248,12 @@ class TaskPool(BasePool):
         if self._tells:
             self._rows["obs"]["task"][:] = task
         described = described_parts(envs)
-        self._numbers, self._tasks = action_numbers(envs, spec, described), list[list[int]]()  # of each group
+        self._numbers, self._tasks = action_numbers(envs, spec, described), list[list[int]]()  # tasks by group
         for i, k in enumerate(task.tolist()):
             if (numbers := self._numbers[k]) is not None:
                 self._rows["mask"][i] = numbers >= 0
-        self._lanes, jobs = list[list[np.ndarray]](), list[tuple[Envs, int]]()  # of each group by task; of each pool
-        self._views = list[list[Batch | None]]()  # of the group's rows, by task; None: lanes have no even distance
+        self._lanes, jobs = list[list[np.ndarray]](), list[tuple[Envs, int]]()  # lanes by group and task; jobs by pool
+        self._views = list[list[Batch | None]]()  # rows by group and task; None: lanes are not evenly spaced
         threads, begun = max(1, envs.workers // len({*task.tolist()})), lane
         for group in self._groups_of_lanes:
             here = task[group]
@@ -269,14 +269,14 @@ class TaskPool(BasePool):
                 jobs.append((part, begun))
                 begun += len(own)
         self._of_group, self._got = list[list[Pool]](), 0
-        # pools that step: as many as there are threads for, and one more, so that no thread waits for the caller
+        # pools that step at once: one per thread, and one more, so that no thread waits for the caller
         self._most_stepping = ((envs.workers or cores()) // threads + 1) if envs.groups == 1 else len(jobs)
-        self._actions = [list[Tree]() for _ in self._lanes]  # of each group, by pool: those that are not sent yet
-        self._waiting: tuple[slice, Batch] | None = None  # what recv is about to give, of which pools gave a part
+        self._actions = [list[Tree]() for _ in self._lanes]  # by group and pool: actions not yet sent
+        self._waiting: tuple[slice, Batch] | None = None  # the group for which recv has collected some rows
         self._open_pools(jobs, seed)
 
     def _open_pools(self, jobs: list[tuple[Envs, int]], seed: int) -> None:
-        """Open a pool per task and group: of Atari games in several threads, which takes a tenth of the time."""
+        """Open a pool per task and group; Atari games in several threads, which takes a tenth of the time."""
         native = all(is_game(x.name, x.options) and read_options(x.title, x.options).native for x, _ in jobs)
         made = list[Pool]()
         try:
@@ -285,7 +285,7 @@ class TaskPool(BasePool):
                     waiting = [threads.submit(part.open, seed, begun) for part, begun in jobs]
                 made += [job.result() for job in waiting if job.exception() is None]
                 for job in waiting:
-                    job.result()  # raises what was in the way
+                    job.result()  # raises the job's exception
             else:
                 for part, begun in jobs:
                     made.append(part.open(seed, begun))
@@ -314,7 +314,7 @@ class TaskPool(BasePool):
         lanes, rows = self._waiting
         group = lanes.start // self._width
         pools = self._of_group[group]
-        while self._got < len(pools):  # a TimeoutError leaves what came
+        while self._got < len(pools):  # after a TimeoutError, the next call continues here
             self._begin(group, self._got + self._most_stepping)
             pool, at = pools[self._got], self._lanes[group][self._got]
             _, found = pool.recv(timeout)
@@ -326,7 +326,7 @@ class TaskPool(BasePool):
         return lanes, rows
 
     def _take_over(self, rows: Batch, at: np.ndarray, view: Batch | None, found: Batch) -> None:
-        """Write the rows of a pool's lanes into the group's. view: of these, where there is one."""
+        """Write a pool's rows into the group's rows. view: of these lanes, or None."""
         for key, value in found.items():
             into = rows["obs"]["seen"] if key == "obs" and self._tells else rows[key]
             if key == "obs" and isinstance(value, np.ndarray) and value.shape[1:] != into.shape[1:]:
@@ -337,7 +337,7 @@ class TaskPool(BasePool):
                 view[key][...] = value
 
     def _report(self, pool: Pool) -> None:
-        """Take the reports of a pool."""
+        """Move a pool's reports to this pool."""
         for reports, theirs in ((self.faults, pool.faults), (self.remarks, pool.remarks)):
             reports += theirs
             theirs.clear()
@@ -352,7 +352,7 @@ class TaskPool(BasePool):
         self._begin(group, self._most_stepping)
 
     def _begin(self, group: int, end: int) -> None:
-        """Have the pools of a group step, up to the one with this number."""
+        """Start steps of a group's pools with numbers below `end`."""
         pools, actions = self._of_group[group], self._actions[group]
         while actions and len(pools) - len(actions) < end:
             pool = pools[len(pools) - len(actions)]

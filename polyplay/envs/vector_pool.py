@@ -1,8 +1,8 @@
 """Pools of vector environments: Gymnasium's, stepped in the caller's thread, and ale-py's.
 
-Of these, NEXT_STEP is the project's row convention as it is. With DISABLED we reset: where some lanes ended, they
-are reset, all are stepped (a lane that ended must not be stepped before), and they are reset again, so that the row
-that the others got by the step is theirs by a reset. SAME_STEP: see `FINAL`.
+NEXT_STEP is the project's row convention. With DISABLED we reset: lanes that ended are reset, all lanes are stepped (an
+ended lane must be reset before a step), and the same lanes are reset again, so that their row is a reset's, while the
+others' is the step's. SAME_STEP: see `LOST`.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ from polyplay.envs.process_state import GlobalGenerators, seeding_torch
 
 
 def action_writer(space: gym.Space, n: int) -> Callable[[Tree], Tree]:
-    """From a batch of the pool's actions to what the vector environment's `step` takes."""
+    """Return a function from a batch of the pool's actions to the vector environment's actions."""
     if isinstance(space, gym.Discrete):
         return lambda a: (a + space.start).astype(space.dtype)
     one = action_reader(space)
     if not isinstance(space, gym.Dict | gym.Tuple):
-        return one  # bounds and first numbers are every lane's
+        return one  # all lanes share bounds and first numbers
 
     def several(a: Tree) -> Tree:
         rows = [one(tree.at(a, i)) for i in range(n)]
@@ -49,19 +49,19 @@ def action_writer(space: gym.Space, n: int) -> Callable[[Tree], Tree]:
 
 
 def convert(given: Any, leaf: Callable[[Any], Any]) -> Any:
-    """The same dicts and tuples with `leaf` of each part."""
+    """Apply `leaf` to each part of nested dicts and tuples."""
     if isinstance(given, Mapping):
         return {key: convert(part, leaf) for key, part in given.items()}
     return tuple(convert(part, leaf) for part in given) if isinstance(given, tuple) else leaf(given)
 
 
 def on_host(given: Any) -> Any:
-    """The same with arrays for tensors, which may be on a GPU."""
+    """Convert tensors, which may be on a GPU, to arrays."""
     return convert(given, lambda part: part.detach().cpu().numpy() if hasattr(part, "detach") else part)
 
 
 def lane_flags(n: int, *given: ArrayLike) -> list[np.ndarray]:
-    """reward, terminated and truncated of `n` lanes, as copies. Raises ValueError: they are of others."""
+    """Copy reward, terminated and truncated of `n` lanes. Raises ValueError: another number of lanes."""
     flags = [np.array(on_host(x)) for x in given]
     if any(x.shape != (n,) for x in flags):
         shapes = ", ".join(str(list(x.shape)) for x in flags)
@@ -71,35 +71,35 @@ def lane_flags(n: int, *given: ArrayLike) -> list[np.ndarray]:
 
 # Vector environments that reset within the step that ends an episode (SAME_STEP), as the project's rows.
 #
-# The last row of an episode has `info["final_obs"]`, the first row of the next what that step returned. Where all lanes
-# ended at once nothing is stepped between the two. Else the others go on, and a vector environment steps all its lanes:
-# one that ended makes one step of its next episode unseen, with the action that belongs to nothing. Its reward is added
-# to the next one, so that returns are whole. Gymnasium's own and ale-py's can reset some lanes; there that step is
-# undone by another reset. Where `final_obs` is missing, the last row keeps the observation of the row before it.
+# An episode's last row has `info["final_obs"]`; the next episode's first row has what that step returned. If all lanes
+# ended at once, nothing is stepped between the two rows. Otherwise the vector environment steps all its lanes, so an
+# ended lane makes one unseen step of its next episode, with an unused action. That reward is added to the next one, so
+# that returns are complete. Gymnasium's own and ale-py's can reset some lanes, which undoes that step. If `final_obs`
+# is missing, the last row keeps the observation of the row before it.
 
 
-LOST = """gives no info['final_obs'] where an episode ends: after a truncation learning takes the value of the
+LOST = """gives no info['final_obs'] when an episode ends, so after a truncation learning uses the value of the
 observation before. Have it return final_obs (Isaac Lab: compute_final_obs=True), or make it in mode NEXT_STEP"""
-UNSAID = "; it does not say how it resets, which is taken for SAME_STEP: set its metadata['autoreset_mode']"
+UNSAID = "; it states no reset mode, so SAME_STEP is assumed: set its metadata['autoreset_mode']"
 
 
 class VectorLanes:
-    """One vector environment, and the rows of its lanes: views of the pool's."""
+    """One vector environment, and the rows of its lanes, which are views of the pool's."""
 
     def __init__(self, env: VectorEnv, rows: Batch, title: str, lane: int):
         self.env, self.rows, self.n, self.title = env, rows, env.num_envs, title
         self.who = f"{title}, lanes {lane}–{lane + self.n - 1}"
-        self.mode, self.device = autoreset_mode(env), None  # device: of observations that are tensors
-        self.remarks = dict[str, str]()  # by rule; the pool takes them
+        self.mode, self.device = autoreset_mode(env), None  # device: of tensor observations
+        self.remarks = dict[str, str]()  # rule → remark, read by the pool
         self.space, self.act = env.single_observation_space, action_writer(env.single_action_space, self.n)
         self.read = observation_writer(self.space, rows["obs"], slice(None))
-        self.seen = tree.map(np.zeros_like, rows["obs"])  # of all lanes, of which rows get some
+        self.seen = tree.map(np.zeros_like, rows["obs"])  # observations of all lanes, of which some go to rows
         self.see = observation_writer(self.space, self.seen, slice(None))
         self.undone = build.resets_lanes(env)
-        self.unseen = np.zeros(self.n)  # rewards
+        self.unseen = np.zeros(self.n)  # rewards of unseen steps
 
     def begin(self, seeds: list[int]) -> None:
-        """The first reset: a seed per lane, or one for all where it takes no list. Raises EnvFailure."""
+        """Reset first: with a seed per lane, or one seed if it takes no list. Raises EnvFailure."""
         with self._failing("reset"):
             try:
                 obs, info = self.env.reset(seed=seeds)  # type: ignore[arg-type]
@@ -117,11 +117,11 @@ class VectorLanes:
         self._flags(np.ones(self.n, bool))
 
     def say(self, rule: str, text: str) -> None:
-        """Leave a remark about a rule, the first of its kind."""
+        """Leave a remark about a rule; only the first one for each rule."""
         self.remarks.setdefault(rule, f"{self.title}: {text} {rules.rule_suffix(rule)}")
 
     def step(self, action: Tree) -> None:
-        """Every lane's next row. Raises EnvFailure."""
+        """Make every lane's next row. Raises EnvFailure."""
         ended = self.rows["over"].copy()
         with self._failing("step"):
             if self.mode is AutoresetMode.SAME_STEP:
@@ -134,7 +134,7 @@ class VectorLanes:
         self._flags(ended, *flags)
 
     def _step_all(self, action: Tree) -> tuple[Any, list[np.ndarray], Mapping[str, Any]]:
-        """The observations, flags and info of a step of the vector environment."""
+        """Step the vector environment; return observations, flags and info."""
         taken = self.act(action)
         if self.device is not None:
             torch = sys.modules["torch"]  # the environment has loaded it
@@ -143,7 +143,7 @@ class VectorLanes:
         return on_host(obs), lane_flags(self.n, *given), info
 
     def _step_reset(self, action: Tree, ended: np.ndarray) -> Sequence[np.ndarray]:
-        """Reset the lanes that ended, step all, and reset those again: their rows are a reset's."""
+        """Reset the ended lanes, step all, and reset those again, so that their rows are a reset's."""
         obs = self._reset(ended)
         if ended.all():
             self.read(obs)
@@ -155,7 +155,7 @@ class VectorLanes:
         return reward, *(end & ~ended for end in ends)
 
     def _step_same(self, action: Tree, ended: np.ndarray) -> Sequence[np.ndarray]:
-        """Of lanes that ended the first rows, which the step before returned; of the others what this step gives."""
+        """Write the first rows of ended lanes, which the previous step returned, and this step's rows of the others."""
         self._show(ended)
         if ended.all():
             return ()
@@ -176,8 +176,8 @@ class VectorLanes:
         return total, *(end & ~ended for end in ends)
 
     def _show_last(self, info: Mapping[str, Any], lanes: np.ndarray) -> np.ndarray:
-        """Show the last observations of the episodes of these lanes: one for each, or a batch of all. bool [n]: of
-        which there is one.
+        """Write the last observations of these lanes' episodes, from a list or a batch; return bool [n]: lanes that
+        have one.
         """
         key = next((key for key in FINAL if key in info), None)
         if key is None or not lanes.any():
@@ -227,7 +227,7 @@ class VectorLanes:
 
 
 class VectorPool(BasePool):
-    """A Pool over vector environments, one per group. One that raises ends it; one that hangs hangs."""
+    """A Pool over vector environments, one per group. One that raises ends the pool; one that hangs blocks it."""
 
     unsaved = "vector environments cannot be saved"
 
@@ -254,7 +254,7 @@ class VectorPool(BasePool):
         self._hear(group)
 
     def _hear(self, group: VectorLanes) -> None:
-        """Take its remarks about rules of which there was none yet."""
+        """Take a group's remarks about rules without a remark so far."""
         self.remarks += [text for rule, text in group.remarks.items() if rule not in self._said]
         self._said |= group.remarks.keys()
 
@@ -268,7 +268,7 @@ class VectorPool(BasePool):
             raise UserError(f"{envs.title}: could not be built: {one_line(e)}") from e
         if not is_vector(env) or env.num_envs != width:
             given = getattr(env, "num_envs", "none")
-            raise UserError(f"{envs.title}: asked for {width} environments it made {given}")
+            raise UserError(f"{envs.title}: must make {width} environments, made {given}")
         return env
 
     def _step(self, numbers: np.ndarray, action: Tree) -> None:
@@ -287,23 +287,21 @@ class VectorPool(BasePool):
         self._random.leave()
 
 
-# Every Atari game through ale-py's own vector environment: its threads step, its arrays are not copied.
+# Atari games in ale-py's own vector environment, stepped by its threads; its arrays are not copied.
 #
-# Why some things here are done in a roundabout way: ale-py's behavior (0.12, src/ale/vector; pinned by tests):
+# Workarounds here are for ale-py's behavior (0.12, src/ale/vector; pinned by tests):
 #
 # - its reward clipping loses the score and its `episodic_life` resets the whole game: both stay off;
-# - with life_loss_info its `terminated` mixes lost lives with the end of the game: that stays off, and we compare the
+# - with life_loss_info its `terminated` mixes lost lives with the end of the game: it stays off, and we compare the
 #   `lives` count ourselves, so that `over` is exact;
 # - its stack is padded with zeros after a reset: `stack_reset="repeat"` fills them;
-# - where it truncates, the last frame was never drawn (its loop ends before the screen is read): we count
-#   steps, end the game one step before ale-py would, and reset that lane ourselves, so that the last
-#   observation is the real one;
-# - `send` takes no lanes: it answers the last `recv`, and an action out of range would make the next `recv`
-#   hang.
+# - at a truncation, the last frame was never drawn (its loop ends before the screen is read): we count steps, end the
+#   game one step before ale-py would, and reset that lane ourselves, so that the last observation is the real one;
+# - `send` takes no lanes: it answers the last `recv`; an action out of range would make the next `recv` hang.
 
 
 class NativePool(BasePool):
-    """A Pool of one ALE game, for one thread. A group is an AtariVectorEnv of its own."""
+    """A Pool of one ALE game, for one thread. Each group is a separate AtariVectorEnv."""
 
     unsaved = "ale-py's vector environment cannot save a game"
 
@@ -312,18 +310,18 @@ class NativePool(BasePool):
         need(envs.fixed, f"{envs.title}: option pipeline='native': {why}; use 'plain'")
         super().__init__(envs, rows={})  # ale-py's own arrays
         self.options = read_options(envs.title, envs.options)
-        self._steps = -(-self.options.max_frames // self.options.frameskip)  # of one game
+        self._steps = -(-self.options.max_frames // self.options.frameskip)  # of the longest game
         game = rom(envs.title)
         self._vectors: list[Any] = [self._vector(game, envs.workers) for _ in range(envs.groups)]
         actions = actions_of(game, self.options.full_actions)
-        self._noop = actions.index("NOOP") if "NOOP" in actions else 0  # two board games have none
+        self._noop = actions.index("NOOP") if "NOOP" in actions else 0  # two board games lack NOOP
         self._seeds = lane_seeds(seed, lane, envs.lanes).astype(np.int32)
         self._began = [False] * envs.groups
-        n = envs.lanes  # per lane, of its last row:
+        n = envs.lanes  # by lane, at its last row:
         self._age = np.zeros(n, np.int64)  # steps since its game began
         self._lives = np.zeros(n, np.int32)
-        self._over = np.ones(n, bool)  # the next row begins a game
-        self._cut = np.zeros(n, bool)  # a life was lost: the next row is a first one
+        self._over = np.ones(n, bool)  # the next row starts a game
+        self._cut = np.zeros(n, bool)  # a life was lost: the next row is a first row
         self._late = np.zeros(n, bool)  # we ended its game, ale-py has not yet
 
     def _vector(self, game: str, threads: int) -> Any:
@@ -334,7 +332,7 @@ class NativePool(BasePool):
             game,
             self._width,
             num_threads=threads,
-            max_num_frames_per_episode=self._steps * o.frameskip + 1,  # one step after we ended the game
+            max_num_frames_per_episode=self._steps * o.frameskip + 1,  # one step after our end of the game
             repeat_action_probability=o.sticky,
             full_action_space=o.full_actions,
             img_height=height,
@@ -350,7 +348,7 @@ class NativePool(BasePool):
         )
 
     def recv(self, timeout: float | None = None) -> tuple[Lanes, Batch]:
-        """See Pool. Always waits: a step ends. Raises RuntimeError: nothing was sent."""
+        """See Pool. Always waits, because a step ends. Raises RuntimeError: nothing was sent."""
         lanes, _ = super().recv()
         assert isinstance(lanes, slice)
         group, late = lanes.start // self._width, self._late[lanes]
@@ -360,13 +358,13 @@ class NativePool(BasePool):
         else:
             obs, info = vector.reset(seed=self._seeds[lanes])
             reward, dead = np.zeros(len(obs), np.int32), np.zeros(len(obs), bool)
-        if late.any():  # ale-py played on for one frame: reset these lanes now, the others stay as they are
+        if late.any():  # ale-py played one more frame: reset only these lanes
             reward[late], dead[late] = 0, False
             obs, info = vector.reset(options={"reset_mask": late.copy()})
         return lanes, self._finish(lanes, obs, reward, dead, info["lives"])
 
     def _finish(self, at: slice, obs: np.ndarray, reward: np.ndarray, dead: np.ndarray, lives: np.ndarray) -> Batch:
-        """Our flags of these rows, from what the lanes' last rows were."""
+        """Make a group's rows, with our flags, which follow from the lanes' last rows."""
         begins = self._over[at].copy()
         age = np.where(begins, 0, self._age[at] + 1)
         late = (age >= self._steps) & ~dead

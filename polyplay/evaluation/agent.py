@@ -1,6 +1,6 @@
-"""A trained policy to act with: what `polyplay.load` gives.
+"""Trained policies, as `polyplay.load` returns them.
 
-It stands alone: it needs the run's directory and neither workers nor the environment, whose spaces are in spaces.json.
+An agent needs only the run's directory: no workers and no environment, whose spaces are in spaces.json.
 """
 
 from __future__ import annotations
@@ -31,16 +31,16 @@ from polyplay.workers import process
 
 @dataclass(frozen=True, repr=False)
 class State:
-    """Where an episode is, from one call of `act` to the next: the network's own state, how often it acted, frames."""
+    """State of episodes between calls of `act`: the network's state, the number of calls, stacked frames."""
 
     network: Batch
     acts: int
     lanes: int
-    frames: tuple[Any, ...] = ()  # stacks of images, of each lane
+    frames: tuple[Any, ...] = ()  # stacks of images per lane
 
 
 class Agent:
-    """`act`, `value`, `predict`, `evaluate`; `system`, `config` (of the run) and `spec` (what it sees and does)."""
+    """A trained policy with `act`, `value`, `predict` and `evaluate`; `system` and `config` of its run, and `spec`."""
 
     def __init__(
         self,
@@ -51,15 +51,15 @@ class Agent:
         trust: bool = False,
         agent: str | int | None = None,
     ):
-        """The policy of a run's newest checkpoint, or of `checkpoint`: best, or a number; path may be a checkpoint's
-        own directory. seed: of its random choices. epsilon: the chance of a random action (None: as `polyplay
+        """Load the policy of a run's newest checkpoint, or of `checkpoint`: best, or a number; path may also be a
+        checkpoint's directory. seed: of random choices. epsilon: probability of a random action (None: as `polyplay
         evaluate`). trust: open a run that was made elsewhere and executes a module by name. agent: of a league: best
         (by its Elo), or a number (None: the first). Raises UserError.
         """
         from polyplay.acting import play
 
         if epsilon is not None and not 0.0 <= epsilon <= 1.0:
-            raise UserError(f"epsilon: {epsilon} given, allowed: from 0 to 1, or None: as `polyplay evaluate`")
+            raise UserError(f"epsilon: {epsilon} given, allowed: from 0 to 1, or None (as `polyplay evaluate`)")
         run, which = (Path(path), checkpoint) if checkpoint is not None else load.split_checkpoint(Path(path))
         run_files.read_config(run)
         lost = not (run / pool.FILE).exists()
@@ -76,10 +76,10 @@ class Agent:
         self._units, self._policy = wired.spec.loss.units, play.load_player(wired, self.checkpoint, agent=whose)
         self._how = play.PlayOptions(1, seed, epsilon=wired.test_epsilon if epsilon is None else epsilon)
         self._view = None if self.spec.view is None else image_view.view_from_json(dict(self.spec.view), str(run))
-        if self._view is not None:  # it takes what the environment itself shows
+        if self._view is not None:  # act takes the environment's own observations
             self.observation_space = self._view.given
         self._read = action_reader(self.action_space)
-        self._acts = 0  # random numbers used: who passes no state on is not given the same ones again
+        self._acts = 0  # random numbers used: they differ between calls even if the caller passes no state
 
     def __repr__(self) -> str:
         return f"<polyplay.Agent {self.system}, {checkpoint.manifest(self.checkpoint)['counters']['steps']:,} steps>"
@@ -87,17 +87,17 @@ class Agent:
     def act(
         self, obs: Any, state: State | None = None, greedy: bool = False, mask: Any = None, reward: Any = None
     ) -> tuple[Any, State]:
-        """(action, state) for one observation, or for a batch of them. state: what the last call gave; None begins an
-        episode. greedy: the likeliest action. mask: legal actions, where the environment has masks. reward: that came
-        with the observation, for networks that see it. Raises UserError: they do not fit.
+        """Return (action, state) for one observation or a batch. state: from the previous call; None starts an episode.
+        greedy: take the most probable action. mask: legal actions, if the environment has masks. reward: the reward
+        that came with the observation, for networks that take it. Raises UserError: an argument does not fit.
         """
         return self._act(*self._step(obs, state, mask, reward), state, greedy)
 
     def value(
         self, obs: Any, state: State | None = None, mask: Any = None, reward: Any = None, task: str | None = None
     ) -> Any:
-        """Expected discounted return of the rest of the episode, in the environment's units unless the learner clips
-        rewards: a number, or float32 [B]. task: its name, if the run has several. Raises UserError.
+        """Return the expected discounted return of the rest of the episode, in the environment's units unless the
+        learner clips rewards: a number, or float32 [B]. task: its name, if the run has several. Raises UserError.
         """
         import torch
 
@@ -106,19 +106,19 @@ class Agent:
             step["task"] = np.full(len(step["first"]), self.spec.tasks.index(self._known(task)))
         value = self._choose(step, state, True)[1]
         if value is None:
-            raise UserError(f"value: the network of this {self.system} run has none")
+            raise UserError(f"value: the network of this {self.system} run has no value")
         value = self._units.in_environment(torch.from_numpy(value), self._policy.reward_scale()).numpy()
         return value if batched else float(value[0])
 
     def predict(
         self, obs: Any, state: State | None = None, episode_start: Any = None, deterministic: bool = False
     ) -> tuple[Any, State]:
-        """`act` with Stable-Baselines3's signature. episode_start: bool [B], where an episode begins."""
+        """Call `act` with Stable-Baselines3's signature. episode_start: bool [B], where an episode starts."""
         begins = False if episode_start is None else np.asarray(episode_start, bool)
         return self._act(*self._step(obs, state, None, None, begins), state, deterministic)
 
     def _known(self, task: str | None) -> str:
-        """The task, of several. Raises UserError: there is none of that name."""
+        """Return the task, if the run has several. Raises UserError: no task has that name."""
         if task not in self.spec.tasks:
             raise UserError(f"task: {task} given, allowed: {', '.join(self.spec.tasks) or 'none, the run has one'}")
         return task
@@ -131,8 +131,8 @@ class Agent:
         greedy: bool = False,
         task: str | None = None,
     ) -> Row:
-        """Full games on the run's environment, or on another with the same spaces; nothing is written. task: the one
-        to play, if the run has several. Raises UserError: other spaces.
+        """Play full games on the run's environment, or another with the same spaces; write nothing. task: the one to
+        play, if the run has several. Raises UserError: the spaces differ.
         """
         from polyplay.acting import play
 
@@ -153,20 +153,20 @@ class Agent:
     def _step(
         self, obs: Any, state: State | None, mask: Any, reward: Any, begins: Any = False
     ) -> tuple[Batch, bool, tuple[Any, ...]]:
-        """A row [B] as pools give them, whether a batch was given, and stacks of images. begins: where an episode does,
-        bool [B]. Raises UserError.
+        """Return a row [B] like a pool's, whether a batch was given, and stacks of images. begins: bool [B], where an
+        episode starts. Raises UserError.
         """
         if isinstance(obs, tuple) and not isinstance(self.observation_space, gym.Tuple):
-            returned = "reset() returns (observation, info): give the observation alone"
+            returned = "reset() returns (observation, info): pass only the observation"
             raise UserError(f"obs: a tuple of {len(obs)} given; {returned}")
         lanes = _lanes(self.observation_space, obs)
         batched, n = lanes is not None, 1 if lanes is None else lanes
         if n == 0:
-            raise UserError("obs: an empty batch given, allowed: one observation, or a batch of at least one")
+            raise UserError("obs: the batch is empty; pass at least one observation")
         if not isinstance(state, State | None):
-            raise UserError(f"state: {state!r} given, allowed: None to begin an episode, or what the last call gave")
+            raise UserError(f"state: {state!r} is not a policy state; pass None or the previous call's state")
         if state is not None and state.lanes != n:
-            raise UserError(f"state: of {state.lanes} episodes, {n} observations are given: begin with state=None")
+            raise UserError(f"state: of {state.lanes} episodes, but {n} observations given: start with state=None")
         rows, first = tree.zeros(self.spec.obs, (n,)), np.full(n, state is None) | begins
         frames = list[Any](state.frames if state is not None else ()) or [None] * n
         for i in range(n):
@@ -208,14 +208,14 @@ class Agent:
 
 
 def _lanes(space: Any, obs: Any) -> int | None:
-    """How many observations these are; None: one by itself. By the first part's dimensions."""
+    """Return the number of observations in a batch, from the first part's dimensions; None for a single one."""
     parts = spaces.subspaces(space)
     if parts:
         key, inner = next(iter(parts.items()))
         try:
             return _lanes(inner, obs[key] if isinstance(obs, dict) else obs[int(key)])
         except (KeyError, IndexError, TypeError, ValueError):
-            return None  # what is wrong with it is told where it is read
+            return None  # reading the observation raises the error
     shape = np.shape(obs)
     return shape[0] if len(shape) == len(space.shape or ()) + 1 else None
 
@@ -228,7 +228,7 @@ def _lane(obs: Any, i: int) -> Any:
 
 def _mask(spec: Any, mask: Any, n: int, batched: bool) -> Tree:
     if mask is None:
-        raise UserError("mask: missing; this environment tells which actions are legal: give act(…, mask=…)")
+        raise UserError("mask: missing; this environment has action masks: pass act(…, mask=…)")
 
     def read(field: Any, given: Any) -> np.ndarray:
         found = np.asarray(given, bool)
@@ -241,7 +241,7 @@ def _mask(spec: Any, mask: Any, n: int, batched: bool) -> Tree:
 
 
 def open_run(directory: Path, checkpoint: str | None, trust: bool) -> tuple[System, Path, Row]:
-    """A run's system, on the CPU, its checkpoint (None: the newest) and its configuration. Raises UserError."""
+    """Return a run's system, on the CPU, its checkpoint (None: the newest) and its configuration. Raises UserError."""
     wired, config = _wire_run(directory, trust)
     return wired, load.choose_checkpoint(directory, checkpoint), config
 
@@ -251,15 +251,16 @@ def _wire_run(directory: Path, trust: bool) -> tuple[System, Row]:
     return load.wire_system(page, settings, load.crew_of(replace(options, device="cpu"))), config
 
 
-# Agents of runs by name: of a run, of one of its checkpoints, of the file of a past agent.
+# Agents by name: of a run, of a checkpoint, or from the file of a past agent.
 
 
-OPPONENT = re.compile(r"random|perfect|(bot|mcts|gtp):.*")  # by name
+OPPONENT = re.compile(r"random|perfect|(bot|mcts|gtp):.*")  # names of opponents that are not runs
 
 
 @dataclass(frozen=True)
 class RunAgent:
-    """name: as it was given, with the agent's number if there are several. weights: a checkpoint, or a file."""
+    """An agent of a run. name: as given, with the agent's number if there are several. weights: a checkpoint or file.
+    """
 
     name: str
     wired: System
@@ -268,7 +269,7 @@ class RunAgent:
 
     @property
     def about(self) -> Row:
-        """What a record says of it."""
+        """Entries about the agent in a record."""
         if self.weights.suffix == checkpoint.ARRAYS:
             digest = checkpoint.describe_file(self.weights)["sha256"]
         else:
@@ -277,22 +278,22 @@ class RunAgent:
 
 
 def is_run(name: str) -> bool:
-    """Whether this is a run's or a past agent's, and no opponent by name."""
+    """Tell whether a name means a run or a past agent, not an opponent by name."""
     path, _ = _split_agent(name)
     return not OPPONENT.fullmatch(name) and (path.is_dir() or path.suffix == checkpoint.ARRAYS)
 
 
 def find_agents(name: str, trust: bool = False) -> list[RunAgent]:
-    """Who a name means. RUN: every agent of a run's newest checkpoint; RUN/checkpoints/NAME: of that one; either with
-    :N or :best: that agent; RUN/past_agents/NAME.safetensors: a past agent. Raises UserError.
+    """Return the agents that a name means. RUN: all of its newest checkpoint; RUN/checkpoints/NAME: all of that
+    checkpoint; either with :N or :best: that agent; RUN/past_agents/NAME.safetensors: a past agent. Raises UserError.
     """
     path, agent = _split_agent(name)
     if path.suffix == checkpoint.ARRAYS:
         run = path.absolute().parents[1]
         if not path.is_file():
-            raise UserError(f"{name}: there is no such file of a past agent")
+            raise UserError(f"{name}: no such file of a past agent")
         if path.absolute().parent.name != checkpoint.FOLDER:
-            raise UserError(f"{name} given, allowed: the file of a past agent where its run has it, in RUN/past_agents")
+            raise UserError(f"{name} given, allowed: the file of a past agent in RUN/past_agents, of its own run")
         wired, _ = _wire_run(run, trust)
         load.check_spaces(run, wired.envs)
         return [RunAgent(name, wired, path)]
@@ -306,7 +307,7 @@ def find_agents(name: str, trust: bool = False) -> list[RunAgent]:
 
 
 def find_agent(name: str, trust: bool = False) -> RunAgent:
-    """The one that a name means. Raises UserError: there are several."""
+    """Return the agent that a name means. Raises UserError: it means several."""
     found = find_agents(name, trust)
     if len(found) > 1:
         raise UserError(f"{name} has {len(found)} agents: name one, {found[0].name}")
@@ -314,7 +315,7 @@ def find_agent(name: str, trust: bool = False) -> RunAgent:
 
 
 def _split_agent(name: str) -> tuple[Path, str | None]:
-    """RUN:N and RUN:best: (RUN, N or best)."""
+    """Split RUN:N and RUN:best into (RUN, N or best); other names have no agent."""
     path, _, agent = name.rpartition(":")
     if path and (agent.isdecimal() or agent == "best") and Path(path).is_dir() and not Path(name).exists():
         return Path(path), agent

@@ -1,7 +1,4 @@
-"""A tournament and its Elo ratings.
-
-A tournament: every two players meet, each half of the time on each side. Payoffs, and Elo ratings of them.
-"""
+"""Round-robin tournaments: payoffs and Elo ratings. Each pair of players plays half of its matches on each side."""
 
 from __future__ import annotations
 
@@ -21,23 +18,22 @@ from polyplay.evaluation.agent import RunAgent, find_agents, is_run
 from polyplay.evaluation.evaluate import MATCH
 from polyplay.workers import process
 
-# Elo ratings of players that met: a Bradley-Terry fit on Elo's scale, base 10, with intervals. Pure.
+# Elo ratings: a Bradley-Terry fit on Elo's scale, base 10, with intervals. Pure functions.
 
 
 SCALE = 400 / math.log(10)  # Elo per unit of log odds: 400 points more are odds of 10 to 1
-STEPS = 100  # of Newton's method; it takes about ten
-LARGEST = 2.0  # change of a rating in one step, in log odds
-WIDTH = NormalDist().inv_cdf(0.975)  # of an interval's half, in standard errors
+STEPS = 100  # most steps of Newton's method, which takes about ten
+LARGEST = 2.0  # largest change of a rating in one step, in log odds
+WIDTH = NormalDist().inv_cdf(0.975)  # half an interval's width, in standard errors
 
 
 def rate(names: Sequence[str], points: np.ndarray, anchor: str, prior: float = 1.0) -> list[Row]:
-    """Ratings in the order of names: `elo` from `low` to `high`, by `games`. The anchor's is 0, and exact. Games join
-    every player to the anchor.
+    """Return ratings in the order of names: `elo` from `low` to `high`, by `games`. The anchor's is exactly 0. Games
+    must connect every player to the anchor.
 
-    points [n, n]: what row's player scored against column's in all: wins + draws / 2. P(i beats j) =
-    1 / (1 + 10^((j - i) / 400)); the ratings are the most likely ones. prior: every two players that met drew so many
-    games more; with 0, who lost or won all games has no finite rating. Intervals: 95 %, by the likelihood's curvature
-    there.
+    points [n, n]: total points of the row's player against the column's: wins + draws / 2. P(i beats j) =
+    1 / (1 + 10^((j - i) / 400)); ratings have maximum likelihood. prior: drawn games added for each pair that met; with
+    0, a player that won or lost all games has no finite rating. Intervals: 95 %, from the likelihood's curvature.
     """
     games, errors = points + points.T, np.zeros(len(names))
     free = [i for i, name in enumerate(names) if name != anchor]
@@ -51,7 +47,8 @@ def rate(names: Sequence[str], points: np.ndarray, anchor: str, prior: float = 1
 
 
 def _fit(scored: np.ndarray, free: list[int]) -> tuple[np.ndarray, np.ndarray]:
-    """Most likely log odds, 0 for who is not free, and the information about the free ones, by Newton's method."""
+    """Return maximum-likelihood log odds, 0 for players that are not free, and the information matrix of free players.
+    """
     strengths, games = np.zeros(len(scored)), scored + scored.T
     for _ in range(STEPS):
         chance = 1 / (1 + np.exp(strengths[None] - strengths[:, None]))
@@ -65,22 +62,22 @@ def _fit(scored: np.ndarray, free: list[int]) -> tuple[np.ndarray, np.ndarray]:
     return strengths, information
 
 
-Report = Callable[[str], None]  # is given a line after the matches of two players
+Report = Callable[[str], None]  # called with a line after the matches of a pair
 
 
 @dataclass(frozen=True)
 class TournamentOptions:
-    """Every two players meet, half of the matches on each side: with both colors, or as both teams. Prints who beats
-    whom, and Elo ratings. For board games, and environments with two teams of seats.
+    """Plays a round-robin tournament, half of the matches on each side: with both colors, or as both teams. Prints the
+    points of each pair, and Elo ratings. For board games, and environments with two teams of seats.
     """
 
-    matches: Annotated[int, Range(2, MATCH)] = 40  # matches of every two players, an even number
-    anchor: str | None = None  # whose Elo is 0: one of the players, or an opponent that joins them (none: the first)
+    matches: Annotated[int, Range(2, MATCH)] = 40  # matches per pair of players, an even number
+    anchor: str | None = None  # player whose Elo is 0, or an opponent that joins the players (none: the first player)
     simulations: Simulations | None = None
     # board games: simulations of the runs' searches for each move; 0: the networks alone (none: each run's own)
     opening_plies: Whole | None = None  # board games: random moves before a match (none: 2)
     env: str | None = None
-    # environment to play on instead of the runs' own, with the same observations and actions: held-out maps, say
+    # environment to play instead of the runs' own, with the same observations and actions, such as held-out maps
     seed: Seed = 0  # seed of environments, openings and players
     greedy: bool = False  # runs without a search take the most probable action instead of a sampled one
     device: Literal["auto", "cpu", "cuda"] = "auto"  # where networks compute (auto: on CUDA if there is a GPU)
@@ -89,12 +86,12 @@ class TournamentOptions:
     # open runs that were made by another user or machine and import a module for their environment or network
 
 
-Entrant = tuple[str, RunAgent | None]  # its name; None: an opponent by that name
+Entrant = tuple[str, RunAgent | None]  # name and agent; None: an opponent by that name
 
 
 def find_entrants(names: Sequence[str], options: TournamentOptions) -> list[Entrant]:
-    """Every agent that the names mean, and the anchor. Raises UserError: fewer than two, one of them twice, or no run,
-    which would say what is played.
+    """Return all agents that the names mean, and the anchor. Raises UserError: fewer than two players, a player twice,
+    or no run, which determines the game.
     """
     given = [*names, *([options.anchor] if options.anchor and options.anchor not in names else [])]
     found = list[Entrant]()
@@ -103,19 +100,19 @@ def find_entrants(names: Sequence[str], options: TournamentOptions) -> list[Entr
         found += [(agent.name, agent) for agent in agents] or [(name, None)]
     everyone = [name for name, _ in found]
     if len(everyone) < 2:
-        raise UserError("tournament takes two players at least: polyplay tournament RUN RUN …, or RUN random")
+        raise UserError("tournament takes at least two players: polyplay tournament RUN RUN …, or RUN random")
     if twice := sorted({name for name in everyone if everyone.count(name) > 1}):
         raise UserError(f"tournament: {', '.join(twice)} given twice: name each player once")
     if options.anchor not in (None, *everyone):
         raise UserError(f"--anchor {options.anchor} given, allowed: one of {', '.join(everyone)}")
     if not any(agent for _, agent in found):
-        text = f"tournament: {', '.join(everyone)} given, and none is the directory of a run"
-        raise UserError(f"{text}, which says what is played")
+        text = f"tournament: {', '.join(everyone)} given, but the game comes from a run"
+        raise UserError(f"{text}: give the directory of one")
     return found
 
 
 def play_tournament(names: Sequence[str], options: TournamentOptions, report: Report = lambda line: None) -> Row:
-    """Ratings, and the points per match of every two players. Raises UserError."""
+    """Play a tournament; return ratings, and the points per match of each pair. Raises UserError."""
     from polyplay.evaluation.gtp import programs_running
     from polyplay.evaluation.matches import open_matches
 

@@ -3,8 +3,8 @@
 Opponents by name: random, Monte Carlo tree search by random roll-outs (UCT, Kocsis and Szepesvári 2006), perfect play
 of connect four.
 
-A random stream is a uint64 [1], one of an array: its place in SplitMix64's sequence (Steele et al. 2014). It moves on
-as numbers are drawn, so whoever saves the array goes on to the bit.
+A random stream is one element of an array, uint64 [1]: its place in SplitMix64's sequence (Steele et al. 2014). Draws
+advance it, so a saved array continues exactly.
 """
 
 from __future__ import annotations
@@ -37,27 +37,27 @@ EXPLORATION = 1.4  # UCT's constant, for values in [0, 1]
 _32 = np.uint64(32)
 
 
-# Of one search: by node its children's numbers by action (-1: none), visits, summed values for the player that moved
-# into it, and what that move led to; the nodes of a descent; room for legal moves.
+# One search. By node: its children's numbers by action (-1: no child), visits, summed values for the player that moved
+# into it, and that move's result. path: nodes of the current descent; moves: room for legal moves.
 Nodes = namedtuple("Nodes", "child visits values results path moves")
 
 
 @compiled
 def integer_below(random: np.ndarray, limit: int) -> int:
-    """An integer in [0, limit), limit < 2³¹, from a random stream, uint64 [1]."""
+    """Draw an integer in [0, limit), limit < 2³¹, from a random stream, uint64 [1]."""
     random[0] += SPLITMIX
     return int(((bits(random[0], np.uint64(0)) >> _32) * np.uint64(limit)) >> _32)
 
 
 @compiled
 def random_move(game: np.ndarray, record: np.ndarray, moves: np.ndarray, random: np.ndarray) -> int:
-    """A legal action, each with the same chance. moves: room, int16 [actions]."""
+    """Draw a legal action, each with the same chance. moves: scratch, int16 [actions]."""
     return int(moves[integer_below(random, legal(game, record, moves))])
 
 
 @compiled
 def _roll_out(game: np.ndarray, record: np.ndarray, moves: np.ndarray, random: np.ndarray) -> float:
-    """Play the record to its end at random: 1 if who moves first here wins, 0 if the other does, 0.5 drawn."""
+    """Play the record to its end at random; return 1 if the present mover wins, 0 if the other does, 0.5 if drawn."""
     first, own, result = record[0], record[0], GOES_ON
     while result == GOES_ON:
         own = record[0]
@@ -67,7 +67,7 @@ def _roll_out(game: np.ndarray, record: np.ndarray, moves: np.ndarray, random: n
 
 @compiled
 def _choose(tree: Nodes, node: int, n: int, random: np.ndarray) -> int:
-    """Of n legal moves one that was not tried, by chance; else that of the greatest upper confidence bound."""
+    """Return a random untried one of n legal moves; if all were tried, that of the greatest upper confidence bound."""
     child, moves, untried = tree.child[node], tree.moves, 0
     for i in range(n):
         if child[moves[i]] < 0:
@@ -86,7 +86,7 @@ def _choose(tree: Nodes, node: int, n: int, random: np.ndarray) -> int:
 
 @compiled
 def _simulate(game: np.ndarray, record: np.ndarray, tree: Nodes, random: np.ndarray, new: int) -> bool:
-    """One descent, one new node at most, one roll-out; whether node `new` was made."""
+    """Descend once, with one new node at most and one roll-out; return whether node `new` was made."""
     node, depth, made = 0, 1, False
     while tree.results[node] == GOES_ON and not made:
         action = _choose(tree, node, legal(game, record, tree.moves), random)
@@ -101,7 +101,7 @@ def _simulate(game: np.ndarray, record: np.ndarray, tree: Nodes, random: np.ndar
         value = 1.0 - _roll_out(game, record, tree.moves, random)
     else:
         value = 1.0 if tree.results[node] == WON else 0.5 if tree.results[node] == DRAWN else 0.0
-    for i in range(depth - 1, -1, -1):  # value: of who moved into the node
+    for i in range(depth - 1, -1, -1):  # value: for the player who moved into the node
         tree.visits[tree.path[i]] += 1.0
         tree.values[tree.path[i]] += value
         value = 1.0 - value
@@ -110,7 +110,7 @@ def _simulate(game: np.ndarray, record: np.ndarray, tree: Nodes, random: np.ndar
 
 @compiled
 def mcts(game: np.ndarray, record: np.ndarray, simulations: int, actions: int, random: np.ndarray) -> np.ndarray:
-    """Visits int64 [actions] of the root's moves after so many simulations from a position that goes on."""
+    """Return the visits of the root's moves, int64 [actions], after `simulations` from an unfinished position."""
     nodes, used, scratch = simulations + 1, 1, record.copy()
     child, visits, values = np.full((nodes, actions), -1, np.int32), np.zeros(nodes), np.zeros(nodes)
     path, moves = np.zeros(nodes + 1, np.int32), np.zeros(actions, np.int16)
@@ -127,7 +127,7 @@ def mcts(game: np.ndarray, record: np.ndarray, simulations: int, actions: int, r
 
 @compiled
 def most_visited(visits: np.ndarray, random: np.ndarray) -> int:
-    """The action of the most visits, one of equals by chance."""
+    """Return the most visited action, a random one of equals."""
     top, ties, chosen = visits.max(), 0, 0
     for action in range(visits.size):
         if visits[action] == top:
@@ -137,14 +137,14 @@ def most_visited(visits: np.ndarray, random: np.ndarray) -> int:
     return chosen
 
 
-MOST = 100_000  # simulations
-# of (records int8 [lanes, record], random streams uint64 [lanes], lanes int64 [n]): actions int64 [n]
+MOST = 100_000  # most simulations
+# (records int8 [lanes, record], random streams uint64 [lanes], lanes int64 [n]) → actions int64 [n]
 Opponent = Callable[[np.ndarray, np.ndarray, np.ndarray], np.ndarray]
 
 
 def opponent(name: str, game: Game, given: str = "", more: str = "") -> Opponent:
-    """The opponent of that name. It advances the random streams that it is given. given: the words before the name in
-    a message; more: what else is allowed there. Raises UserError.
+    """Return the opponent of that name; it advances the random streams that it gets. given: the words before the name
+    in a message; more: other names allowed there. Raises UserError.
     """
     given = given or f"game:{game.name}: opponent="
     if name == "perfect":
@@ -162,12 +162,12 @@ def opponent(name: str, game: Game, given: str = "", more: str = "") -> Opponent
 
 
 def is_connect_four(game: Game) -> bool:
-    """By the rules, whatever the game's name."""
+    """Tell whether the rules are connect four's, whatever the game's name."""
     return np.array_equal(game.numbers, GAMES["connect_four"].numbers)
 
 
 def unsolved(game: Game) -> str:
-    """Why there is no perfect play of a game; empty: there is."""
+    """Return why perfect play of a game is unavailable; "": it is available."""
     if not is_connect_four(game):
         return f"there is no solver for game:{game.name}"
     missing = importlib.util.find_spec("bitbully") is None
@@ -175,8 +175,8 @@ def unsolved(game: Game) -> str:
 
 
 class Solver:
-    """Perfect play of connect four, by the package bitbully and its openings. Records are of positions that go on.
-    Threads may share it.
+    """Perfect play of connect four from unfinished positions, by the package bitbully and its openings. Threads may
+    share a solver.
     """
 
     def __init__(self) -> None:
@@ -185,14 +185,14 @@ class Solver:
         self._board, self._solver, self._lock = bitbully.Board, bitbully.BitBully(), threading.Lock()
 
     def scores(self, record: np.ndarray) -> dict[int, int]:
-        """Of every legal move, for who makes it: above 0 for a win, the higher the sooner; 0 for a draw; below 0 for a
-        loss, the higher the later.
+        """Return each legal move's score for the player who makes it: above 0 for a win, the higher the sooner; 0 for a
+        draw; below 0 for a loss, the higher the later.
         """
         with self._lock:
             return dict(sorted(self._solver.score_all_moves(self._position(record)).items()))
 
     def plies(self, record: np.ndarray, score: int) -> int:
-        """How many moves of both players are left in a position of that score, under perfect play."""
+        """Return how many moves of both players are left in a position of that score, under perfect play."""
         return int(self._solver.score_to_moves_left(score, self._position(record)))
 
     def _position(self, record: np.ndarray) -> Any:
@@ -201,12 +201,12 @@ class Solver:
 
 @cache
 def solver() -> Solver:
-    """The process's solver, whose table all that ask it share."""
+    """Return the process's solver; all callers share its table."""
     return Solver()
 
 
 def _perfect_moves(records: np.ndarray, random: np.ndarray, at: np.ndarray) -> np.ndarray:
-    """The soonest wins, draws or latest losses, each with the same chance."""
+    """Return the soonest wins, draws or latest losses; equals have the same chance."""
     out = np.empty(at.size, np.int64)
     for i, lane in enumerate(at.tolist()):
         scores = solver().scores(records[lane])
@@ -219,7 +219,7 @@ def _perfect_moves(records: np.ndarray, random: np.ndarray, at: np.ndarray) -> n
 def _moves(
     game: np.ndarray, records: np.ndarray, random: np.ndarray, at: np.ndarray, actions: int, simulations: int
 ) -> np.ndarray:
-    """By a search of so many simulations; 0: at random."""
+    """Return moves by a search with `simulations` each; 0: random moves."""
     out, room = np.empty(at.size, np.int64), np.empty(actions, np.int16)
     for i in range(at.size):
         record, stream = records[at[i]], random[at[i] : at[i] + 1]
@@ -234,7 +234,7 @@ PREFIX, RANDOM = "game:", "random"
 
 
 def of(envs: Envs) -> tuple[Game, str, Opponent]:
-    """What `envs` names: game:NAME, game:NAME+opponent=WHO; and the opponent's name. Raises UserError."""
+    """Return the game, the opponent's name and the opponent of `envs`, game:NAME+opponent=WHO. Raises UserError."""
     words = envs.title.removeprefix(PREFIX).split("+")
     own = [word for word in words if word.startswith("opponent")]
     board = game("+".join([word for word in words if word not in own]))
@@ -242,23 +242,23 @@ def of(envs: Envs) -> tuple[Game, str, Opponent]:
     rules = OPTIONS.get(board.name.partition("+")[0], {})
     if wrong := {k: v for k, v in envs.options.items() if k in rules}:
         name = "+".join([f"{PREFIX}{board.name}", *(f"{k}={v}" for k, v in wrong.items())])
-        raise UserError(f"--env-kwargs: {', '.join(wrong)} given, but rules are part of a game's name: --env {name}")
+        raise UserError(f"--env-kwargs: {', '.join(wrong)} given, but rules are part of the game's name: --env {name}")
     given = {**named, **envs.options}
     check_options(given, {"opponent": RANDOM}, f"{PREFIX}{board.name}")
-    who = given.get("opponent", RANDOM)  # or mcts:SIMULATIONS, in connect four perfect
+    who = given.get("opponent", RANDOM)  # or mcts:SIMULATIONS; in connect four also perfect
     return board, who, opponent(who, board)
 
 
 def board_of(envs: Envs) -> Game:
-    """The rules of the board game that `envs` names. Raises UserError: it names something else."""
+    """Return the rules of the board game that `envs` names. Raises UserError: it names no board game."""
     if not envs.title.startswith(PREFIX):
         allowed = ", ".join(PREFIX + name for name in GAMES)
-        raise UserError(f"--env: {envs.title} given, allowed: {allowed}, whose rules are known")
+        raise UserError(f"--env {envs.title}: must be a board game, whose rules are known: {allowed}")
     return of(envs)[0]
 
 
 def describe(envs: Envs) -> EnvSpec:
-    """The spec of a board game. Raises UserError."""
+    """Return the spec of a board game. Raises UserError."""
     board, who, _ = of(envs)
     board.verify()
     obs, action = Field(board.planes, "float32"), Discrete(board.actions)
@@ -270,8 +270,8 @@ def describe(envs: Envs) -> EnvSpec:
 class BoardPool(ArrayPool):
     """A Pool of a board game: lanes step in send(), in the caller's thread, against an opponent.
 
-    The player of a lane moves first in every other game: in the first of lanes of even numbers. Observations are the
-    board from its side, also at the end.
+    A lane's player moves first in every other game; lanes with even numbers begin with such a game. Observations are
+    the board from the player's side, also at the end.
     """
 
     def __init__(self, envs: Envs, seed: int, lane: int):
@@ -279,7 +279,7 @@ class BoardPool(ArrayPool):
         board, _, self._opponent = of(envs)
         self._board, self._start, everyone = board, board.new(), np.arange(envs.lanes)
         self._records = np.zeros((envs.lanes, board.record), np.int8)
-        # of the player: 1 moves second; a game changes it first
+        # 1: the player moves second; a new game flips it
         self._side = ((lane + everyone + 1) % 2).astype(np.int8)
         self._random = game_streams(seed, lane, envs.lanes)
         self._arrays |= {"records": self._records, "side": self._side, "random": self._random}
@@ -291,7 +291,7 @@ class BoardPool(ArrayPool):
         self._begin(numbers[over])
 
     def _play(self, at: np.ndarray, actions: np.ndarray) -> None:
-        """The players' moves and the opponents' answers. Raises ValueError: an illegal move."""
+        """Make the players' moves and the opponents' answers. Raises ValueError: an illegal move."""
         illegal = np.flatnonzero(~self._rows["mask"][at, actions])
         if illegal.size:
             sent = f"lane {at[illegal[0]]} was sent the illegal move {actions[illegal[0]]}"
@@ -305,16 +305,16 @@ class BoardPool(ArrayPool):
         self._write(at, {"reward": reward, "terminated": over, "truncated": False, "first": False, "over": over})
 
     def _begin(self, at: np.ndarray) -> None:
-        """Next games, from the other side; an opponent that moves first has moved."""
+        """Start the next games with sides swapped, including the first moves of opponents that begin."""
         self._side[at] ^= 1
         self._records[at] = self._start
         second = at[self._side[at] == 1]
-        over = second[self._answer(second) != GOES_ON]  # by the first move: the player begins instead
+        over = second[self._answer(second) != GOES_ON]  # the first move ended the game: the player begins instead
         self._side[over], self._records[over] = 0, self._start
         self._write(at, first_row(self._rows))
 
     def _answer(self, at: np.ndarray) -> np.ndarray:
-        """The opponents move; what that leads to."""
+        """Make the opponents' moves; return the results."""
         return self._board.play_all(self._records, at, self._opponent(self._records, self._random, at))
 
     def _write(self, at: np.ndarray, row: Batch) -> None:
@@ -324,6 +324,6 @@ class BoardPool(ArrayPool):
         self._board.remember(self._records, rows["obs"], at, rows["over"])
 
 
-# As envs.make asks for a pool:
-# of lanes of a seed, from a lane on; raises UserError.
+# Called by envs.make:
+# with a seed and the number of the first lane; raises UserError.
 connect = BoardPool

@@ -1,9 +1,7 @@
-"""The rules of all board games on records: k in a row, Othello.
+"""Rules of all board games as compiled functions on records; those of k in a row and Othello are defined here.
 
-The rules of Othello as compiled functions on a record that holds a whole position (records).
-
-Who has no move that turns a disc passes, which is a move; where nobody has one the game ends. The record's own number
-is 1 where the mover has to pass.
+In Othello a player who can turn no disc must pass, which is a move; the game ends when neither player can. The record's
+own number is 1 where the mover must pass.
 """
 
 from __future__ import annotations
@@ -17,12 +15,12 @@ from polyplay.core.errors import UserError
 from polyplay.games import go, records
 from polyplay.games.records import CELLS, COLUMNS, DRAWN, GOES_ON, KIND, LOST, OWN, ROWS, WON, compiled, pass_turn, ply
 
-K, GRAVITY = range(3, 5)  # of a game's numbers
+K, GRAVITY = range(3, 5)  # indices in a game's numbers
 
 
 @compiled
 def row_legal(game: np.ndarray, record: np.ndarray, out: np.ndarray) -> int:
-    """Write the legal actions, ascending, into out int16 [actions]; their number."""
+    """Write the legal actions, ascending, into out int16 [actions]; return their number."""
     cells = game[COLUMNS] if game[GRAVITY] else game[ROWS] * game[COLUMNS]  # with gravity: those of the top row
     n = 0
     for action in range(cells):
@@ -34,7 +32,7 @@ def row_legal(game: np.ndarray, record: np.ndarray, out: np.ndarray) -> int:
 
 @compiled
 def row_play(game: np.ndarray, record: np.ndarray, action: int) -> int:
-    """Make a legal move in the record; GOES_ON, WON or DRAWN."""
+    """Make a legal move in the record; return GOES_ON, WON or DRAWN."""
     columns = game[COLUMNS]
     row, column = (game[ROWS] - 1, action) if game[GRAVITY] else (action // columns, action % columns)
     while record[CELLS + row * columns + column] != 0:  # gravity: from the bottom up
@@ -49,7 +47,7 @@ def row_play(game: np.ndarray, record: np.ndarray, action: int) -> int:
 
 @compiled
 def _in_line(game: np.ndarray, record: np.ndarray, row: int, column: int, own: int) -> bool:
-    """Whether k stones of `own` lie in a line through that cell."""
+    """Tell whether k stones of `own` lie in a line through that cell."""
     for down, right in ((0, 1), (1, 0), (1, 1), (1, -1)):
         n = 1 + _run(game, record, row, column, down, right, own) + _run(game, record, row, column, -down, -right, own)
         if n >= game[K]:
@@ -59,7 +57,7 @@ def _in_line(game: np.ndarray, record: np.ndarray, row: int, column: int, own: i
 
 @compiled
 def _run(game: np.ndarray, record: np.ndarray, row: int, column: int, down: int, right: int, own: int) -> int:
-    """Stones of `own` one behind another from that cell on, without it."""
+    """Return the number of adjacent stones of `own` from that cell in one direction, the cell excluded."""
     rows, columns = game[ROWS], game[COLUMNS]
     n, r, c = 0, row + down, column + right
     while 0 <= r < rows and 0 <= c < columns and record[CELLS + r * columns + c] == own:
@@ -69,7 +67,7 @@ def _run(game: np.ndarray, record: np.ndarray, row: int, column: int, down: int,
 
 @compiled
 def row_planes(game: np.ndarray, record: np.ndarray, out: np.ndarray) -> None:
-    """Write what a network sees into out [3, rows, columns]: the mover's stones, the other's, and 1 where the first
+    """Write the network's input into out [3, rows, columns]: the mover's stones, the other's, and 1 where the first
     player moves.
     """
     own, columns = record[0] + 1, game[COLUMNS]
@@ -84,7 +82,7 @@ def row_planes(game: np.ndarray, record: np.ndarray, out: np.ndarray) -> None:
 
 @compiled
 def othello_start(game: np.ndarray, record: np.ndarray) -> None:
-    """Two discs of each player in the middle, crosswise; the rest of the record is 0."""
+    """Put two discs of each player in the middle, crosswise; the rest of the record is 0."""
     rows, columns = game[ROWS], game[COLUMNS]
     first = CELLS + (rows // 2 - 1) * columns + columns // 2 - 1
     record[first], record[first + 1] = 2, 1
@@ -93,7 +91,7 @@ def othello_start(game: np.ndarray, record: np.ndarray) -> None:
 
 @inlined
 def _turns(rows: int, columns: int, record: np.ndarray, cell: int, down: int, right: int, own: int) -> int:
-    """Discs of the other that a disc of `own` on a cell would turn in that direction."""
+    """Return how many of the other's discs a disc of `own` on a cell would turn in that direction."""
     row, column, n = cell // columns + down, cell % columns + right, 0
     while 0 <= row < rows and 0 <= column < columns and record[CELLS + row * columns + column] == 3 - own:
         row, column, n = row + down, column + right, n + 1
@@ -103,7 +101,7 @@ def _turns(rows: int, columns: int, record: np.ndarray, cell: int, down: int, ri
 
 @compiled
 def _fits(rows: int, columns: int, record: np.ndarray, cell: int, own: int) -> bool:
-    """Whether a disc of `own` on an empty cell turns any."""
+    """Tell whether the cell is empty and a disc of `own` there turns a disc."""
     if record[CELLS + cell] == 0:
         for down in range(-1, 2):
             for right in range(-1, 2):
@@ -123,7 +121,7 @@ def _can_move(game: np.ndarray, record: np.ndarray, own: int) -> bool:
 
 @compiled
 def othello_legal(game: np.ndarray, record: np.ndarray, out: np.ndarray) -> int:
-    """Write the legal actions, ascending, into out int16 [actions]; their number. A pass is legal alone."""
+    """Write the legal actions, ascending, into out int16 [actions]; return their number. A pass is legal alone."""
     rows, columns, count = game[ROWS], game[COLUMNS], 0
     if record[OWN]:
         out[0] = rows * columns
@@ -137,7 +135,7 @@ def othello_legal(game: np.ndarray, record: np.ndarray, out: np.ndarray) -> int:
 
 @compiled
 def othello_play(game: np.ndarray, record: np.ndarray, action: int) -> int:
-    """Make a legal move in the record; GOES_ON, WON, DRAWN or LOST."""
+    """Make a legal move in the record; return GOES_ON, WON, DRAWN or LOST."""
     rows, columns, own = game[ROWS], game[COLUMNS], record[0] + 1
     if action < rows * columns:
         for down in range(-1, 2):
@@ -160,29 +158,29 @@ def othello_play(game: np.ndarray, record: np.ndarray, action: int) -> int:
 
 @compiled
 def note_passes(game: np.ndarray, records: np.ndarray) -> None:
-    """Set records' own numbers by their cells and movers."""
+    """Set records' own numbers from their cells and movers."""
     for record in records:
         record[OWN] = not _can_move(game, record, record[0] + 1)
 
 
-# Of a game of a user's module (own_game), OpenSpiel's among them, a record holds the position behind the header of all
-# records, and the rules are C functions, of Python or compiled, whose addresses are in the game's numbers.
+# For a user's game (own_game), OpenSpiel's included, a record holds the position behind the common header, and the
+# rules are C functions, from Python or compiled, whose addresses are in the game's numbers.
 
 
-LEGAL, PLAY, PLANES, NOTE, LONGEST = range(3, 8)  # of a game's numbers: four addresses, and moves at most
-FAILED, NO_MOVES, MANY_MOVES, NO_ACTION, TWICE, NO_RESULT = range(-1, -7, -1)  # answers that are none
+LEGAL, PLAY, PLANES, NOTE, LONGEST = range(3, 8)  # indices in a game's numbers: four addresses, most moves
+FAILED, NO_MOVES, MANY_MOVES, NO_ACTION, TWICE, NO_RESULT = range(-1, -7, -1)  # answers that report a failure
 WRONG = {
     FAILED: "raised an exception, which is printed above",
-    NO_MOVES: "is empty and the game goes on: let play return WON, LOST or DRAWN, or add a pass",
+    NO_MOVES: "is empty before the game is over: let play return WON, LOST or DRAWN, or add a pass",
     MANY_MOVES: "has more moves than there are actions",
-    NO_ACTION: "names an action that is not from 0 to one less than `actions`",
+    NO_ACTION: "names an action outside 0 to `actions` - 1",
     TWICE: "names an action twice",
-    NO_RESULT: "returned something else than GOES_ON, WON, DRAWN or LOST",
+    NO_RESULT: "returned something other than GOES_ON, WON, DRAWN or LOST",
 }
 
 
 class Failure(threading.local):
-    raised = ""  # what a method that this thread asked has just raised
+    raised = ""  # exception that a method called by this thread has just raised
     text = ""  # why the rules gave no answer
 
 
@@ -190,7 +188,7 @@ failure = Failure()
 
 
 class RulesFailed(UserError):
-    """Raised by compiled code whose rules gave no answer; says why."""
+    """Raised by compiled code when rules gave no answer; the text says why."""
 
     def __init__(self) -> None:
         super().__init__(failure.text)
@@ -210,7 +208,7 @@ def call_rules(game: np.ndarray, which: int, record: np.ndarray, word: int) -> i
 
 @compiled
 def write_legal(found: np.ndarray, out: np.ndarray) -> int:
-    """Write legal actions int64 [n], ascending, into out int16 [actions]; their number, or what is wrong with them."""
+    """Write legal actions int64 [n], ascending, into out int16 [actions]; return their number, or a failure."""
     if found.size == 0:
         return NO_MOVES
     if found.size > out.size:
@@ -227,7 +225,7 @@ def write_legal(found: np.ndarray, out: np.ndarray) -> int:
 
 @compiled
 def own_play(game: np.ndarray, record: np.ndarray, action: int) -> int:
-    """Make a legal move in the record; GOES_ON, WON, DRAWN or LOST."""
+    """Make a legal move in the record; return GOES_ON, WON, DRAWN or LOST."""
     result = call_rules(game, PLAY, record, action)
     pass_turn(record)
     return DRAWN if result == GOES_ON and ply(record) >= game[LONGEST] else result
@@ -241,8 +239,8 @@ def own_planes(game: np.ndarray, record: np.ndarray, out: np.ndarray) -> None:
     out[:] = shown
 
 
-# `game` is a game's numbers (boards.Game.numbers): int64 [8], of which the first is its kind and decides which rules
-# hold. So whatever is compiled with these functions serves every game.
+# `game` is boards.Game.numbers, int64 [8]; the first number, the game's kind, selects the rules. So code compiled with
+# these functions serves every game.
 
 
 @compiled
@@ -255,7 +253,7 @@ def start(game: np.ndarray, record: np.ndarray) -> None:
 
 @compiled
 def legal(game: np.ndarray, record: np.ndarray, out: np.ndarray) -> int:
-    """Write the legal actions, ascending, into out int16 [actions]; their number."""
+    """Write the legal actions, ascending, into out int16 [actions]; return their number."""
     if game[KIND] == records.GO:
         return go.legal(game, record, out)
     if game[KIND] == records.OTHELLO:
@@ -267,7 +265,7 @@ def legal(game: np.ndarray, record: np.ndarray, out: np.ndarray) -> int:
 
 @compiled
 def play(game: np.ndarray, record: np.ndarray, action: int) -> int:
-    """Make a legal move in the record; GOES_ON, or WON, DRAWN or LOST for who made it."""
+    """Make a legal move in the record; return GOES_ON, or WON, DRAWN or LOST for the player who moved."""
     if game[KIND] == records.GO:
         return go.play(game, record, np.int64(action))
     if game[KIND] == records.OTHELLO:
@@ -279,8 +277,8 @@ def play(game: np.ndarray, record: np.ndarray, action: int) -> int:
 
 @compiled
 def write_planes(game: np.ndarray, record: np.ndarray, out: np.ndarray) -> None:
-    """Write what a network sees into out [planes, rows, columns]: of Go and of own games their own planes; of other
-    games the mover's stones, the other's, and 1 where the first player moves.
+    """Write the network's input into out [planes, rows, columns]: for Go and users' games their own planes; for others
+    the mover's stones, the other's, and 1 where the first player moves.
     """
     if game[KIND] == records.GO:
         go.write_planes(game, record, out)
@@ -292,7 +290,7 @@ def write_planes(game: np.ndarray, record: np.ndarray, out: np.ndarray) -> None:
 
 @compiled
 def play_all(game: np.ndarray, records: np.ndarray, at: np.ndarray, actions: np.ndarray) -> np.ndarray:
-    """A legal move in each of the records `at`; int8 [n] what they lead to."""
+    """Make a legal move in each of the records `at`; return the results, int8 [n]."""
     out = np.empty(at.size, np.int8)
     for i in range(at.size):
         out[i] = play(game, records[at[i]], actions[i])
@@ -309,7 +307,7 @@ def show_all(
     mask: np.ndarray,
     over: np.ndarray,
 ) -> None:
-    """Write what players of `side` see, and which moves are legal: all where the game is over."""
+    """Write what players of `side` see, and which moves are legal; where the game is over, all are."""
     moves = np.empty(mask.shape[1], np.int16)
     for i in range(at.size):
         lane = at[i]
@@ -326,6 +324,6 @@ def show_all(
 
 @compiled
 def show(game: np.ndarray, records: np.ndarray, planes: np.ndarray) -> None:
-    """What movers see of positions."""
+    """Write what movers see of positions."""
     for i in range(len(records)):
         write_planes(game, records[i], planes[i])

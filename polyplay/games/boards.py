@@ -1,4 +1,4 @@
-"""What a board game is beyond its rules: sizes, symmetries, how moves are written and a board is drawn."""
+"""Board games beyond their rules: sizes, symmetries, names of moves, drawings of boards."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ from polyplay.games.toys import switch
 LARGEST = 26  # rows, and columns: letters name them
 STONES = ".xo"
 NAMED = re.compile(r"(?!connect:)[^:]+:[^\W\d][\w.]*")  # module:Class
-KO = ("positional", "situational", "simple")  # by the numbers of go
-GO_LETTERS = "ABCDEFGHJKLMNOPQRST"  # of columns: without an I
+KO = ("positional", "situational", "simple")  # in the order of go's constants
+GO_LETTERS = "ABCDEFGHJKLMNOPQRST"  # of columns; I is skipped
 
 Symmetry = tuple[np.ndarray, np.ndarray]  # cell i goes to cells[i], action i to actions[i]
 
 
 def board_symmetries(rows: int, columns: int, actions: int) -> tuple[Symmetry, ...]:
-    """The rotations and mirror images of a board, the identity first. Action i is a move at cell i; those behind the
+    """Return a board's rotations and mirror images, the identity first. Action i is a move at cell i; actions after the
     cells stay as they are.
     """
     board, found = np.arange(rows * columns).reshape(rows, columns), dict[bytes, Symmetry]()
@@ -41,7 +41,7 @@ def board_symmetries(rows: int, columns: int, actions: int) -> tuple[Symmetry, .
 
 @dataclass(frozen=True)
 class Game(ABC):
-    """A move is a cell, and one more action the pass of games that have one."""
+    """A board game. A move is a cell; games with passes have one more action for the pass."""
 
     name: str
     rows: int
@@ -50,16 +50,16 @@ class Game(ABC):
     letters = ascii_lowercase  # of columns
     passes = False  # whether the last action is a pass
     gravity = False  # whether a move is a column
-    placed = True  # whether any other move is a cell, or with gravity a column
-    counted = False  # whether who has more stones wins
+    placed = True  # whether every move but the pass is a cell, or with gravity a column
+    counted = False  # whether the player with more stones wins
     slanted = False  # whether each row lies half a cell further right than the one above
-    binary = True  # whether planes are of 0 and 1
-    goal: ClassVar[str]  # what wins, for people
+    binary = True  # whether planes contain only 0 and 1
+    goal: ClassVar[str]  # how to win, for people
 
     @property
     @abstractmethod
     def numbers(self) -> np.ndarray:
-        """What compiled code knows of it, int64 [8]."""
+        """Numbers of the game for compiled code, int64 [8]."""
 
     @property
     def cells(self) -> int:
@@ -71,7 +71,7 @@ class Game(ABC):
 
     @property
     def longest(self) -> int:
-        """Moves of the longest game, or more."""
+        """Upper bound on the moves of a game."""
         return self.cells
 
     @property
@@ -81,54 +81,54 @@ class Game(ABC):
 
     @property
     def planes(self) -> tuple[int, int, int]:
-        """What a network sees: see board_rules.write_planes."""
+        """Shape of the network's input, see board_rules.write_planes."""
         return 3, self.rows, self.columns
 
     @cached_property
     def symmetries(self) -> tuple[Symmetry, ...]:
-        """Of cells and actions together, the identity first: the rotations and mirror images of the board."""
+        """Rotations and mirror images of the board, for cells and actions; the identity first."""
         return board_symmetries(self.rows, self.columns, self.actions)
 
     @property
     def how(self) -> str:
-        """Why its rules are slow; "": they are compiled."""
+        """Reason why the rules are slow; "": they are compiled."""
         return ""
 
     def verify(self) -> None:  # noqa: B027 - ours are tested
-        """Raises UserError: the rules of a user's game are broken."""
+        """Check the rules of a user's game. Raises UserError: they are broken."""
 
     @property
     def title(self) -> str:
-        """For people."""
+        """Name for people."""
         return f"{self.name.partition('+')[0].replace('_', ' ')}, {self.rows}×{self.columns}"
 
     def new(self) -> np.ndarray:
-        """The record of the initial position."""
+        """Return the record of the initial position."""
         record = np.zeros(self.record, np.int8)
         board_rules.start(self.numbers, record)
         return record
 
     def legal(self, record: np.ndarray) -> list[int]:
-        """The legal moves of a position, ascending."""
+        """Return the legal moves of a position, ascending."""
         room = np.empty(self.actions, np.int16)
         return room[: board_rules.legal(self.numbers, record, room)].tolist()
 
     def play(self, record: np.ndarray, action: int) -> int:
-        """Make a legal move in a record; GOES_ON, or WON, DRAWN or LOST for who made it."""
+        """Make a legal move in a record; return GOES_ON, or WON, DRAWN or LOST for the player who moved."""
         return board_rules.play(self.numbers, record, action)
 
     def play_all(self, records: np.ndarray, at: np.ndarray, actions: np.ndarray) -> np.ndarray:
-        """Make a legal move in each of the records `at`; int8 [n] what they lead to."""
+        """Make a legal move in each of the records `at`; return the results, int8 [n]."""
         return board_rules.play_all(self.numbers, records, at, actions)
 
     def shown(self, records: np.ndarray) -> np.ndarray:
-        """float32 [n, C, rows, columns]: what movers see of positions int8 [n, record]."""
+        """Return float32 [n, C, rows, columns]: what movers see of positions int8 [n, record]."""
         planes = np.zeros((len(records), *self.planes), np.float32)
         board_rules.show(self.numbers, records, planes)
         return planes
 
     def records(self, planes: np.ndarray) -> np.ndarray:
-        """int8 [n, record]: the positions that planes [n, C, rows, columns] show."""
+        """Return int8 [n, record]: the positions that planes [n, C, rows, columns] show."""
         records, shown = np.zeros((len(planes), self.record), np.int8), planes.reshape(len(planes), self.planes[0], -1)
         own, other, second = shown[:, 0] > 0.5, shown[:, 1] > 0.5, shown[:, -1, :1] < 0.5
         records[:, CELLS : CELLS + self.cells] = np.where(second, 2 * own + 1 * other, 1 * own + 2 * other)
@@ -136,34 +136,34 @@ class Game(ABC):
         records[:, 0], records[:, 1], records[:, 2] = second[:, 0], plies % PLIES, plies // PLIES
         return records
 
-    def remember(  # noqa: B027 - of most the planes tell it
+    def remember(  # noqa: B027 - most planes show the whole position
         self, records: np.ndarray, planes: np.ndarray, at: np.ndarray, over: np.ndarray
     ) -> None:
-        """Note which positions the planes of these lanes show. over: start positions stand for those."""
+        """Note which positions the planes of these lanes show; for lanes that are `over`, the start position."""
 
     def margin(self, record: np.ndarray) -> float | None:
-        """By how many points a game that is over is won; None: points do not decide."""
+        """Return by how many points a finished game is won; None: points do not decide."""
         return None
 
     def move_name(self, action: int) -> str:
-        """A cell by its column's letter and its row, counted from the bottom."""
+        """Name a cell by its column's letter and its row, counted from the bottom."""
         if action == self.cells:
             return "pass"
         row, column = divmod(int(action), self.columns)
         return f"{self.letters[column]}{self.rows - row}"
 
     def draw(self, record: np.ndarray) -> str:
-        """The board as text, with the columns' letters below."""
+        """Return the board as text, with the columns' letters below."""
         lines = [" ".join(STONES[cell] for cell in row) for row in self._board(record)]
         return "\n".join([*lines, " ".join(self.letters[: self.columns])])
 
     def line(self, record: np.ndarray) -> str:
-        """The board in one line, row by row from the top, and who is to move."""
+        """Return the board in one line, row by row from the top, and the player to move."""
         board = "/".join("".join(STONES[cell] for cell in row) for row in self._board(record))
         return f"{board}, {STONES[1 + records.mover(record)]} to move"
 
     def stones(self, record: np.ndarray) -> np.ndarray:
-        """int8 [cells]: 0 empty, 1 the first player's, 2 the second's."""
+        """Return int8 [cells]: 0 empty, 1 the first player's, 2 the second's."""
         return record[CELLS : CELLS + self.cells]
 
     def _board(self, record: np.ndarray) -> np.ndarray:
@@ -172,7 +172,7 @@ class Game(ABC):
 
 @dataclass(frozen=True)
 class KInARow(Game):
-    """k stones of one player in a line win. gravity: a move is a column, whose lowest empty cell it fills; without it,
+    """k stones of one player in a line win. With gravity a move is a column and fills its lowest empty cell; without,
     a move is a cell.
     """
 
@@ -185,13 +185,13 @@ class KInARow(Game):
 
     def __post_init__(self) -> None:
         fits, sides = all(1 <= side <= LARGEST for side in (self.rows, self.columns)), f"{self.rows}x{self.columns}"
-        need(fits, f"game:{self.name}: {sides} given; a side has 1 to {LARGEST} cells")
+        need(fits, f"game:{self.name}: {sides} does not fit; a side must have 1 to {LARGEST} cells")
         most = max(self.rows, self.columns)
-        need(2 <= self.k <= most, f"game:{self.name}: {self.k} in a row given; a {sides} board has 2 to {most}")
+        need(2 <= self.k <= most, f"game:{self.name}: {self.k} in a row; a {sides} board allows 2 to {most}")
 
     @cached_property
     def symmetries(self) -> tuple[Symmetry, ...]:
-        """With gravity the mirror image; without, as on any board."""
+        """The identity and the mirror image with gravity; without, those of any board."""
         if not self.gravity:
             return super().symmetries
         board = np.arange(self.cells).reshape(self.rows, self.columns)
@@ -203,15 +203,15 @@ class KInARow(Game):
         return self.name.replace("_", " ") if self.name in GAMES else sizes
 
     def move_name(self, action: int) -> str:
-        """A column by its letter, where that is all there is to say."""
+        """Name a column by its letter with gravity, else a cell."""
         return self.letters[int(action)] if self.gravity else super().move_name(action)
 
 
 @dataclass(frozen=True)
 class Go(Game):
-    """Area scoring (Tromp and Taylor); the second player has komi."""
+    """Go with area scoring (Tromp and Taylor); the second player gets komi."""
 
-    halves: int  # of a point of komi
+    halves: int  # komi in half points
     ko: int = go.POSITIONAL
     suicide: bool = False
 
@@ -221,7 +221,7 @@ class Go(Game):
     longest = property(lambda self: 2 * self.cells)
     record = property(lambda self: self._hashes + 8 * self.longest)
     planes = property(lambda self: (2 * go.EIGHT + 1, self.rows, self.columns))
-    _hashes = property(lambda self: -(-(CELLS + self.cells * (1 + go.EIGHT)) // 8) * 8)  # where they begin
+    _hashes = property(lambda self: -(-(CELLS + self.cells * (1 + go.EIGHT)) // 8) * 8)  # offset of the hashes
 
     @property
     def numbers(self) -> np.ndarray:
@@ -233,13 +233,13 @@ class Go(Game):
         return f"{super().title}, komi {self.halves / 2:g}"
 
     def records(self, planes: np.ndarray) -> np.ndarray:
-        """As they were eight plies ago, and since: what was before can't be seen, so it may be repeated."""
+        """Return positions with their last eight plies; planes lack earlier ones, so moves may repeat those."""
         records, shown = np.zeros((len(planes), self.record), np.int8), planes.reshape(len(planes), self.planes[0], -1)
         go.read_planes(self.numbers, shown > 0.5, records)
         return records
 
     def action_of(self, vertex: str) -> int | None:
-        """The move of that name, in letters of either case; None: there is none."""
+        """Return the move of that name, in either case; None: no move has it."""
         if vertex.lower() == "pass":
             return self.cells
         column, row = self.letters.find(vertex[:1].upper()), vertex[1:]
@@ -251,23 +251,23 @@ class Go(Game):
         return abs(self.area(record) - self.halves / 2)
 
     def area(self, record: np.ndarray) -> int:
-        """The first player's area less the second's."""
+        """Return the first player's area minus the second's."""
         return go.area(self.numbers, record)
 
     def owners(self, record: np.ndarray) -> np.ndarray:
-        """int8 [cells]: whose area each cell is, 1 or 2; 0: it is empty and reaches stones of both, or none."""
+        """Return int8 [cells]: the owner of each cell, 1 or 2; 0: empty, and reaches stones of both or of neither."""
         out = np.empty(self.cells, np.int8)
         go.owners(self.numbers, record, out)
         return out
 
     def hashes(self, record: np.ndarray) -> np.ndarray:
-        """uint64 [longest]: of the positions so far, the present one's at its ply; a view of the record."""
+        """Return uint64 [longest]: hashes of the positions so far, by ply; a view of the record."""
         return record[self._hashes :].view(np.uint64)
 
 
 @dataclass(frozen=True)
 class Othello(Game):
-    """Who has no disc to turn passes; the game ends when nobody has."""
+    """Othello. A player who can turn no disc passes; the game ends when neither can."""
 
     passes = True
     counted = True
@@ -285,18 +285,18 @@ class Othello(Game):
 
 
 def go_board(name: str, size: int, komi: float, ko: str, suicide: bool) -> Go:
-    """Raises UserError."""
-    need(3 <= size <= go.LARGEST, f"game:{name}: size={size} given; allowed: 3 to {go.LARGEST}")
+    """Return a Go board. Raises UserError: an option has a wrong value."""
+    need(3 <= size <= go.LARGEST, f"game:{name}: size must be from 3 to {go.LARGEST}, got {size}")
     points = abs(komi) <= size**2 and komi * 2 == int(komi * 2)
-    need(points, f"game:{name}: komi={komi:g} given; allowed: whole and half points up to {size**2}")
-    need(ko in KO, f"game:{name}: ko={ko} given; allowed: {', '.join(KO)}")
+    need(points, f"game:{name}: komi must be in whole or half points up to {size**2}, got {komi:g}")
+    need(ko in KO, f"game:{name}: ko must be one of {', '.join(KO)}; got {ko}")
     return Go(name, size, size, int(komi * 2), KO.index(ko), suicide)
 
 
 def othello_board(name: str, size: int) -> Othello:
-    """Raises UserError."""
+    """Return an Othello board. Raises UserError: the size is wrong."""
     even = size % 2 == 0 and 4 <= size <= LARGEST
-    need(even, f"game:{name}: size={size} given; allowed: even numbers from 4 to {LARGEST}")
+    need(even, f"game:{name}: size must be an even number from 4 to {LARGEST}, got {size}")
     return Othello(name, size, size)
 
 
@@ -305,9 +305,9 @@ GAMES = {
     "three_in_a_row": KInARow("three_in_a_row", 4, 5, 3, gravity=True),
     "connect_four": KInARow("connect_four", 6, 7, 4, gravity=True),
 }
-# of games that have some: size=9, cells of a side; komi=6.5, points for the second player, whole or half; ko, what no
-# move repeats: positional (stones), situational (and the mover), simple (last but one); suicide, whether several stones
-# may be put to death by their own player
+# Options by game, with defaults. size: cells per side; komi: points for the second player, whole or half; ko: what no
+# move may repeat: positional (stones), situational (and the mover), simple (the last position but one); suicide:
+# whether players may kill several of their own stones.
 OPTIONS: dict[str, dict[str, Any]] = {
     "go": {"size": 19, "komi": 7.5, "ko": "positional", "suicide": False},
     "othello": {"size": 8},
@@ -315,8 +315,8 @@ OPTIONS: dict[str, dict[str, Any]] = {
 
 
 def game(name: str) -> Game:
-    """The game of that name: one of GAMES, connect:ROWSxCOLUMNSxK, or one of OPTIONS with them: go+size=9. Raises
-    UserError.
+    """Return the game of that name: one of GAMES, connect:ROWSxCOLUMNSxK, or one of OPTIONS with options: go+size=9.
+    Raises UserError.
     """
     if name.startswith("spiel:") or NAMED.fullmatch(name):
         from polyplay.games.own_game import OwnGame
@@ -337,4 +337,4 @@ def game(name: str) -> Game:
     every = ", ".join(
         (*GAMES, "connect:ROWSxCOLUMNSxK (connect:6x7x4)", *OPTIONS, "spiel:NAME (spiel:hex)", "module:Class")
     )
-    raise UserError(f"game:{name} given, allowed: {every}{hint}")
+    raise UserError(f"game:{name} is not a board game; allowed: {every}{hint}")

@@ -1,10 +1,8 @@
-"""Capture the flag as an environment; scripted players.
+"""Capture the flag as an environment, and its scripted players: three roles and five levels.
 
-Scripted players of capture the flag, in three roles and at five levels.
-
-What one does depends on the state of its match, its seat and numbers hashed from them alone, so it needs no memory. It
-walks along shortest paths, turns to an opponent that it notices, and tags when it believes to hit. Only how well it
-does that is a matter of its level, see Skill.
+A bot's action depends only on the state of its match, its seat and numbers hashed from them, so it needs no memory. It
+walks along shortest paths, turns to an opponent that it notices, and tags when it expects a hit. How well it does so
+depends on its level, see Skill.
 """
 
 from __future__ import annotations
@@ -29,7 +27,7 @@ from polyplay.games.toys import Arrays, Draw, Toy
 
 BOTS = ("level1", "level2", "level3", "level4", "level5", "attacker", "defender", "returner")
 STEPS_A_SECOND = 15.0
-HELD_OUT = np.uint64(1 << 63)  # of a map's key
+HELD_OUT = np.uint64(1 << 63)  # bit in the key of held-out maps
 
 
 @dataclass(frozen=True)
@@ -53,7 +51,7 @@ class CaptureTheFlag(World, Toy):
         return {**s, "here": np.ones((n, self.seats), bool)}
 
     def step(self, s: Arrays, action: Tree, draw: Draw) -> tuple[Arrays, Batch]:
-        """In place."""
+        """Step all matches, in place."""
         n, P = s["here"].shape
         reward, events = np.zeros((n, P), np.float32), np.zeros((n, P, len(EVENTS)), np.float32)
         now, happened, chosen = np.empty_like(reward), np.empty_like(events), self.composite(action)
@@ -83,11 +81,11 @@ class CaptureTheFlag(World, Toy):
 
 ANY, ATTACKER, DEFENDER, RETURNER = range(-1, 3)  # roles; ANY: by the place in the team
 POST = 60  # steps that a guard stays at one place
-HIDING = 5  # moves from its base that a carrier hides
-TRAVELS, FIGHTS = 0.00125, 0.0025  # cells of way that a part of a circle is worth, of a heading wanted
-HIT = 10.0  # cells of way that a hit is worth
-ENOUGH = 0.001  # cells of way: so little short of the best is as good
-# all ways to tag, turn and walk; of two as good the first is chosen
+HIDING = 5  # most moves from its base to a carrier's hiding place
+TRAVELS, FIGHTS = 0.00125, 0.0025  # cost of a part of a circle off the wanted heading, in cells to walk
+HIT = 10.0  # worth of a hit, in cells to walk
+ENOUGH = 0.001  # cells to walk: a smaller difference does not count
+# all ways to tag, turn and walk; of equally good ones the first is chosen
 _WAYS = itertools.product((1, 0), (2, 1, 3, 0, 4), (2, 1, 0), (1, 2, 0))
 ALL = np.array([(yaw, 1, strafe, forward, tag, 0) for tag, yaw, forward, strafe in _WAYS])
 FEW = np.array(rules.SMALL)
@@ -98,13 +96,13 @@ _mix = compiled(mix)
 
 
 class Skill(NamedTuple):
-    """How good a bot is."""
+    """Parameters of a bot's strength."""
 
-    block: int  # steps that it stays with what it has drawn of the following
-    notices: float  # chance to notice opponents in sight in a block
-    pauses: float  # chance to stand still in a block
-    off: int  # most by which its aim is off in a block, in parts of a circle
-    fires: float  # chance per step to tag where it believes to hit
+    block: int  # steps of a block, for which the next three are drawn
+    notices: float  # chance per block to notice opponents in sight
+    pauses: float  # chance per block to stand still
+    off: int  # largest error of its aim in a block, in parts of a circle
+    fires: float  # chance per step to tag when it expects a hit
 
 
 SKILLS = (
@@ -116,13 +114,13 @@ SKILLS = (
 )
 
 
-# The last flood, see ctf_maps.flood. held: its match, where it began, how many cells it reached.
+# The last flood, see ctf_maps.flood. held: its match, its start, the number of cells reached.
 Floods = namedtuple("Floods", "moves order held")
 
 
 @compiled
 def _draw(s: FlagMatches, m: int, p: int, block: int, n: int) -> float:
-    """Uniform in [0, 1): number n of a seat in a block; others where teams begin elsewhere, and after a capture."""
+    """Return number n of a seat in a block, uniform in [0, 1); it also depends on the match's spawns and score."""
     key = np.uint64(s.score[m, 0] * 1024 + s.score[m, 1])
     for q in range(s.spawn.shape[1]):
         cell = np.uint64(int(s.spawn[m, q, 1]) * s.grid.shape[1] + int(s.spawn[m, q, 0]))
@@ -133,7 +131,7 @@ def _draw(s: FlagMatches, m: int, p: int, block: int, n: int) -> float:
 
 @compiled
 def _lead_to(s: FlagMatches, m: int, x: float, y: float, floods: Floods) -> None:
-    """Flood from a point's cell, unless that was done last."""
+    """Flood from a point's cell, unless the last flood was that one."""
     N = s.grid.shape[1]
     cell = int(y) * N + int(x)
     if floods.held[0] != m or floods.held[1] != cell:
@@ -149,7 +147,7 @@ def _sees(s: FlagMatches, m: int, p: int, x: float, y: float) -> bool:
 
 @compiled
 def _opponent(s: FlagMatches, m: int, p: int) -> int:
-    """Whom seat p sees: who carries a flag first, then the nearest; -1: nobody."""
+    """Return the opponent that seat p sees, preferring a flag carrier, then the nearest; -1: it sees no opponent."""
     P, best, nearest = s.at.shape[1], -1, 0.0
     first = P // 2 if p < P // 2 else 0
     for q in range(first, first + P // 2):
@@ -164,7 +162,7 @@ def _opponent(s: FlagMatches, m: int, p: int) -> int:
 
 @compiled
 def _hiding_place(s: FlagMatches, m: int, own: int, floods: Floods) -> Point:
-    """The middle of the cell nearest to a team's base that no opponent sees; the base, if there is none near."""
+    """Return the middle of the cell nearest to a team's base that no opponent sees, or else the base."""
     N, n = s.grid.shape[1], s.at.shape[1] // 2
     _lead_to(s, m, s.base[m, own, 0], s.base[m, own, 1], floods)
     for cell in floods.order[: floods.held[2]]:
@@ -180,7 +178,7 @@ def _hiding_place(s: FlagMatches, m: int, own: int, floods: Floods) -> Point:
 
 @compiled
 def _half_way(s: FlagMatches, m: int, own: int, floods: Floods) -> Point:
-    """The middle of a cell half way between a team's base and the middle of the way to the other."""
+    """Return the middle of a cell half way between a team's base and the middle of the path to the other base."""
     N = s.grid.shape[1]
     _lead_to(s, m, s.base[m, 1 - own, 0], s.base[m, 1 - own, 1], floods)
     cell = int(s.base[m, own, 1]) * N + int(s.base[m, own, 0])
@@ -191,7 +189,7 @@ def _half_way(s: FlagMatches, m: int, own: int, floods: Floods) -> Point:
 
 @compiled
 def _goal(s: FlagMatches, m: int, p: int, role: int, floods: Floods) -> Point:
-    """Where seat p wants to be."""
+    """Return the point where seat p wants to be."""
     P = s.at.shape[1]
     own, half = (0, 0) if p < P // 2 else (1, P // 2)
     away, theirs = s.flag[m, own] != rules.HOME, s.carrier[m, 1 - own]
@@ -212,7 +210,7 @@ def _goal(s: FlagMatches, m: int, p: int, role: int, floods: Floods) -> Point:
 
 @compiled
 def _turned(yaw: int, turn: int) -> int:
-    """A heading that was turned by less than a circle; much faster than a remainder."""
+    """Turn a heading by less than a circle; much faster than a remainder."""
     yaw += turn
     return yaw + (TURN if yaw < 0 else -TURN if yaw >= TURN else 0)
 
@@ -221,12 +219,12 @@ def _turned(yaw: int, turn: int) -> int:
 def _best(
     s: FlagMatches, m: int, p: int, to: Point, face: Point, worth: float, tags: bool, actions: np.ndarray, repeat: int
 ) -> int:
-    """Which of the actions, int64 [K, 6], held for `repeat` steps, leads seat p nearest to one point and faces another,
-    each part of a circle worth so many cells, and hits with its first step, if it may tag.
+    """Return the index of the action, int64 [K, 6], held for `repeat` steps, that leads seat p nearest to `to` and
+    faces `face` (`worth`: cells per part of a circle off), and with `tags` hits with its first step.
     """
     grid, x, y, yaw = s.grid[m], s.at[m, p, 0], s.at[m, p, 1], s.yaw[m, p]
     best, least, wanted = 0, np.inf, rules.heading(face[0] - x, face[1] - y)
-    near = math.sqrt((to[0] - x) ** 2 + (to[1] - y) ** 2) - repeat * SPEED + ENOUGH  # nothing leads nearer
+    near = math.sqrt((to[0] - x) ** 2 + (to[1] - y) ** 2) - repeat * SPEED + ENOUGH  # no action leads nearer
     for k in range(len(actions)):
         tag, turn = actions[k, 4] == 1, _YAW[actions[k, 0]]
         if tag and not tags:
@@ -252,7 +250,7 @@ def _best(
 def _choose(
     s: FlagMatches, m: int, p: int, role: int, skill: Skill, actions: np.ndarray, repeat: int, floods: Floods
 ) -> int:
-    """Seat p's place in `actions`, each of which is held for `repeat` steps."""
+    """Return the index of seat p's action in `actions`, to be held for `repeat` steps."""
     x, y, block = s.at[m, p, 0], s.at[m, p, 1], s.age[m] // skill.block
     if role == ANY:
         role = p % (s.at.shape[1] // 2) % 3
@@ -277,8 +275,8 @@ def _choose(
 def choose_all(
     s: FlagMatches, match: np.ndarray, seat: np.ndarray, role: int, skill: Skill, actions: np.ndarray, repeat: int
 ) -> np.ndarray:
-    """Of seats int64 [n] of matches int64 [n] the places in `actions`, int64 [K, 6], of what they do, int64 [n].
-    repeat: steps for which it is held.
+    """Return int64 [n]: the index in `actions`, int64 [K, 6], for each of the seats int64 [n] of matches int64 [n].
+    repeat: steps for which an action is held.
     """
     out = np.empty(len(match), np.int64)
     cells = s.grid.shape[1] ** 2
@@ -290,7 +288,7 @@ def choose_all(
 
 @dataclass(frozen=True)
 class FlagBot(StateBot):
-    """One of `bots`: see envs.bots."""
+    """One of CaptureTheFlag's `bots`."""
 
     level: int
     role: int = ANY

@@ -1,10 +1,10 @@
 """Capture the flag: maps and paths.
 
-Maps of capture the flag, drawn from a key as compiled functions: the same key, the same map.
+Compiled functions draw maps from a key: the same key gives the same map.
 
-Here a map is `wall`, uint8 [N · N]: cell [r, c] is number r · N + c, and turned by half it is number N · N - 1 - that.
+Here a map is `wall`, uint8 [N · N]: cell [r, c] is number k = r · N + c; rotated by 180° it is number N · N - 1 - k.
 Rooms and corridors lie on a lattice of K × K nodes, K = (N - 1) / 2: node [i, j] is cell [2i + 1, 2j + 1], node number
-i · K + j. Whatever is written is written turned by half as well.
+i · K + j. Each write is repeated for the rotated cell.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from polyplay.core.compiled import bits, compiled
 from polyplay.core.numbers import SPLITMIX
 from polyplay.games.ctf_rules import RADIUS, WALL, clear
 
-DRAWS = 1000  # from one key; most take one or two, those of 9 × 9 rooms eight and rarely eighty
-OPEN, ROOMS = (8, 20), (20, 40)  # per cent of the inner cells that are wall: from, to
+DRAWS = 1000  # most draws from a key; most maps take one or two, 9 × 9 rooms eight and rarely eighty
+OPEN, ROOMS = (8, 20), (20, 40)  # percent of the inner cells that are wall: from, to
 NEAR = 2  # a team of n begins within n + NEAR moves of its base
 
 
@@ -25,12 +25,12 @@ def draw_map(key: np.uint64, rooms: bool, grid: np.ndarray, base: np.ndarray, sp
     """Write a map into grid uint8 [N, N], the two bases into base float64 [2, 2] and where each of P seats begins into
     spawn float64 [P, 2], all as in ctf_rules. rooms: rooms and corridors; else open ground with scattered walls.
 
-    Every free cell is reached from each base. The bases are at least N moves apart, and no single cell but they lies on
-    all ways between them.
+    Every free cell can be reached from each base. The bases are at least N moves apart, and no single other cell lies
+    on all paths between them.
     """
     N, n = len(grid), len(spawn) // 2
     state = np.full(1, np.uint64(key))
-    state[0] = _random(state)  # so that keys in a row do not share numbers
+    state[0] = _random(state)  # so that consecutive keys do not share numbers
     wall = grid.reshape(-1)
     order, moves = np.empty(N * N, np.int64), np.empty(N * N, np.int64)
     for draw in range(DRAWS + 1):
@@ -48,20 +48,20 @@ def draw_map(key: np.uint64, rooms: bool, grid: np.ndarray, base: np.ndarray, sp
     wall[:] = moves < 0
     _write_center(N, home, base[0])
     base[1] = N - base[0]
-    if _below(state, 2):  # cells as near to home are taken in order, so else a team would begin on the same side of it
+    if _below(state, 2):  # equally near cells come in order, so else a team would always begin on the same side of home
         base[:], spawn[:] = N - base, N - spawn
 
 
 @compiled
 def _random(state: np.ndarray) -> np.uint64:
-    """The next number of SplitMix64 (Steele et al. 2014) of state uint64 [1]."""
+    """Return the next number of SplitMix64 (Steele et al. 2014) of state uint64 [1]."""
     state[0] += SPLITMIX
     return bits(state[0], np.uint64(0))
 
 
 @compiled
 def _below(state: np.ndarray, n: int) -> int:
-    """A whole number from 0 to n - 1."""
+    """Return a whole number from 0 to n - 1."""
     return int(np.int64(_random(state) % np.uint64(n)))  # signed: else Numba's sums with it are floats
 
 
@@ -77,13 +77,13 @@ def _write(wall: np.ndarray, cell: int, value: int) -> None:
 
 @compiled
 def _from_middle(N: int, row: int, column: int) -> int:
-    """Moves from the middle of the map; the cell and itself turned by half are twice as many apart, or more."""
+    """Return the moves from the middle of the map; a cell and its rotated image are at least twice as far apart."""
     return abs(row - N // 2) + abs(column - N // 2)
 
 
 @compiled
 def _empty(wall: np.ndarray, N: int) -> int:
-    """Ground without walls but the border; the base's cell."""
+    """Write ground with walls only at the border; return the base's cell."""
     wall[:] = 1
     wall.reshape(N, N)[1:-1, 1:-1] = 0
     return N + 1
@@ -91,12 +91,12 @@ def _empty(wall: np.ndarray, N: int) -> int:
 
 @compiled
 def _draw_open(state: np.ndarray, wall: np.ndarray, N: int) -> int:
-    """Pillars and short walls on open ground; the cell of base 0."""
+    """Write pillars and short walls on open ground; return the cell of base 0."""
     _empty(wall, N)
     inner, row, column = (N - 2) ** 2, N // 2, N // 2
     while _from_middle(N, row, column) <= N // 2:
         row, column = 1 + _below(state, N - 2), 1 + _below(state, N - 2)
-    left = inner * (10 + _below(state, OPEN[1] - 9)) // 100  # cells that may yet become wall
+    left = inner * (10 + _below(state, OPEN[1] - 9)) // 100  # cells that may still become wall
     for _ in range(inner):
         height = width = 1 + (_below(state, 4) == 0)  # a pillar
         if _below(state, 3) > 0:
@@ -116,7 +116,7 @@ def _draw_open(state: np.ndarray, wall: np.ndarray, N: int) -> int:
 
 @compiled
 def _touches(wall: np.ndarray, N: int, top: int, start: int, height: int, width: int) -> bool:
-    """Whether a block of cells has inner walls in it or beside it, or itself turned by half."""
+    """Tell whether a block of cells has inner walls or its rotated image in it or beside it."""
     for r in range(max(top - 1, 1), min(top + height + 1, N - 1)):
         for c in range(max(start - 1, 1), min(start + width + 1, N - 1)):
             turned_r, turned_c = N - 1 - r, N - 1 - c
@@ -127,10 +127,10 @@ def _touches(wall: np.ndarray, N: int, top: int, start: int, height: int, width:
 
 @compiled
 def _draw_rooms(state: np.ndarray, wall: np.ndarray, N: int) -> int:
-    """Rooms with doorways, and corridors; the cell of base 0, which lies in a room, or -1 where that failed."""
+    """Write rooms with doorways, and corridors; return the cell of base 0, which lies in a room, or -1 on failure."""
     K, home, wide = N // 2, -1, 3 if N > 20 else 2  # room sides: 2 to wide + 1 nodes
     room, root = np.zeros(K * K, np.bool_), np.arange(K * K)
-    left = K * K // 16 + _below(state, K * K // 8)  # rooms to make, two at once
+    left = K * K // 16 + _below(state, K * K // 8)  # rooms to make, in pairs
     wall[:] = 1
     for _ in range(K * K // 2 + 16):
         if left == 0:
@@ -154,11 +154,11 @@ def _draw_rooms(state: np.ndarray, wall: np.ndarray, N: int) -> int:
 def _add_room(
     wall: np.ndarray, N: int, room: np.ndarray, root: np.ndarray, top: int, start: int, height: int, width: int
 ) -> bool:
-    """Make a room of height × width nodes, where no other is; whether it was. room: bool [K · K], of which nodes are in
-    rooms; root: see _find.
+    """Make a room of height × width nodes if no other is in its place; return whether it was made. room: bool [K · K],
+    which nodes are in rooms; root: see _find.
     """
     K = N // 2
-    down, right = K - height - 2 * top, K - width - 2 * start  # to itself turned by half
+    down, right = K - height - 2 * top, K - width - 2 * start  # to its rotated image
     if abs(down) < height and abs(right) < width and (down != 0 or right != 0):
         return False
     if room.reshape(K, K)[top : top + height, start : start + width].any():
@@ -176,7 +176,7 @@ def _add_room(
 
 @compiled
 def _find(root: np.ndarray, node: int) -> int:
-    """The node that stands for all that are connected with this one. root int64 [K · K]: a step on the way there."""
+    """Return the node that stands for all nodes connected with this one. root int64 [K · K]: a step toward it."""
     while root[node] != node:
         root[node] = root[root[node]]
         node = root[node]
@@ -185,7 +185,7 @@ def _find(root: np.ndarray, node: int) -> int:
 
 @compiled
 def _join(root: np.ndarray, a: int, b: int) -> None:
-    """Connect two nodes, and turned by half."""
+    """Connect two nodes, and their rotated images."""
     last = len(root) - 1
     root[_find(root, a)] = _find(root, b)
     root[_find(root, last - a)] = _find(root, last - b)
@@ -193,13 +193,13 @@ def _join(root: np.ndarray, a: int, b: int) -> None:
 
 @compiled
 def _dig_corridors(state: np.ndarray, wall: np.ndarray, N: int, room: np.ndarray, root: np.ndarray) -> None:
-    """Connect all nodes by corridors and doorways in random order (Kruskal 1956), with some doorways more and three
-    in four of the dead ends led on.
+    """Connect all nodes by corridors and doorways in random order (Kruskal 1956), with some extra doorways, and open
+    three in four of the dead ends.
     """
     K = N // 2
     for node in range(K * K):
         wall[_cell_of(N, node)] = 0
-    edges = np.arange(2 * K * K)  # from each node to the right, downwards
+    edges = np.arange(2 * K * K)  # from each node to the right, downward
     for last in range(len(edges) - 1, 0, -1):
         swap = _below(state, last + 1)
         edges[last], edges[swap] = edges[swap], edges[last]
@@ -224,7 +224,7 @@ def _cell_of(N: int, node: int) -> int:
 
 @compiled
 def _lead_on(state: np.ndarray, wall: np.ndarray, N: int, cell: int) -> None:
-    """Open one more side of a dead end, unless they all are the border."""
+    """Open one more side of a dead end, unless all other sides are the border."""
     first = _below(state, 4)
     for k in range(4):
         side = cell + (-N, -1, 1, N)[(first + k) % 4]
@@ -240,7 +240,7 @@ def _walls_beside(wall: np.ndarray, N: int, cell: int) -> int:
 
 @compiled
 def _fill_dead_ends(wall: np.ndarray, N: int, home: int) -> None:
-    """Make free cells with one free side-neighbor wall until there are none but the bases."""
+    """Turn free cells with one free side-neighbor into wall, bases excepted, until no such cell is left."""
     for first in range(N, N * N - N):
         cell = first
         while wall[cell] == 0 and cell not in (home, N * N - 1 - home) and _walls_beside(wall, N, cell) >= 3:
@@ -253,8 +253,8 @@ def _fill_dead_ends(wall: np.ndarray, N: int, home: int) -> None:
 
 @compiled
 def _is_good(grid: np.ndarray, n: int, home: int, rooms: bool, near: np.ndarray, moves: np.ndarray) -> bool:
-    """Whether a flooded map is as asked: how much is wall, how far the bases are, room around them, and two ways. What
-    was not reached counts as wall. near: the cells reached from base 0, the nearest first.
+    """Tell whether a flooded map fits: share of wall, distance of the bases, room around them, and two paths. Cells not
+    reached count as wall. near: the cells reached from base 0, the nearest first.
     """
     N, reached = len(grid), len(near)
     inner, (least, most) = (N - 2) ** 2, ROOMS if rooms else OPEN
@@ -267,7 +267,7 @@ def _is_good(grid: np.ndarray, n: int, home: int, rooms: bool, near: np.ndarray,
 
 @compiled
 def _has_two_ways(grid: np.ndarray, home: int, moves: np.ndarray) -> bool:
-    """Whether no single cell lies on all ways between the bases: floods without each cell of one shortest way."""
+    """Tell whether no single cell lies on all paths between the bases: flood without each cell of a shortest one."""
     N, wall = len(grid), grid.reshape(-1)
     around, order, other = np.empty_like(moves), np.empty_like(moves), N * N - 1 - home
     cell = next_cell(N, moves, other)
@@ -283,8 +283,8 @@ def _has_two_ways(grid: np.ndarray, home: int, moves: np.ndarray) -> bool:
 
 @compiled
 def _choose_spawns(state: np.ndarray, N: int, near: np.ndarray, moves: np.ndarray, spawn: np.ndarray) -> bool:
-    """Begin in n of the 2n cells that are nearest to the own base, and nearer than to the other; whether there are n.
-    near: the cells reached from base 0, the nearest first.
+    """Choose spawns in n of the 2n cells nearest to a team's base, all nearer to it than to the other base; return
+    whether n exist. near: the cells reached from base 0, the nearest first.
     """
     n = len(spawn) // 2
     cells = near[1 : 2 * n + 1]
@@ -299,13 +299,13 @@ def _choose_spawns(state: np.ndarray, N: int, near: np.ndarray, moves: np.ndarra
     return True
 
 
-AHEAD = 6  # moves of a path that are looked at for a straight walk
+AHEAD = 6  # moves of a path that are checked for a straight walk
 
 
 @compiled
 def flood(grid: np.ndarray, target: int, moves: np.ndarray, order: np.ndarray) -> int:
-    """Write into moves, int64 [N · N], how many moves each cell is from the free cell `target`, -1 where no path leads
-    there, and into order, int64 [N · N], the cells that one leads from, the nearest first; how many they are.
+    """Write into moves, int64 [N · N], how many moves each cell is from the free cell `target`, -1 without a path, and
+    into order, int64 [N · N], the cells with a path, the nearest first; return their number.
     """
     N, wall = len(grid), grid.reshape(-1)
     moves[:] = -1
@@ -323,7 +323,7 @@ def flood(grid: np.ndarray, target: int, moves: np.ndarray, order: np.ndarray) -
 
 @compiled
 def next_cell(N: int, moves: np.ndarray, cell: int) -> int:
-    """The cell after this one on a shortest path to where the flood began; there, or where no path leads, itself."""
+    """Return the next cell on a shortest path to the flood's start; at the start or without a path, the cell itself."""
     if moves[cell] > 0:
         for side in (cell - N, cell - 1, cell + 1, cell + N):
             if moves[side] == moves[cell] - 1:
@@ -333,8 +333,8 @@ def next_cell(N: int, moves: np.ndarray, cell: int) -> int:
 
 @compiled
 def walks_straight(grid: np.ndarray, x: float, y: float, to_x: float, to_y: float) -> bool:
-    """Whether a body gets from one point to another in a straight line: no wall is smaller than a body, so it does
-    where its four corners do.
+    """Tell whether a body can walk from one point to another in a straight line. No wall is smaller than a body, so it
+    can if its four corners can.
     """
     for dx in (-RADIUS, RADIUS):
         for dy in (-RADIUS, RADIUS):
@@ -345,8 +345,8 @@ def walks_straight(grid: np.ndarray, x: float, y: float, to_x: float, to_y: floa
 
 @compiled
 def waypoint(grid: np.ndarray, moves: np.ndarray, x: float, y: float, to_x: float, to_y: float) -> tuple[float, float]:
-    """Where a body at a point has to walk now on a shortest path to another, from whose cell the flood began: the
-    farthest that it gets to in a straight line.
+    """Return where a body at a point should walk now on a shortest path to another, from whose cell the flood began:
+    the farthest place that it reaches in a straight line.
     """
     N = len(grid)
     cell = int(y) * N + int(x)

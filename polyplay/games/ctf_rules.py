@@ -1,9 +1,7 @@
-"""Capture the flag: its world and rules.
+"""Capture the flag: its world, and its rules, compiled for many matches at once.
 
-The rules of capture the flag, compiled, for many matches at once: one step of everybody.
-
-A step, in this order: all turn and move; all who tag shoot, by where everybody is then; who was hit drops the flag it
-carried and comes back where it began; flags are returned, picked up and captured by touch.
+A step, in this order: all players turn and move; then all tags are shot from the new positions; hit players drop the
+flag they carry and return to where they began; flags are returned, picked up and captured by touch.
 """
 
 from __future__ import annotations
@@ -20,32 +18,32 @@ from polyplay.core.tree import Batch, Field, Spec, Tree
 from polyplay.envs.pool import need
 from polyplay.envs.spaces import ActionSpec, Discrete, MultiDiscrete
 
-# A map has N × N cells, wall or free, and looks the same turned by half: cell [r, c] is as cell [N-1-r, N-1-c], and
-# the base of team 0 becomes that of team 1. Positions (x, y) are measured in cells, x to the right and y downwards:
-# [r, c] is where r ≤ y < r + 1 and c ≤ x < c + 1. Headings are whole numbers of TURN to the circle, 0 to the right, a
-# quarter downwards; pitches likewise, above 0 up. So no match depends on how a machine computes a sine.
+# A map has N × N cells, wall or free, and is the same rotated by 180°: cell [r, c] equals cell [N-1-r, N-1-c], and
+# the base of team 0 becomes that of team 1. Positions (x, y) are measured in cells, x to the right and y downward:
+# [r, c] is where r ≤ y < r + 1 and c ≤ x < c + 1. Headings are whole numbers, TURN to the circle, 0 to the right, a
+# quarter downward; pitches have the same unit, above 0 up. So no match depends on how a machine computes a sine.
 #
 # Seats 0 … n-1 are team 0, n … 2n-1 team 1.
 
 
 TURN = 3600  # parts of a circle
-HOME, CARRIED, DROPPED = range(3)  # of a flag
+HOME, CARRIED, DROPPED = range(3)  # states of a flag
 FREE, WALL = 0, 1
-EVENTS = (  # in a step, of a seat; "opponent" is any of the other team, "teammate" one that is not oneself
+EVENTS = (  # counts per step and seat; "teammate" excludes the seat itself, "opponent" is any of the other team
     *(f"{who}{what}" for who in ("", "teammate_", "opponent_") for what in ("picked_up", "captured", "returned")),
     *("tagged_carrier", "tagged_other", "was_tagged_carrying", "was_tagged"),
 )
-YAW = (-200, -33, 0, 33, 200)  # parts of a circle in a step: the paper's five, in kind
+YAW = (-200, -33, 0, 33, 200)  # parts of a circle per step; five, as in the paper
 PITCH = (-50, 0, 50)
 STEEPEST = 400  # pitch, up or down
-SPEED = 0.21  # cells in a step of 1/15 s, forwards or sideways; both at once are as fast
+SPEED = 0.21  # cells per step of 1/15 s: forward, sideways or diagonally
 RADIUS = 0.25  # of a player's body: how near to a wall it comes
 BODY, EYE = 0.7, 0.5  # heights, in cells; a wall is 1 high
-JUMP, GRAVITY = 0.09, 0.012  # cells a step upwards, and how much less in the next
-REACH = 0.6  # from where a flag or a base is touched
-RANGE, WIDTH = 8.0, 0.3  # of a tag, in cells; half of how wide a body is for it
+JUMP, GRAVITY = 0.09, 0.012  # cells per step upward, and the decrease per step
+REACH = 0.6  # distance from which a flag or a base is touched
+RANGE, WIDTH = 8.0, 0.3  # of a tag, in cells: its range, and half the width of a body
 RELOAD = 8  # steps from one tag to the next
-# of the small set of actions: yaw, pitch, strafe, forward, tag, jump, a digit each
+# the small set of actions: yaw, pitch, strafe, forward, tag, jump, one digit each
 _DIGITS = "211100 211200 211000 210100 212100 011100 411100 111200 311200 211210 211110"
 SMALL = tuple(tuple(map(int, digits)) for digits in _DIGITS.split())
 COMPOSITE = MultiDiscrete((6,), (5, 3, 3, 3, 2, 2))  # strafe: left, no, right; forward: back, no, forward
@@ -53,22 +51,22 @@ SIN = np.round(np.sin(np.arange(TURN) * (2 * np.pi / TURN)), 12)
 COS = np.round(np.cos(np.arange(TURN) * (2 * np.pi / TURN)), 12)
 KINDS, SETS, VIEWS, ACTIONS = ("rooms", "open", "both"), ("train", "held_out"), ("window", "pixels"), ("all", "small")
 REWARDS = ("captures", "win")
-SEEN, FACTS = 11, 12  # cells of the window, a side; numbers that a player knows besides
+SEEN, FACTS = 11, 12  # cells per side of the window; numbers of other facts that a player knows
 
 
 @dataclass(frozen=True)
 class World:
-    """arena:ctf. view: window, 11 × 11 planes around the player, turned with it; or pixels, first person. actions: all,
-    the paper's 540; or small, eleven of them. maps: of the seeds for training, or held_out. kind: of maps.
-    reward: 1 to a team for each capture and -1 to the other, or for a match that is won when it ends.
+    """Options of arena:ctf. view: window (11 × 11 planes around the player, rotated with it) or pixels (first person).
+    actions: all (the paper's 540) or small (eleven of them). maps: train or held_out; kind: rooms, open or both.
+    reward: 1 to a team and -1 to the other, for each capture (captures), or at the end of a match that is won (win).
     """
 
     view: str = "window"
     actions: str = "all"
-    team: int = 2  # players of a side
-    size: int = 13  # cells of a map's side, an odd number
-    length: int = 4500  # steps of a match; 15 make a second
-    repeat: int = 1  # steps for which an action is held, which are one of the agent
+    team: int = 2  # players per team
+    size: int = 13  # cells per side of a map, an odd number
+    length: int = 4500  # steps of a match, 15 per second
+    repeat: int = 1  # steps for which an action is held; together one agent step
     kind: str = "both"
     maps: str = "train"
     reward: str = "captures"
@@ -77,14 +75,14 @@ class World:
         choices = {"view": VIEWS, "actions": ACTIONS, "kind": KINDS, "maps": SETS, "reward": REWARDS}
         for name, allowed in choices.items():
             value = vars(self)[name]
-            need(value in allowed, f"arena:ctf: {name}={value} given, allowed: {', '.join(allowed)}")
+            need(value in allowed, f"arena:ctf: {name} must be one of {', '.join(allowed)}; got {value}")
         odd = 9 <= self.size <= 99 and self.size % 2 == 1
-        need(odd, f"arena:ctf: size={self.size} given, allowed: odd numbers from 9, so that two bases fit, to 99")
+        need(odd, f"arena:ctf: size must be an odd number from 9, so that two bases fit, to 99; got {self.size}")
         good = 1 <= self.team <= 8 and self.length >= 1 and self.repeat >= 1
-        got, sides = f"team={self.team}, length={self.length}, repeat={self.repeat}", "1 to 8 players of a side"
-        need(good, f"arena:ctf: {got} given, allowed: {sides}, a length and a repeat from 1")
+        got, sides = f"team={self.team}, length={self.length}, repeat={self.repeat}", "1 to 8 players per team"
+        need(good, f"arena:ctf: needs {sides}, length ≥ 1 and repeat ≥ 1, got {got}")
         whole = self.length % self.repeat == 0
-        need(whole, f"arena:ctf: length={self.length} given, allowed: multiples of repeat={self.repeat}")
+        need(whole, f"arena:ctf: length must be a multiple of repeat={self.repeat}, got {self.length}")
 
     seats = property(lambda self: 2 * self.team)
     teams = property(lambda self: (0,) * self.team + (1,) * self.team)
@@ -99,15 +97,15 @@ class World:
         return {"facts": Field((FACTS,), "float32"), "view": view}
 
     def arrays(self, n: int) -> Batch:
-        """Of n matches. P: seats; last axis of positions: x, y."""
+        """Return the arrays of n matches. P: seats; last axis of positions: x, y."""
         N, P = self.size, self.seats
         return {
             "grid": np.zeros((n, N, N), np.uint8),
             "base": np.zeros((n, 2, 2)),  # [team]: where its flag is at home
             "spawn": np.zeros((n, P, 2)),  # where a seat begins
             "at": np.zeros((n, P, 2)),
-            "z": np.zeros((n, P)),  # of the feet
-            "rises": np.zeros((n, P)),  # cells a step
+            "z": np.zeros((n, P)),  # height of the feet
+            "rises": np.zeros((n, P)),  # cells per step
             "yaw": np.zeros((n, P), np.int64),
             "pitch": np.zeros((n, P), np.int64),
             "loads": np.zeros((n, P), np.int64),  # steps until it can tag
@@ -119,7 +117,7 @@ class World:
         }
 
     def composite(self, action: Tree) -> np.ndarray:
-        """int64 [n, 6] of actions [n] or [n, 6]."""
+        """Return int64 [n, 6] for actions [n] or [n, 6]."""
         given = np.asarray(action, np.int64)
         return given if self.actions == "all" else np.asarray(SMALL, np.int64)[given]
 
@@ -127,7 +125,7 @@ class World:
 class FlagMatches(
     namedtuple("FlagMatches", "grid base spawn at z rises yaw pitch loads flag flag_at carrier score age")
 ):
-    """World.arrays, as compiled code takes them."""
+    """World.arrays, for compiled code."""
 
     @classmethod
     def of(cls, arrays: Batch) -> FlagMatches:
@@ -140,14 +138,14 @@ PLANES = (
 )
 
 _YAW, _PITCH, _SLANTED = np.array(YAW), np.array(PITCH), math.sqrt(0.5)
-_CORNER = 1e-9  # parts of a line
+_CORNER = 1e-9  # tolerance, in parts of a line
 
-compiled = cached_njit(_nrt=False)  # no reference counts: the caller holds all arrays, and none is made here
+compiled = cached_njit(_nrt=False)  # no reference counts: the caller holds all arrays; these functions make none
 
 
 @compiled
 def hits_wall(grid: np.ndarray, x: float, y: float) -> bool:
-    """Whether a body there would be in a wall."""
+    """Tell whether a body at this point would be in a wall."""
     left, right, top, bottom = int(x - RADIUS), int(x + RADIUS), int(y - RADIUS), int(y + RADIUS)
     upper = grid[top, left] == WALL or grid[top, right] == WALL
     return bool(upper or grid[bottom, left] == WALL or grid[bottom, right] == WALL)
@@ -155,7 +153,7 @@ def hits_wall(grid: np.ndarray, x: float, y: float) -> bool:
 
 @compiled
 def clear(grid: np.ndarray, x: float, y: float, to_x: float, to_y: float) -> bool:
-    """Whether no wall is on the straight line from one point in a free cell to another. Corners are not in the way."""
+    """Tell whether no wall is on the straight line from a point in a free cell to another. Corners do not block."""
     c, r, dx, dy = int(x), int(y), to_x - x, to_y - y
     step_c, step_r = (1 if dx > 0 else -1), (1 if dy > 0 else -1)
     far = 2.0  # beyond the end
@@ -175,7 +173,7 @@ def clear(grid: np.ndarray, x: float, y: float, to_x: float, to_y: float) -> boo
 
 @compiled
 def moved(grid: np.ndarray, x: float, y: float, yaw: int, strafe: int, forward: int) -> tuple[float, float]:
-    """Where a step leads a body."""
+    """Return where a step leads a body."""
     right, ahead = strafe - 1.0, forward - 1.0
     speed = SPEED * (_SLANTED if right and ahead else 1.0)
     to_x = x + speed * (ahead * COS[yaw] - right * SIN[yaw])
@@ -186,7 +184,7 @@ def moved(grid: np.ndarray, x: float, y: float, yaw: int, strafe: int, forward: 
 
 @compiled
 def move(s: FlagMatches, m: int, a: np.ndarray) -> None:
-    """Everybody of a match; a int64 [P, 6]."""
+    """Move all players of a match; a int64 [P, 6]."""
     at, z, rises, yaw, pitch = s.at[m], s.z[m], s.rises[m], s.yaw[m], s.pitch[m]
     for p in range(len(at)):
         yaw[p] = (yaw[p] + _YAW[a[p, 0]]) % TURN
@@ -202,7 +200,7 @@ def move(s: FlagMatches, m: int, a: np.ndarray) -> None:
 
 @compiled
 def aimed_at(s: FlagMatches, m: int, p: int) -> int:
-    """Whom a tag by seat p hits: the nearest opponent in its way; -1: nobody."""
+    """Return the opponent that a tag by seat p hits, the nearest in its way; -1: no opponent."""
     at, z, yaw, pitch = s.at[m], s.z[m], s.yaw[m, p], s.pitch[m, p]
     P, best, nearest = len(at), -1, RANGE
     for q in range(P):
@@ -219,7 +217,7 @@ def aimed_at(s: FlagMatches, m: int, p: int) -> int:
 
 @compiled
 def _note(events: np.ndarray, p: int, what: int) -> None:
-    """Seat p picked up (0), captured (1) or returned (2) a flag."""
+    """Count that seat p picked up (0), captured (1) or returned (2) a flag."""
     half = len(events) // 2
     for q in range(len(events)):
         same = (q < half) == (p < half)
@@ -228,7 +226,7 @@ def _note(events: np.ndarray, p: int, what: int) -> None:
 
 @compiled
 def _tags(s: FlagMatches, m: int, a: np.ndarray, events: np.ndarray, hit: np.ndarray) -> None:
-    """Who is hit in this step, bool [P]; and its events."""
+    """Write which seats are hit in this step, into hit bool [P], and count the events."""
     loads, carrier = s.loads[m], s.carrier[m]
     hit[:] = False
     for p in range(len(loads)):
@@ -247,7 +245,7 @@ def _tags(s: FlagMatches, m: int, a: np.ndarray, events: np.ndarray, hit: np.nda
 
 @compiled
 def _put(at: np.ndarray, place: np.ndarray) -> None:
-    """By number: an assignment of slices would make an array, for they might overlap."""
+    """Copy a point number by number: assigning slices would make an array, as they might overlap."""
     at[0], at[1] = place[0], place[1]
 
 
@@ -259,7 +257,7 @@ def _near(a: np.ndarray, b: np.ndarray) -> bool:
 
 @compiled
 def _touch(s: FlagMatches, m: int, events: np.ndarray) -> int:
-    """Returns, then pick-ups, then captures; team 0's captures less team 1's."""
+    """Do returns, then pick-ups, then captures; return team 0's captures minus team 1's."""
     at, base, flag, flag_at, carrier = s.at[m], s.base[m], s.flag[m], s.flag_at[m], s.carrier[m]
     P, gained = len(at), 0
     for p in range(P):
@@ -294,7 +292,7 @@ def heading(dx: float, dy: float) -> int:
 
 @compiled
 def _come_back(s: FlagMatches, m: int, p: int) -> None:
-    """Seat p where it begins; it looks to the middle of the map."""
+    """Put seat p where it begins; it looks to the middle of the map."""
     at, middle = s.spawn[m, p], s.grid.shape[1] / 2
     _put(s.at[m, p], at)
     s.z[m, p] = s.rises[m, p] = 0.0
@@ -303,7 +301,7 @@ def _come_back(s: FlagMatches, m: int, p: int) -> None:
 
 @compiled
 def step_matches(s: FlagMatches, action: np.ndarray, reward: np.ndarray, events: np.ndarray, hit: np.ndarray) -> None:
-    """A step of each match, in place; by action int64 [n, P, 6], into reward [n, P], events [n, P, E]. hit: bool [P],
+    """Step each match, in place, by action int64 [n, P, 6]; write reward [n, P] and events [n, P, E]. hit: bool [P],
     scratch.
     """
     P = s.at.shape[1]
@@ -326,7 +324,7 @@ def step_matches(s: FlagMatches, action: np.ndarray, reward: np.ndarray, events:
 
 @compiled
 def begin_matches(s: FlagMatches) -> None:
-    """All where a match begins, once its map is drawn; the other arrays are new."""
+    """Put flags and players where they begin, once a match's map is drawn; the other arrays are new."""
     for m in range(len(s.at)):
         for team in range(2):
             _put(s.flag_at[m, team], s.base[m, team])

@@ -1,13 +1,13 @@
 """Capture the flag: what players and people see.
 
-What each player sees, as a picture: rays through the cells of the map, one to a column.
+A player's image is drawn by rays through the cells of the map, one per column.
 
 The field of view is 90° both ways, so a pixel at column x and row r looks at (x + 0.5 - HALF) / HALF to the right and
-(r + 0.5 - horizon) / HALF downwards for each cell of depth; depth is measured along the heading, not along the ray.
+(r + 0.5 - horizon) / HALF downward for each cell of depth; depth is measured along the heading, not along the ray.
 Pitch moves the horizon. Rows are the inner loop, since pixels of a row are neighbors in memory: a column is known by
 the rows where its wall begins (`top`), where its coping ends (`coping`) and where it ends (`bottom`).
 
-Swapping the red and the blue channel swaps the teams, so that neither has the better picture.
+Swapping the red and the blue channel swaps the teams, so neither has the better image.
 """
 
 from __future__ import annotations
@@ -21,19 +21,19 @@ from polyplay.core.tree import Batch
 from polyplay.games import ctf_rules as rules
 from polyplay.games.ctf_rules import BODY, CARRIED, COS, SEEN, SIN, TURN, WALL, WIDTH, FlagMatches
 
-# Cell [i, j] of the window is 5 - i cells ahead of the player and j - 5 to its right. It is dark where the way to it,
-# in steps of half a cell, passes a wall.
+# Cell [i, j] of the window is 5 - i cells ahead of the player and j - 5 to its right. It is dark if the way to it, in
+# steps of half a cell, passes a wall.
 
 
 HALF = SEEN // 2
-SHOWN = 255  # of a byte: networks scale it to 1
+SHOWN = 255  # a set byte; networks scale it to 1
 
-uncounted = cached_njit(_nrt=False)  # no reference counts: none of these makes an array
+uncounted = cached_njit(_nrt=False)  # no reference counts: these functions make no array
 
 
 def _ways() -> tuple[np.ndarray, np.ndarray]:
-    """int64 [120, 2]: each cell but the middle by its distance, and the one before it on the way from there; float64
-    [120, 2 points, 2]: how far ahead and to the right each is, and the place half way from before.
+    """Return int64 [120, 2]: each cell but the middle, by distance, and the cell before it on the way from the middle;
+    float64 [120, 2 points, 2]: how far ahead and to the right each cell is, and the place half way from the one before.
     """
     cells = [(i, j) for i in range(SEEN) for j in range(SEEN) if (i, j) != (HALF, HALF)]
     cells.sort(key=lambda cell: max(abs(cell[0] - HALF), abs(cell[1] - HALF)))
@@ -52,14 +52,14 @@ _WAYS, _STEPS = _ways()
 
 @uncounted
 def _is_wall(grid: np.ndarray, x: float, y: float) -> bool:
-    """Also of what is not on the map."""
+    """Tell whether a point is in a wall or off the map."""
     size = len(grid)
     return not (0.0 <= x < size and 0.0 <= y < size) or grid[int(y), int(x)] == WALL
 
 
 @uncounted
 def _look(grid: np.ndarray, x: float, y: float, yaw: int, out: np.ndarray) -> None:
-    """The planes dark and wall, of out uint8 [planes, 121]."""
+    """Write the planes dark and wall of out uint8 [planes, 121]."""
     c, s = COS[yaw], SIN[yaw]
     for k in range(len(_WAYS)):
         cell, before = _WAYS[k, 0], _WAYS[k, 1]
@@ -76,7 +76,7 @@ def _look(grid: np.ndarray, x: float, y: float, yaw: int, out: np.ndarray) -> No
 
 @uncounted
 def _show(plane: np.ndarray, dark: np.ndarray, dx: float, dy: float, yaw: int) -> None:
-    """Mark what is so far from the player, if it can see it."""
+    """Mark a thing that is dx and dy from the player, if the player sees it."""
     i = int(np.floor(HALF - (dx * COS[yaw] + dy * SIN[yaw]) + 0.5))
     j = int(np.floor(HALF + (dy * COS[yaw] - dx * SIN[yaw]) + 0.5))
     if 0 <= i < SEEN and 0 <= j < SEEN and not dark[i * SEEN + j]:
@@ -85,7 +85,7 @@ def _show(plane: np.ndarray, dark: np.ndarray, dx: float, dy: float, yaw: int) -
 
 @uncounted
 def draw_windows(s: FlagMatches, out: np.ndarray) -> None:
-    """What every seat sees: ctf_rules.PLANES, 0 or SHOWN; out uint8 [n, P, planes, 11, 11], 0 at first."""
+    """Write what every seat sees, ctf_rules.PLANES, 0 or SHOWN, into out uint8 [n, P, planes, 11, 11], 0 at first."""
     n, P = s.yaw.shape
     for m in range(n):
         at, base, flag_at, carrier = s.at[m], s.base[m], s.flag_at[m], s.carrier[m]
@@ -108,9 +108,9 @@ def draw_windows(s: FlagMatches, out: np.ndarray) -> None:
 
 @uncounted
 def know(s: FlagMatches, length: int, out: np.ndarray) -> None:
-    """What a player knows besides what it sees, out float32 [n, P, 12]: the difference of scores / 5, the part of the
-    match that is left; its own flag is at home, carried, dropped; theirs likewise; whether it carries that; the part of
-    a reload that is left, its pitch / the steepest, the height of its feet.
+    """Write what a player knows besides its view into out float32 [n, P, 12]: the difference of scores / 5, the part of
+    the match left; its own flag at home, carried, dropped; the same of their flag; whether it carries that flag; the
+    part of a reload left, its pitch / the steepest, the height of its feet.
     """
     n, P = s.z.shape
     out[:] = 0.0
@@ -127,17 +127,17 @@ def know(s: FlagMatches, length: int, out: np.ndarray) -> None:
             facts[11] = s.z[m, p]
 
 
-PIXELS = 84  # a side
+PIXELS = 84  # per side
 PIXELS_HALF = 42.0
-NEAR = 0.1  # depth from which players and flags are drawn
+NEAR = 0.1  # least depth at which players and flags are drawn
 DISC = 0.45  # radius of a base's mark on the floor
 TINTED = 2.3  # how far from a base walls have its color, in cells
 COPING = 0.12  # of a wall's height
-STRIP = 6  # rows at the bottom of a carrier's picture
+STRIP = 6  # rows at the bottom of a carrier's image
 HEAD, NECK, FACE = 0.15, 0.48, 0.55  # half its width, where it begins, where the face begins
 POLE, CLOTH, FLAG = 0.03, 0.4, 0.95  # half its width, the cloth's width, height of a flag that stands
 CARRIED_FLAG = 1.05
-LEVELS, NEARER = 16, 1.6  # shades of a wall, how many to a cell
+LEVELS, NEARER = 16, 1.6  # shades of a wall; shades per cell of distance
 
 RED, BLUE, DARK_RED, DARK_BLUE, RED_FLOOR, BLUE_FLOOR, SKIN, WHITE, SKY, TILE, OTHER_TILE = range(11)
 _HEX = "eb1e14 141eeb 6e0a05 050a6e be463c 3c46be e1cde1 ffffff acbeac 3a423a 4a544a"
@@ -145,7 +145,7 @@ COLORS = np.array([[*bytes.fromhex(color)] for color in _HEX.split()], np.uint8)
 
 
 def _wall_colors() -> np.ndarray:
-    """uint8 [near which base (2: none), by which side the wall is hit, at a joint, shade, coping or below, RGB]."""
+    """Return uint8 [nearby base (2: neither), side of the wall hit, at a joint, shade, coping or below, RGB]."""
     tint = np.array([(205, 125, 120), (120, 125, 205), (150, 145, 150)])[:, None, None, None, None]
     side = np.array([1.0, 0.72])[:, None, None, None, None]
     joint = np.array([1.0, 0.7])[:, None, None, None]
@@ -213,8 +213,8 @@ def _cast(
 
 @compiled
 def _hit(grid: np.ndarray, x: float, y: float, right: float, down: float) -> tuple[float, int]:
-    """How many times (right, down) it is from (x, y) to a wall or the map's end, and the side that is hit: 0 for one
-    that runs up and down the map, 1 for one from left to right.
+    """Return the distance from (x, y) to a wall or the map's end, in multiples of (right, down), and the side that is
+    hit: 0 for one that runs up and down the map, 1 for one from left to right.
     """
     by_x, by_y = abs(1 / right) if right != 0 else 1e30, abs(1 / down) if down != 0 else 1e30
     column, row = int(x), int(y)
@@ -236,7 +236,7 @@ def _hit(grid: np.ndarray, x: float, y: float, right: float, down: float) -> tup
 
 @compiled
 def _first(at: float) -> int:
-    """The first row whose middle is at or below a height in the picture, or column at or right of a place in it."""
+    """Return the first row whose middle is at or below a height in the image, or column at or right of a place."""
     return ceil(min(max(at, 0.0), PIXELS + 0.0) - 0.5)
 
 
@@ -252,7 +252,7 @@ def _fill(view: tuple, edges: np.ndarray, paint: np.ndarray, tiles: np.ndarray, 
         for channel in range(3):
             line, sky, ground = picture[channel, number], COLORS[SKY, channel], tiles[channel]
             upper, lower = paint[0, channel], paint[1, channel]
-            for column in range(PIXELS):  # 32 at once: bytes only, and each is read whether it is needed or not
+            for column in range(PIXELS):  # 32 at once: bytes only, and all values are read, needed or not
                 value, above, highest = ground[column], lower[column], upper[column]
                 value = above if row < bottom[column] else value
                 value = highest if row < coping[column] else value
@@ -261,7 +261,7 @@ def _fill(view: tuple, edges: np.ndarray, paint: np.ndarray, tiles: np.ndarray, 
 
 @compiled
 def _tile(view: tuple, row: int, tiles: np.ndarray) -> None:
-    """Draw a row of the floor into tiles uint8 [RGB, 84]: a chequerboard of the map's cells."""
+    """Draw a row of the floor into tiles uint8 [RGB, 84]: a checkerboard of the map's cells."""
     x, y, eye, ahead_x, ahead_y, horizon = view
     t = eye * PIXELS_HALF / (row + 0.5 - horizon)
     unit = 1 << 20  # in whole numbers, so that four or eight pixels are done at once
@@ -298,15 +298,15 @@ def _mark(view: tuple, center: np.ndarray, color: int, bottom: np.ndarray, pictu
 
 @compiled
 def _seen_from(view: tuple, place: np.ndarray) -> tuple[float, float]:
-    """Depth of a place, and how far it is to the right."""
+    """Return the depth of a place, and how far it is to the right."""
     x, y = place[0] - view[0], place[1] - view[1]
     return x * view[3] + y * view[4], y * view[3] - x * view[4]
 
 
 @compiled
 def _find(view: tuple, at: np.ndarray, flag: np.ndarray, flag_at: np.ndarray, far: np.ndarray, what: np.ndarray) -> int:
-    """Write the depths of players (what: their seats) and standing flags (P, P + 1) in front, the farthest first.
-    Who looks is at depth 0, so not among them.
+    """Write the depths of players (what: their seats) and standing flags (P, P + 1) in front, the farthest first, and
+    return their number. The viewer is at depth 0, so it is left out.
     """
     seats, found = len(at), 0
     for thing in range(seats + 2):
@@ -353,7 +353,7 @@ def _show_pixel(
 
 @compiled
 def _player(view: tuple, where: tuple, feet: float, heading: int, team: int, picture: np.ndarray) -> None:
-    """Draw a body in its team's color, a dark head, and the face on the side of it that the player looks to."""
+    """Draw a body in its team's color, a dark head, and the face on the side to which the player looks."""
     _box(view, where, -WIDTH, WIDTH, feet, feet + NECK, RED + team, picture)
     _box(view, where, -HEAD, HEAD, feet + NECK, feet + BODY, DARK_RED + team, picture)
     away = COS[heading] * view[3] + SIN[heading] * view[4]
@@ -376,7 +376,7 @@ def _flag(view: tuple, where: tuple, low: float, high: float, team: int, picture
 def _box(
     view: tuple, where: tuple, left: float, right: float, low: float, high: float, color: int, picture: np.ndarray
 ) -> None:
-    """Draw an upright rectangle, between columns `where` allows; its sides in cells from a thing's middle, its heights
+    """Draw an upright rectangle between the columns that `where` allows; sides in cells from a thing's middle, heights
     from the floor. It is at least a pixel wide and high.
     """
     eye, horizon = view[2], view[5]
@@ -398,14 +398,14 @@ def _rectangle(top: int, bottom: int, left: int, right: int, color: int, picture
                 picture[channel, row, column] = value
 
 
-VIEW, FRAME = 2 * PIXELS, 4  # pixels of a side of a view, and around it
-SIDE = 2 * (VIEW + 2 * FRAME)  # of the map
+VIEW, FRAME = 2 * PIXELS, 4  # pixels per side of a view, and of the frame around it
+SIDE = 2 * (VIEW + 2 * FRAME)  # pixels per side of the map
 STONE = (150, 145, 150)
 PLAYER, NOSE, SCREEN_CLOTH = 0.3, 0.45, 0.22  # cells: radius of a player, how far ahead it looks, half a flag's side
 
 
 def draw_match(s: Batch, m: int) -> np.ndarray:
-    """uint8 [H, W, 3] of match m: the map, and to its right a row of views for each team."""
+    """Return uint8 [H, W, 3] of match m: the map, and to its right a row of views for each team."""
     match = FlagMatches(*(x[m : m + 1] for x in FlagMatches.of(s)))
     seen = np.empty((1, match.yaw.shape[1], 3, PIXELS, PIXELS), np.uint8)
     draw_first_person(match, seen)
@@ -422,7 +422,7 @@ def draw_match(s: Batch, m: int) -> np.ndarray:
 
 
 def _map(s: FlagMatches) -> np.ndarray:
-    """From above: bases are squares, flags diamonds, players discs with a nose; who carries a flag has its diamond."""
+    """Draw the map from above: bases are squares, flags diamonds, players discs with a nose, carriers with a flag."""
     size = len(s.grid)
     y, x = np.mgrid[:SIDE, :SIDE] * (size / SIDE)
     wall = s.grid[y.astype(int), x.astype(int)] == WALL

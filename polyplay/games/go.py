@@ -1,11 +1,11 @@
 """The rules of Go (Tromp and Taylor; Silver et al. 2017) as compiled functions on a record that holds a whole position
 and the game before it.
 
-Record, int8: as in records, its own number the passes in a row; behind the cells, from game[BOARDS] on, the
-cells of the last EIGHT positions, that of ply n at n % EIGHT; from game[HASHES] on a uint64 for every position so far.
+A record, int8, begins as in records; its own number counts the passes in a row. Behind the cells lie, at game[BOARDS],
+the cells of the last EIGHT positions, ply n at n % EIGHT, and at game[HASHES] a uint64 hash of every position so far.
 
 The hash of a position is the sum of its stones' numbers modulo 2⁶⁴. The low ten bits of each are 1, so those of the sum
-count the stones: a move that captures nothing can only repeat a position with one stone more than there are.
+count the stones: a move that captures nothing can only repeat a position with one stone more than the present one.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ import numpy as np
 from polyplay.core.compiled import inlined
 from polyplay.games.records import CELLS, DRAWN, GOES_ON, LOST, OWN, PLIES, ROWS, WON, compiled, pass_turn, ply
 
-KOMI, KO, SUICIDE, BOARDS, HASHES = range(3, 8)  # of a game's numbers; KOMI in halves of a point
+KOMI, KO, SUICIDE, BOARDS, HASHES = range(3, 8)  # indices in a game's numbers; KOMI in half points
 POSITIONAL, SITUATIONAL, SIMPLE = range(3)  # what a move may not repeat: stones; stones and mover; the last but one
 LARGEST = 19
-EIGHT = 8  # positions that a network sees, the present one among them
+EIGHT = 8  # positions that a network sees, the present one included
 BORDER = 3  # on a padded board
-EMPTY = 1  # of what lies beside a region
-STONES = np.uint64(1023)  # the bits of a hash that count
+EMPTY = 1  # flag: empty cells lie beside a region
+STONES = np.uint64(1023)  # bits of a hash that count stones
 
 _numbers = np.random.Generator(np.random.PCG64(20171018)).integers(0, 2**54, (3, LARGEST * LARGEST), np.uint64)
 _STONE = (_numbers << np.uint64(10)) + np.uint64(1)  # [color, cell]
@@ -31,19 +31,19 @@ _STONE = (_numbers << np.uint64(10)) + np.uint64(1)  # [color, cell]
 
 @compiled
 def longest(game: np.ndarray) -> int:
-    """Moves after which a game ends in any case."""
+    """Return the number of moves after which a game ends in any case."""
     return 2 * game[ROWS] * game[ROWS]
 
 
 @compiled
 def _hashes(game: np.ndarray, record: np.ndarray) -> np.ndarray:
-    """uint64 [longest]: of the positions so far, the present one's at `ply`."""
+    """Return uint64 [longest]: hashes of the positions so far, the present one's at `ply`."""
     return record[game[HASHES] :].view(np.uint64)
 
 
 @inlined
 def _beside(n: int, cell: int, side: int) -> int:
-    """The cell above, to the left, to the right or below; −1: there is none."""
+    """Return the cell above, to the left, to the right or below; −1: off the board."""
     if side == 0:
         return cell - n if cell >= n else -1
     if side == 1:
@@ -53,8 +53,8 @@ def _beside(n: int, cell: int, side: int) -> int:
     return cell + n if cell + n < n * n else -1
 
 
-# Of a padded board, by place: the stones; the number of a stone's group, the place of its first one. At that number:
-# where the group's only liberty is, −1 if it has several, and the sum of its stones' numbers.
+# A padded board. By place: the stone, and its group's number, which is the place of the group's first stone. By group
+# number: the place of its only liberty, −1 if it has several, and the sum of its stones' numbers.
 Groups = namedtuple("Groups", "board group liberty sums")
 
 
@@ -102,7 +102,7 @@ def _find_groups(n: int, record: np.ndarray) -> Groups:
 
 @compiled
 def _repeats(game: np.ndarray, record: np.ndarray, found: np.uint64) -> bool:
-    """Whether a move that leads to a position of that hash repeats one that it may not."""
+    """Tell whether a move to a position of that hash repeats a forbidden one."""
     last, hashes = ply(record), _hashes(game, record)
     if game[KO] == SIMPLE:
         return last > 0 and hashes[last - 1] == found
@@ -115,7 +115,7 @@ def _repeats(game: np.ndarray, record: np.ndarray, found: np.uint64) -> bool:
 
 @compiled
 def _one_stone_more(game: np.ndarray, record: np.ndarray, out: np.ndarray) -> int:
-    """Write the hashes of former positions with one stone more than now, which may not be repeated; their number."""
+    """Write the hashes of forbidden former positions with one stone more than now; return their number."""
     last, hashes, n = ply(record), _hashes(game, record), 0
     if game[KO] == SIMPLE:
         first, step = last - 1, last + 1
@@ -131,10 +131,10 @@ def _one_stone_more(game: np.ndarray, record: np.ndarray, out: np.ndarray) -> in
 
 @compiled
 def _gone(at: int, width: int, groups: Groups, takes: bool, own: int) -> np.uint64:
-    """The sum of the stones that a move takes off the board: of the other's groups whose only liberty it is, or, where
-    it takes none, of its own groups.
+    """Return the sum of the stones that a move removes: of the other's groups whose only liberty it is, or, if `takes`
+    is False, of its own groups.
     """
-    total, last = np.uint64(0), (-1, -1, -1)  # groups that were counted
+    total, last = np.uint64(0), (-1, -1, -1)  # groups counted already
     for beside in (at - width, at - 1, at + 1, at + width):
         stone, of = groups.board[beside], int(groups.group[beside])
         if stone == 0 or stone == BORDER or (stone == own) == takes or groups.liberty[of] != at:
@@ -146,7 +146,7 @@ def _gone(at: int, width: int, groups: Groups, takes: bool, own: int) -> np.uint
 
 @compiled
 def legal(game: np.ndarray, record: np.ndarray, out: np.ndarray) -> int:
-    """Write the legal actions, ascending, the pass last, into out int16 [actions]; their number."""
+    """Write the legal actions, ascending, the pass last, into out int16 [actions]; return their number."""
     n, own, former = game[ROWS], record[0] + 1, np.empty(longest(game), np.uint64)
     groups, width = _find_groups(n, record), n + 2
     board, group, liberty, _ = groups
@@ -184,8 +184,8 @@ def legal(game: np.ndarray, record: np.ndarray, out: np.ndarray) -> int:
 
 @compiled
 def _flood(n: int, record: np.ndarray, cell: int, found: np.ndarray, stop: int) -> tuple[int, int]:
-    """Write the cells of a region, a group of stones or empty cells, into found int16 [n²]; their number, and what lies
-    beside them: EMPTY, 2 the first player's stones, 4 the second's, added up. It may end once it met `stop`.
+    """Write the cells of a region, a group of stones or empty cells, into found int16 [n²]; return their number, and
+    the sum of flags for what lies beside: EMPTY, 2 first player's stones, 4 second's. May stop after meeting `stop`.
     """
     what, count, done, met = record[CELLS + cell], 1, 0, 0
     mark = what + 4
@@ -211,7 +211,7 @@ def _flood(n: int, record: np.ndarray, cell: int, found: np.ndarray, stop: int) 
 
 @compiled
 def _take(n: int, record: np.ndarray, cell: int, found: np.ndarray) -> np.uint64:
-    """Take a group off the board if it has no liberty; the sum of its stones' numbers."""
+    """Remove a group if it has no liberty; return the sum of its stones' numbers."""
     stone, total = record[CELLS + cell], np.uint64(0)
     count, met = _flood(n, record, cell, found, EMPTY)
     for i in range(0 if met & EMPTY else count):
@@ -222,8 +222,8 @@ def _take(n: int, record: np.ndarray, cell: int, found: np.ndarray) -> np.uint64
 
 @compiled
 def _put(n: int, record: np.ndarray, cell: int) -> np.uint64:
-    """Put a stone of the mover and take what it captures, else its own group if that can't breathe; by how much the
-    hash grows.
+    """Put a stone of the mover and remove what it captures, else its own group if it has no liberty; return the change
+    of the hash.
     """
     own, found = record[0] + 1, np.empty(n * n, np.int16)
     record[CELLS + cell] = own
@@ -239,7 +239,7 @@ def _put(n: int, record: np.ndarray, cell: int) -> np.uint64:
 
 @compiled
 def play(game: np.ndarray, record: np.ndarray, action: int) -> int:
-    """Make a legal move in the record; GOES_ON, WON, DRAWN or LOST."""
+    """Make a legal move in the record; return GOES_ON, WON, DRAWN or LOST."""
     n, now, hashes = game[ROWS], ply(record), _hashes(game, record)
     cells, slot = n * n, game[BOARDS] + now % EIGHT * n * n
     for i in range(cells):
@@ -257,12 +257,12 @@ def play(game: np.ndarray, record: np.ndarray, action: int) -> int:
     lead = 2 * area(game, record) - game[KOMI]
     if lead == 0:
         return DRAWN
-    return WON if (lead > 0) == (record[0] == 1) else LOST  # the second player is to move: the first one has
+    return WON if (lead > 0) == (record[0] == 1) else LOST  # 1: the second player is to move, so the first moved
 
 
 @compiled
 def owners(game: np.ndarray, record: np.ndarray, out: np.ndarray) -> None:
-    """Write whose each cell is, by area: 1, 2, or 0: empty and reached by both, or by none; out int8 [n²]."""
+    """Write each cell's owner by area into out int8 [n²]: 1, 2, or 0: empty, and reaches both players or neither."""
     n = game[ROWS]
     found = np.empty(n * n, np.int16)
     for cell in range(n * n):
@@ -276,7 +276,7 @@ def owners(game: np.ndarray, record: np.ndarray, out: np.ndarray) -> None:
 
 @compiled
 def area(game: np.ndarray, record: np.ndarray) -> int:
-    """The first player's area less the second's: stones, and empty cells that reach stones of one player alone."""
+    """Return the first player's area minus the second's: stones, and empty cells that reach one player only."""
     out = np.empty(game[ROWS] * game[ROWS], np.int8)
     owners(game, record, out)
     return int(np.count_nonzero(out == 1) - np.count_nonzero(out == 2))
@@ -284,7 +284,7 @@ def area(game: np.ndarray, record: np.ndarray) -> int:
 
 @compiled
 def write_planes(game: np.ndarray, record: np.ndarray, out: np.ndarray) -> None:
-    """Write what a network sees into out [17, n, n]: the mover's stones and the other's, now and in each of the seven
+    """Write the network's input into out [17, n, n]: the mover's stones and the other's, now and in each of the seven
     positions before, the newest first (empty before the game), and 1 where the first player moves.
     """
     n, now, own = game[ROWS], ply(record), record[0] + 1
@@ -305,7 +305,7 @@ def write_planes(game: np.ndarray, record: np.ndarray, out: np.ndarray) -> None:
 @compiled
 def read_planes(game: np.ndarray, planes: np.ndarray, records: np.ndarray) -> None:
     """Write into empty records the positions that planes, bool [m, 17, n²], show, and the seven before each. Their ply
-    is the number of stones, or EIGHT if there are fewer, or one more: as it is the mover's turn.
+    is the number of stones, at least EIGHT, plus one if needed to make it the mover's turn.
     """
     cells = game[ROWS] * game[ROWS]
     for i in range(len(records)):

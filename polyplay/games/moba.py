@@ -1,9 +1,7 @@
-"""The lane game as an environment; scripted players.
+"""The lane game as an environment, and its scripted players at four levels.
 
-Scripted players of the lane game at four levels.
-
-What one does depends on the state of its match, its seat and numbers hashed from them alone, so it needs no memory. All
-go along a lane and attack what they see; how quickly they think and what they notice depends on the level (LaneSkill).
+A bot's action depends only on the state of its match, its seat and numbers hashed from them, so it needs no memory. All
+walk along a lane and attack what they see; how often they decide and what they notice depends on the level (LaneSkill).
 """
 
 from __future__ import annotations
@@ -34,12 +32,12 @@ class LaneGame(LaneWorld, Toy):
 
     events = (*moba_views.EVENTS, *moba_views.SHARES)
     team_reward = True
-    uses = w.USES  # of the action's parts: by which values of `primary` they are used
+    uses = w.USES  # by part of the action: values of `primary` that use it
     bots = {name: f"polyplay.games.moba:{name}" for name in BOTS}  # noqa: RUF012
 
     @cached_property
     def _weights(self) -> np.ndarray:
-        """What shaped rewards are worth, by age."""
+        """Factor of shaped rewards, by age."""
         return np.asarray(moba_views.DECAY ** (np.arange(self.length + 1) / moba_views.DECAY_TIME))
 
     def reset(self, draw: Draw, n: int) -> Arrays:
@@ -50,7 +48,7 @@ class LaneGame(LaneWorld, Toy):
         return {**s, "here": np.ones((n, self.seats), bool)}
 
     def step(self, s: Arrays, action: Tree, draw: Draw) -> tuple[Arrays, Batch]:
-        """In place."""
+        """Step all matches, in place."""
         n, P = s["here"].shape
         events, chosen = np.zeros((n, P, len(moba_views.EVENTS))), np.stack([action[k] for k in w.PARTS], -1)
         matches = w.LaneMatches.of(s)
@@ -67,8 +65,8 @@ class LaneGame(LaneWorld, Toy):
         return {**s, "here": ~ended}, {**row, "terminated": ended, "truncated": np.zeros_like(ended)}
 
     def _lead(self, s: Arrays) -> tuple[np.ndarray, np.ndarray]:
-        """1 where side 0 is ahead, -1 where side 1 is, by a fallen core, else by the health of cores and towers, [n];
-        and which matches end.
+        """Return 1 where side 0 is ahead, -1 where side 1 is, by a fallen core, else by the health of cores and towers,
+        [n]; and which matches end.
         """
         half, team = s["units"].shape[1] // 2, self.team
         health = s["units"][:, :, w.HEALTH].reshape(-1, 2, half)
@@ -77,8 +75,8 @@ class LaneGame(LaneWorld, Toy):
         return np.sign(standing[:, 0] - standing[:, 1]), fallen.any(1) | (s["age"] >= self.length)
 
     def shaped(self, events: np.ndarray, age: np.ndarray) -> np.ndarray:
-        """Rewards [n, P] of events [n, P, 11] at ages [n], before they are shared in the team: REWARDS, all but the win
-        times 0.6^(t / 10 min). From each the mean of the other team is taken, ρ_i - mean_j∈enemies ρ_j: all sum to 0.
+        """Return rewards [n, P] of events [n, P, 11] at ages [n], before a team shares them: REWARDS, all but the win
+        times 0.6^(t / 10 min), minus the mean of the other team, ρ_i - mean_j∈enemies ρ_j: all sum to 0.
         """
         shaped = np.zeros(events.shape[:2])
         for k, name in enumerate(moba_views.EVENTS[1:], 1):
@@ -88,7 +86,7 @@ class LaneGame(LaneWorld, Toy):
         return np.asarray(teams - teams.mean(2, keepdims=True)[:, ::-1]).reshape(reward.shape)
 
     def legal(self, s: Arrays) -> Tree:
-        """Masks: of primary bool [n, P, 8], of unit for each primary bool [n, P, 8, rows]."""
+        """Return masks: of primary bool [n, P, 8], of unit for each primary bool [n, P, 8, rows]."""
         masks = {k: np.empty((*s["here"].shape, *field.shape), bool) for k, field in self.legality.items()}
         w.legal_actions(w.LaneMatches.of(s), masks["primary"], masks["unit"])
         return masks
@@ -103,22 +101,22 @@ class LaneGame(LaneWorld, Toy):
         return out
 
 
-NOTICES = 6000  # how near an enemy is that is attacked
-BEHIND = 1500  # how far behind the foremost creep it stays
-SAFE = 500  # how far from a tower's range
+NOTICES = 6000  # distance within which enemies are attacked
+BEHIND = 1500  # distance kept behind the foremost creep
+SAFE = 500  # distance kept from a tower's range
 MIDDLE = w.OFFSETS // 2
 
 _mix = compiled(mix)
 
 
 class LaneSkill(NamedTuple):
-    """How good a bot is."""
+    """Parameters of a bot's strength."""
 
-    holds: int  # agent steps that it stays with what it does
-    casts: float  # chance to use an ability that is of use, each time it thinks
-    flees: float  # part of its health below which it goes home
-    farms: bool  # it strikes last where it can, and chooses the weakest hero
-    careful: bool  # it goes to towers behind creeps only
+    holds: int  # agent steps between decisions
+    casts: float  # chance per decision to use an ability that helps
+    flees: float  # share of health below which it goes home
+    farms: bool  # whether it goes for last hits, and attacks the weakest hero
+    careful: bool  # whether it approaches towers only behind creeps
 
 
 SKILLS = (
@@ -131,7 +129,7 @@ SKILLS = (
 
 @compiled
 def _draw(key: np.uint64, p: int, age: int) -> float:
-    """Uniform in [0, 1): another for each seat and age."""
+    """Return a uniform in [0, 1), another for each seat and age."""
     mixed = _mix(key * SPLITMIX + np.uint64(p)) + np.uint64(age) * SPLITMIX
     return np.int64(_mix(mixed) >> np.uint64(11)) * 2.0**-53
 
@@ -140,8 +138,8 @@ def _draw(key: np.uint64, p: int, age: int) -> float:
 def _choose_enemy(
     units: np.ndarray, team: int, seen: np.ndarray, p: int, first: int, last: int, reach: int, most: int, weakest: bool
 ) -> int:
-    """Of enemies first … last-1 of their side that seat p can attack, within reach and with `most` health: the nearest
-    or the weakest; -1: none.
+    """Return the nearest or the weakest of the enemies first … last-1 of their side that seat p can attack within
+    reach and that have `most` health or less; -1: no such enemy.
     """
     u, theirs, best, least = w.unit_of(units, team, p), (len(units) // 2 if p < team else 0), -1, 0
     for v in range(theirs + first, theirs + last):
@@ -155,7 +153,7 @@ def _choose_enemy(
 
 @compiled
 def _move(units: np.ndarray, team: int, p: int, x: int, y: int, out: np.ndarray) -> None:
-    """To a point: the offset that lies in its direction, or on it."""
+    """Write a move to a point: the offset that lies in its direction, or on it."""
     u = w.unit_of(units, team, p)
     dx, dy = (x - units[u, w.X]) * (1 if p < team else -1), y - units[u, w.Y]
     far = max(math.sqrt(dx * dx + dy * dy) / (MIDDLE * w.CELL), 1.0)
@@ -165,7 +163,7 @@ def _move(units: np.ndarray, team: int, p: int, x: int, y: int, out: np.ndarray)
 
 @compiled
 def _name(shown: np.ndarray, primary: int, v: int, out: np.ndarray) -> None:
-    """An action at unit v; nothing, where no row has it. shown int16 [rows]."""
+    """Write an action at unit v; nothing if no row shows it. shown int16 [rows]."""
     for i in range(len(shown)):
         if shown[i] == v:
             out[0], out[1] = primary, i
@@ -174,7 +172,7 @@ def _name(shown: np.ndarray, primary: int, v: int, out: np.ndarray) -> None:
 
 @compiled
 def _go_on(units: np.ndarray, heroes: np.ndarray, shown: np.ndarray, p: int, out: np.ndarray) -> None:
-    """The same as before; who used an ability at a unit attacks it now."""
+    """Write the last action again; after an ability used at a unit, an attack on it."""
     team, primary, v = len(heroes) // 2, heroes[p, w.PRIMARY], np.int64(heroes[p, w.AIM])
     if w.can_attack(units, team, p, v):
         _name(shown, np.int64(w.ATTACK), v, out)
@@ -184,7 +182,7 @@ def _go_on(units: np.ndarray, heroes: np.ndarray, shown: np.ndarray, p: int, out
 
 @compiled
 def _cast(s: w.LaneMatches, m: int, p: int, out: np.ndarray) -> bool:
-    """Whether an ability is of use, and which."""
+    """Write the use of an ability if one helps; return whether one does."""
     units, heroes, seen, shown, age = s.units[m], s.heroes[m], s.seen[m], s.shown[m, p], s.age[m]
     team, half = len(heroes) // 2, len(units) // 2
     u, creeps = w.unit_of(units, team, p), team + w.SLOTS * w.count_lanes(units, team)
@@ -211,7 +209,7 @@ def _cast(s: w.LaneMatches, m: int, p: int, out: np.ndarray) -> bool:
 
 @compiled
 def _under_tower(units: np.ndarray, team: int, p: int) -> bool:
-    """Whether a tower of the enemy is about to shoot at seat p, because none of its creeps is there."""
+    """Tell whether an enemy tower is about to shoot at seat p, because no creep of its side is near the tower."""
     half, u = len(units) // 2, w.unit_of(units, team, p)
     lanes, own = w.count_lanes(units, team), u // half * half
     creeps = team + w.SLOTS * lanes
@@ -227,7 +225,7 @@ def _under_tower(units: np.ndarray, team: int, p: int) -> bool:
 
 @compiled
 def _advance(units: np.ndarray, team: int, p: int, lane: int, careful: bool, out: np.ndarray) -> None:
-    """Along a lane: behind the foremost creep, else to the outer tower; without care to the end of it."""
+    """Write a move along a lane: behind the foremost creep, else to the outer tower; if not careful, to its end."""
     side, half = p // team, len(units) // 2
     y, ahead, lanes = w.FIRST_LANE + w.LANE_APART * lane, w.OUTER_X, w.count_lanes(units, team)
     first = side * half + team + w.SLOTS * lane
@@ -244,7 +242,7 @@ def _advance(units: np.ndarray, team: int, p: int, lane: int, careful: bool, out
 
 @compiled
 def _think(s: w.LaneMatches, m: int, p: int, skill: LaneSkill, out: np.ndarray) -> None:
-    """What seat p does now, into out int64 [4], 0 at first."""
+    """Decide what seat p does now; write it into out int64 [4], 0 at first."""
     units, heroes, seen, shown, age = s.units[m], s.heroes[m], s.seen[m], s.shown[m, p], s.age[m]
     team = len(heroes) // 2
     u, lanes, hit = w.unit_of(units, team, p), w.count_lanes(units, team), w.strength(heroes, p)
@@ -276,7 +274,7 @@ def _think(s: w.LaneMatches, m: int, p: int, skill: LaneSkill, out: np.ndarray) 
 def choose_lane_actions(
     s: w.LaneMatches, match: np.ndarray, seat: np.ndarray, skill: LaneSkill, repeat: int, out: np.ndarray
 ) -> None:
-    """Of seats int64 [n] of matches int64 [n] what they do, into out int64 [n, 4]."""
+    """Write what seats int64 [n] of matches int64 [n] do, into out int64 [n, 4]."""
     out[:] = 0
     for i in range(len(match)):
         m, p = match[i], seat[i]
@@ -290,7 +288,7 @@ def choose_lane_actions(
 
 @dataclass(frozen=True)
 class LaneBot(StateBot):
-    """One of `bots`: see envs.bots."""
+    """One of LaneGame's `bots`."""
 
     level: int
 

@@ -1,9 +1,7 @@
-"""The lane game: heroes, creeps, rules, where it begins.
-
-The rules of the lane game, compiled, for many matches at once.
+"""The lane game: its rules, compiled for many matches at once, and the starts of matches.
 
 A step, in this order: a wave comes; heroes return and recover; creeps and towers choose targets; all heal, then all
-hit, then all move, each by what was so before; last, who has no health left dies.
+hit, then all move, from the state before the step; last, units without health die.
 """
 
 from __future__ import annotations
@@ -18,7 +16,7 @@ from polyplay.games.toys import Arrays, Draw
 
 @compiled
 def send_wave(units: np.ndarray, team: int, wave: np.ndarray) -> None:
-    """New creeps in slots that are free, at each core for each lane; wave int32 [2, lanes]."""
+    """Send new creeps from each core, for each lane, in free slots; wave int32 [2, lanes]."""
     half, lanes = len(units) // 2, wave.shape[1]
     for side in range(2):
         for lane in range(lanes):
@@ -33,7 +31,7 @@ def send_wave(units: np.ndarray, team: int, wave: np.ndarray) -> None:
 
 @compiled
 def _nearest(units: np.ndarray, u: int, targets: np.ndarray, first: int, last: int, reach: int) -> int:
-    """Of targets first … last-1 the nearest to u within reach; -1: none."""
+    """Return the nearest to u of targets first … last-1 within reach; -1: no target."""
     best, least, x, y = -1, reach * reach + 1, np.int64(units[u, w.X]), np.int64(units[u, w.Y])
     for k in range(first, last):
         dx, dy = targets[k, 0] - x, targets[k, 1] - y
@@ -45,7 +43,7 @@ def _nearest(units: np.ndarray, u: int, targets: np.ndarray, first: int, last: i
 
 @compiled
 def choose_targets(units: np.ndarray, team: int) -> None:
-    """Creeps: the nearest. Towers: the nearest creep, else the nearest hero."""
+    """Set targets: of creeps the nearest unit, of towers the nearest creep, else the nearest hero."""
     half, targets = len(units) // 2, np.empty((len(units), 3), np.int64)
     creeps = team + w.SLOTS * w.count_lanes(units, team)
     for own in (0, half):
@@ -68,7 +66,7 @@ def choose_targets(units: np.ndarray, team: int) -> None:
 
 @compiled
 def _march(was: np.ndarray, units: np.ndarray, u: int, side: int, lane: int, lanes: int) -> None:
-    """A creep without a target, along its lane."""
+    """Move a creep without a target along its lane."""
     x = w.forward(side, was[u, w.X])
     to_x, to_y = w.WIDTH - w.CORE_X, w.middle(lanes)
     if x < w.WIDTH - w.TURN_X:
@@ -100,14 +98,14 @@ def act_creeps(was: np.ndarray, units: np.ndarray, team: int, killer: np.ndarray
 
 @compiled
 def spawn_of(units: np.ndarray, team: int, p: int) -> tuple[int, int]:
-    """Where seat p begins."""
+    """Return where seat p begins."""
     side, y = (1 if p >= team else 0), w.middle(w.count_lanes(units, team))
     return w.forward(side, np.int64(w.SPAWN_X)), y + (2 * (p - side * team) - team + 1) * w.SPREAD
 
 
 @compiled
 def place(units: np.ndarray, heroes: np.ndarray, p: int) -> None:
-    """Seat p where it begins, as good as new."""
+    """Put seat p where it begins, with full health and mana."""
     team = len(heroes) // 2
     u = w.unit_of(units, team, p)
     units[u, w.X], units[u, w.Y] = spawn_of(units, team, p)
@@ -130,7 +128,7 @@ def recover(units: np.ndarray, heroes: np.ndarray, age: int) -> None:
 
 @compiled
 def _pay(heroes: np.ndarray, p: int, primary: int, age: int) -> None:
-    """For the ability of a primary action."""
+    """Pay for the ability of a primary action: mana and waiting time."""
     bolt, blast = primary == w.CAST_BOLT, primary == w.CAST_BLAST
     heroes[p, w.MANA] -= w.BOLT_MANA if bolt else w.BLAST_MANA if blast else w.HEAL_MANA
     heroes[p, primary - w.CAST_BOLT + w.BOLT] = age + (w.BOLT_WAIT if bolt else w.BLAST_WAIT if blast else w.HEAL_WAIT)
@@ -155,7 +153,7 @@ def _blast(was: np.ndarray, units: np.ndarray, team: int, killer: np.ndarray, p:
 
 @compiled
 def _hit(was: np.ndarray, units: np.ndarray, heroes: np.ndarray, killer: np.ndarray, p: int, age: int) -> None:
-    """Whom seat p hits, by an attack, or by bolt or blast, which are ready."""
+    """Make seat p's hit: an attack, or a bolt or blast, which is ready."""
     team, primary = len(heroes) // 2, np.int64(heroes[p, w.PRIMARY])
     u, v = w.unit_of(units, team, p), np.int64(heroes[p, w.AIM])
     if primary == w.ATTACK:
@@ -172,7 +170,7 @@ def _hit(was: np.ndarray, units: np.ndarray, heroes: np.ndarray, killer: np.ndar
 
 @compiled
 def _walk(was: np.ndarray, units: np.ndarray, heroes: np.ndarray, p: int) -> None:
-    """Where seat p goes."""
+    """Move seat p."""
     team = len(heroes) // 2
     u, v, primary = w.unit_of(units, team, p), np.int64(heroes[p, w.AIM]), heroes[p, w.PRIMARY]
     if primary == w.MOVE:
@@ -194,7 +192,7 @@ def _walk(was: np.ndarray, units: np.ndarray, heroes: np.ndarray, p: int) -> Non
 def act_heroes(
     was: np.ndarray, units: np.ndarray, heroes: np.ndarray, killer: np.ndarray, t: int, repeat: int, age: int
 ) -> None:
-    """All, in step t of `repeat` for which actions are held: first they heal, then they hit, then they move."""
+    """Let all heroes heal, then hit, then move, in step t of the `repeat` for which actions are held."""
     team = len(heroes) // 2
     for stage in range(3):
         for p in range(len(heroes)):
@@ -220,7 +218,7 @@ WIN, DEATH, LEARNT, EARNED, HEALED, CHARGED, KILLED_HERO, LAST_HIT, OUTER_TOWER,
 
 @compiled
 def _learn(units: np.ndarray, heroes: np.ndarray, u: int, side: int, amount: int) -> None:
-    """The heroes of a side that are alive and near unit u share experience."""
+    """Share experience among a side's living heroes near unit u."""
     team = len(heroes) // 2
     near = 0
     for p in range(side * team, side * team + team):
@@ -242,7 +240,7 @@ def _learn(units: np.ndarray, heroes: np.ndarray, u: int, side: int, amount: int
 
 @compiled
 def _die(units: np.ndarray, heroes: np.ndarray, events: np.ndarray, u: int, by: int, age: int) -> bool:
-    """What follows from the death of u; whether it was a core. by: the seat that killed it, or -1."""
+    """Apply the death of u; return whether it was a core. by: the seat that killed it, or -1."""
     team, half = len(heroes) // 2, len(units) // 2
     side, gold, learnt = (1 if u >= half else 0), 0, 0
     kind = u - side * half
@@ -273,7 +271,7 @@ def worth_of_health(part: float) -> float:
 
 @compiled
 def _count(units: np.ndarray, heroes: np.ndarray, events: np.ndarray, sign: float) -> None:
-    """What each seat has: taken off before steps and added after them, it is what they have brought."""
+    """Add `sign` times each seat's totals to events: -1 before steps and 1 after them give what the steps brought."""
     team, half = len(heroes) // 2, len(units) // 2
     lanes = w.count_lanes(units, team)
     for side in range(2):
@@ -296,7 +294,7 @@ def _count(units: np.ndarray, heroes: np.ndarray, events: np.ndarray, sign: floa
 
 @compiled
 def _order(heroes: np.ndarray, shown: np.ndarray, action: np.ndarray) -> None:
-    """Write down the actions int64 [P, 4], and which units they name; shown int16 [P, rows]."""
+    """Store the actions int64 [P, 4], and the units that they name; shown int16 [P, rows]."""
     for p in range(len(heroes)):
         for part in range(4):
             heroes[p, w.PRIMARY + part] = action[p, part]
@@ -305,8 +303,8 @@ def _order(heroes: np.ndarray, shown: np.ndarray, action: np.ndarray) -> None:
 
 @compiled
 def step_lanes(s: w.LaneMatches, action: np.ndarray, repeat: int, events: np.ndarray) -> None:
-    """So many steps of each match, in place; by action int64 [n, P, 4], into events float64 [n, P, 11], 0 at first. A
-    match stops when a core has fallen.
+    """Make `repeat` steps of each match, in place, by action int64 [n, P, 4]; add to events float64 [n, P, 11], 0 at
+    first. A match stops when a core has fallen.
     """
     team, killer, age = s.heroes.shape[1] // 2, np.empty(s.units.shape[1], np.int64), s.age
     for m in range(len(age)):
@@ -335,7 +333,7 @@ def step_lanes(s: w.LaneMatches, action: np.ndarray, repeat: int, events: np.nda
 
 @compiled
 def begin_lanes(units: np.ndarray, heroes: np.ndarray) -> None:
-    """All where a match begins; MOST of heroes and their gold are drawn, the rest is new."""
+    """Put all units where they begin; MOST of heroes and their gold are drawn, the rest is new."""
     team, half = heroes.shape[1] // 2, units.shape[1] // 2
     units[:, :, w.TARGET], heroes[:, :, w.AIM], heroes[:, :, w.LEVEL] = -1, -1, 1
     for m in range(len(units)):
@@ -351,12 +349,12 @@ def begin_lanes(units: np.ndarray, heroes: np.ndarray) -> None:
                 units[m, u, w.HEALTH] = units[m, u, w.MOST] = w.CORE_HEALTH if core else w.TOWER_HEALTH
 
 
-# Where matches of the lane game begin, and with `randomize` how unlike each other: as if in the middle of a match, so
-# that all of it is learnt from the start on (Berner et al. 2019 vary heroes, lanes and health).
+# Starts of matches. With `randomize` matches differ and begin mid-game, so agents train on every phase from the first
+# update (Berner et al. 2019 vary heroes, lanes and health).
 
 
 def start_matches(world: LaneWorld, s: Arrays, draw: Draw) -> None:
-    """New matches, in LaneWorld.arrays."""
+    """Write new matches into LaneWorld.arrays."""
     units, n = s["units"], len(s["units"])
     for u in heroes_of(world, units):
         units[:, u, w.MOST] = w.HEALTH_AT_FIRST * _unlike(world, draw, n)
@@ -373,18 +371,18 @@ def start_matches(world: LaneWorld, s: Arrays, draw: Draw) -> None:
 
 
 def heroes_of(world: LaneWorld, units: np.ndarray) -> list[int]:
-    """The units of seats, in order."""
+    """Return the units of seats, in order."""
     half = units.shape[1] // 2
     return [*range(world.team), *range(half, half + world.team)]
 
 
 def _unlike(world: LaneWorld, draw: Draw, n: int) -> np.ndarray:
-    """By what something is more or less in n matches."""
+    """Return a random factor for each of n matches; 1 without randomize."""
     return 1.0 + w.LOT * world.randomize * (2.0 * draw() - 1.0) if world.randomize else np.ones(n)
 
 
 def _grow(world: LaneWorld, s: Arrays, draw: Draw) -> None:
-    """Experience and gold: one side may have much more of it than the other."""
+    """Draw experience and gold: one side may have much more than the other."""
     units, heroes, ahead = s["units"], s["heroes"], [world.randomize * draw() for _ in range(2)]
     for p, u in enumerate(heroes_of(world, units)):
         side = p // world.team
@@ -398,7 +396,7 @@ def _grow(world: LaneWorld, s: Arrays, draw: Draw) -> None:
 
 
 def _spread(world: LaneWorld, s: Arrays, draw: Draw) -> None:
-    """Heroes begin anywhere on their way to the other core; some are dead and return later."""
+    """Place heroes anywhere on their way to the other core; some are dead and return later."""
     units, chance = s["units"], world.randomize
     for p, u in enumerate(heroes_of(world, units)):
         x = w.SPAWN_X + (chance * draw() * (w.WIDTH - w.CORE_X - w.SPAWN_X)).astype(np.int64)
@@ -412,7 +410,7 @@ def _spread(world: LaneWorld, s: Arrays, draw: Draw) -> None:
 
 
 def _wear(world: LaneWorld, units: np.ndarray, draw: Draw) -> None:
-    """Some of the buildings' health is gone, in each lane from the outer one on; one side has a little to catch up."""
+    """Reduce the buildings' health, in each lane from the outer tower inward; the sides differ a little."""
     half, both = units.shape[1] // 2, [w.WORN * draw() for _ in range(world.lanes)]
     for side in range(2):
         first, gone = side * half + world.team + w.SLOTS * world.lanes, np.zeros(len(units))
@@ -426,7 +424,7 @@ def _wear(world: LaneWorld, units: np.ndarray, draw: Draw) -> None:
 
 
 def _meet(world: LaneWorld, units: np.ndarray, wave: np.ndarray, draw: Draw) -> None:
-    """In each lane a wave of each side, face to face somewhere between the outer towers."""
+    """Place a wave of each side in each lane, face to face somewhere between the outer towers."""
     half = units.shape[1] // 2
     for lane in range(world.lanes):
         front = w.WIDTH // 2 + (world.randomize * (draw() - 0.5) * (w.WIDTH - 2 * w.OUTER_X)).astype(np.int64)

@@ -1,9 +1,7 @@
 """The lane game: what heroes and people see, rewards.
 
-What heroes of the lane game see, compiled.
-
-A side sees all that is within sight of one of its units that are alive. Nothing about other units is in an observation:
-their rows are 0. Each side sees the map from its own base, so both see the same where they stand alike.
+A side sees what is within sight of one of its living units; rows of unseen units are 0 in its observations. Each side
+sees the map from its own base, so mirrored positions look the same to both.
 """
 
 from __future__ import annotations
@@ -23,7 +21,7 @@ RETURN_MOST = w.RETURN_TIME + w.RETURN_A_LEVEL * w.TOP_LEVEL
 
 @compiled
 def _see(units: np.ndarray, team: int, seen: np.ndarray, eyes: np.ndarray) -> None:
-    """Which units the other side sees, into seen bool [U]; eyes int64 [U, 3] is for scratch."""
+    """Write which units the other side sees, into seen bool [U]; eyes int64 [U, 3] is for scratch."""
     half = len(units) // 2
     creeps = team + w.SLOTS * w.count_lanes(units, team)
     for side in range(2):
@@ -48,8 +46,8 @@ def _see(units: np.ndarray, team: int, seen: np.ndarray, eyes: np.ndarray) -> No
 def _list_creeps(
     units: np.ndarray, team: int, side: int, seen: np.ndarray, known: np.ndarray, keys: np.ndarray, shown: np.ndarray
 ) -> None:
-    """The creeps that a side sees, for each of its seats the nearest first, into shown int16 [P, rows]; of two as near
-    the own one, the lower slot. known, keys int64 [U] are for scratch.
+    """Write the creeps that a side sees, for each of its seats the nearest first, into shown int16 [P, rows]; ties:
+    its own first, then the lower slot. known, keys int64 [U] are for scratch.
     """
     half, creeps, n = len(units) // 2, w.SLOTS * w.count_lanes(units, team), 0
     for first in (side * half + team, half - side * half + team):
@@ -62,7 +60,7 @@ def _list_creeps(
         u = w.unit_of(units, team, p)
         for k in range(n):
             keys[k] = w.gap2(units, u, known[k]) * 64 + k
-        for k in range(n):  # counting takes less than sorting: no branch is mispredicted
+        for k in range(n):  # counting is faster than sorting: no branch is mispredicted
             row, key = 0, keys[k]
             for other in keys[:n]:
                 row += 1 if other < key else 0
@@ -74,7 +72,7 @@ def _list_creeps(
 
 @compiled
 def _list_others(units: np.ndarray, team: int, side: int, seen: np.ndarray, shown: np.ndarray) -> None:
-    """Heroes and buildings that a side sees, into the rows of its seats."""
+    """Write the heroes and buildings that a side sees into the rows of its seats."""
     half, lanes = len(units) // 2, w.count_lanes(units, team)
     own, allies, buildings = side * half, max(team - 1, 1), 2 * lanes + 1
     for p in range(side * team, side * team + team):
@@ -94,7 +92,7 @@ def _list_others(units: np.ndarray, team: int, side: int, seen: np.ndarray, show
 
 @compiled
 def look(s: w.LaneMatches) -> None:
-    """`seen` and `shown` of each match, by the other arrays. A row of an ally that is never there stays."""
+    """Compute `seen` and `shown` of each match from the other arrays. Without allies, their one row stays as it is."""
     team, U = s.heroes.shape[1] // 2, s.units.shape[1]
     eyes, known, keys = np.empty((U, 3), np.int64), np.empty(U, np.int64), np.empty(U, np.int64)
     for m in range(len(s.units)):
@@ -111,14 +109,14 @@ LaneSight = namedtuple("LaneSight", "own allies enemies creeps towers last_actio
 
 @compiled
 def _left(until: int, age: int) -> int:
-    """Steps until something is possible, for an action that begins now."""
+    """Return the steps until something is possible, for an action that begins now."""
     return max(until - age - 1, 0)
 
 
 @compiled
 def _know(units: np.ndarray, heroes: np.ndarray, age: int, facts: np.ndarray) -> None:
-    """Of each unit what looks the same to all, into facts float32 [U, 6]: of a hero moba_world.HERO from health on, of
-    a creep its health, of a tower health, kind and whether it is open.
+    """Write what looks the same to all of each unit, into facts float32 [U, 6]: for a hero moba_world.HERO from health
+    on, for a creep its health, for a tower health, kind and whether it is open.
     """
     team, half = len(heroes) // 2, len(units) // 2
     towers = 2 * w.count_lanes(units, team)
@@ -138,8 +136,8 @@ def _know(units: np.ndarray, heroes: np.ndarray, age: int, facts: np.ndarray) ->
 
 @compiled
 def _lead_of(units: np.ndarray, team: int) -> float:
-    """By how much side 0 is ahead, -1 to 1, half for a quarter of a tower: by the health of buildings, which decides
-    matches at their end.
+    """Return by how much side 0 is ahead, -1 to 1, half for a quarter of a tower: by the health of buildings, which
+    decides matches at their end.
     """
     half, first, ahead = len(units) // 2, team + w.SLOTS * w.count_lanes(units, team), 0
     for k in range(first, half):
@@ -149,7 +147,7 @@ def _lead_of(units: np.ndarray, team: int) -> float:
 
 @compiled
 def _show_own(units: np.ndarray, heroes: np.ndarray, facts: np.ndarray, p: int, age: int, out: np.ndarray) -> None:
-    """moba_world.OWN, all but the age and the lead."""
+    """Write moba_world.OWN, all but the age and the lead."""
     team, h = len(heroes) // 2, heroes[p]
     u, level, y = w.unit_of(units, team, p), h[w.LEVEL], w.middle(w.count_lanes(units, team))
     side = 1 if p >= team else 0
@@ -167,7 +165,7 @@ def _show_own(units: np.ndarray, heroes: np.ndarray, facts: np.ndarray, p: int, 
 
 @compiled
 def _show_action(hero: np.ndarray, out: np.ndarray) -> None:
-    """The last action: primary as one-hot, offset, delay."""
+    """Write the last action: primary as one-hot, offset, delay."""
     out[hero[w.PRIMARY]] = 1.0
     out[8] = (hero[w.OFFSET] % w.OFFSETS - w.OFFSETS // 2) / (w.OFFSETS // 2)
     out[9] = (hero[w.OFFSET] // w.OFFSETS - w.OFFSETS // 2) / (w.OFFSETS // 2)
@@ -176,7 +174,7 @@ def _show_action(hero: np.ndarray, out: np.ndarray) -> None:
 
 @compiled
 def _show(units: np.ndarray, facts: np.ndarray, u: int, v: int, first: int, n: int, out: np.ndarray) -> None:
-    """That v is there, how far ahead of u and aside, and from column `first` on n of its facts."""
+    """Write that v is visible, how far ahead of u and aside, and, from column `first`, n of its facts."""
     ahead = (1.0 / w.NEAR) if u < len(units) // 2 else -(1.0 / w.NEAR)
     out[0], out[1] = 1.0, (units[v, w.X] - units[u, w.X]) * ahead
     out[2] = (units[v, w.Y] - units[u, w.Y]) * (1.0 / w.NEAR)
@@ -186,7 +184,7 @@ def _show(units: np.ndarray, facts: np.ndarray, u: int, v: int, first: int, n: i
 
 @compiled
 def observe(s: w.LaneMatches, length: int, seen: LaneSight) -> None:
-    """Observations of all seats, which are 0 at first."""
+    """Write the observations of all seats, which are 0 at first."""
     team, U, facts = s.heroes.shape[1] // 2, s.units.shape[1], np.empty((s.units.shape[1], 6), np.float32)
     allies, enemies, creeps, towers = seen.allies, seen.enemies, seen.creeps, seen.towers
     A, C, T = allies.shape[2], creeps.shape[2], towers.shape[2]
@@ -219,8 +217,7 @@ def observe(s: w.LaneMatches, length: int, seen: LaneSight) -> None:
                     out[4], out[5], out[6] = (1.0 if mine else -1.0), facts[v, 1], facts[v, 2]
 
 
-# What heroes of the lane game are rewarded for: shaped terms, and what is made of them for teams (Berner et al. 2019,
-# appendix G).
+# Rewards of heroes: shaped terms, and what teams make of them (Berner et al. 2019, appendix G).
 
 
 REWARDS = {
@@ -228,7 +225,7 @@ REWARDS = {
     "death": -1.0,
     "experience": 0.002,
     "gold": 0.006,
-    "health": 2.0,  # parts of all of it, by rules.worth_of_health
+    "health": 2.0,  # as a part of the most, by moba_rules.worth_of_health
     "mana": 0.75,
     "killed_hero": -0.6,  # gold and experience reward it too
     "last_hit": -0.16,
@@ -237,11 +234,11 @@ REWARDS = {
     "core": 5.0,  # as its health falls
 }
 EVENTS = tuple(REWARDS)
-SHARES = OWN_REWARD, TEAM_REWARD  # what rows say besides: the hero's reward, and the mean of its team's
-DECAY, DECAY_TIME = 0.6, 600 * w.STEPS_A_SECOND  # all but the win is worth so much of it after each ten minutes
+SHARES = OWN_REWARD, TEAM_REWARD  # more events in rows: the hero's reward, and the mean of its team's
+DECAY, DECAY_TIME = 0.6, 600 * w.STEPS_A_SECOND  # all but the win is multiplied by DECAY every ten minutes
 
 
-DOT = 50  # of length, to a pixel
+DOT = 50  # units of length per pixel
 GROUND, ROAD, BACK = (58, 84, 54), (112, 100, 74), (24, 24, 24)
 RIM = (240, 240, 230)
 SIDES = ((214, 62, 56), (66, 120, 226))
@@ -251,8 +248,8 @@ BAR = 3  # pixels high
 
 
 def draw_lanes(s: Batch, m: int) -> np.ndarray:
-    """uint8 [H, W, 3] of match m: side 0's core is to the left. Heroes are discs with bars of health and mana, creeps
-    dots, towers and cores squares with a bar of health.
+    """Return uint8 [H, W, 3] of match m: side 0's core is to the left. Heroes are discs with bars of health and mana,
+    creeps dots, towers and cores squares with a bar of health.
     """
     units, heroes, lanes = s["units"][m], s["heroes"][m], s["wave"].shape[2]
     half, team, y = len(units) // 2, len(heroes) // 2, w.FIRST_LANE + w.LANE_APART * (lanes - 1) // 2
@@ -279,7 +276,7 @@ def draw_lanes(s: Batch, m: int) -> np.ndarray:
 
 
 def _road(out: np.ndarray, y: int, lane_y: int) -> None:
-    """From core to core."""
+    """Draw a lane from core to core."""
     ends = [(w.CORE_X, y), (w.TURN_X, lane_y), (w.WIDTH - w.TURN_X, lane_y), (w.WIDTH - w.CORE_X, y)]
     for (x0, y0), (x1, y1) in itertools.pairwise(ends):
         for part in np.linspace(0.0, 1.0, 400):

@@ -1,14 +1,13 @@
 """The lane game: its world, units, legal actions.
 
-The lane game: what a world is made of, in arrays of many matches. Its rules are in
-moba_rules, what a hero sees and what it is rewarded for in moba_views.
+A world consists of arrays of many matches. Rules are in moba_rules, observations and rewards in moba_views.
 
-Everything is a whole number: lengths in thousandths of a cell, times in steps, the moment from which something is
-possible as an age of the match. x leads from the base of side 0 to that of side 1, y from one edge to the other; a map
+Everything is a whole number: lengths in thousandths of a cell, times in steps; when something becomes possible, as an
+age of the match. x leads from the base of side 0 to that of side 1, y from one edge to the other; a map
 is the same mirrored in x, and each side sees it from its own base.
 
 Units of a side: heroes, then for each lane SLOTS creeps, then for each lane its outer and its inner tower, then the
-core. Those of side 1 follow after those of side 0. Seats 0 … n-1 are the heroes of side 0, n … 2n-1 those of side 1.
+core. Side 1's units follow side 0's. Seats 0 … n-1 are the heroes of side 0, n … 2n-1 those of side 1.
 """
 
 from __future__ import annotations
@@ -29,47 +28,47 @@ STEPS_A_SECOND = 30
 CELL = 1000
 WIDTH = 36 * CELL  # of the map, from edge to edge
 FIRST_LANE, LANE_APART = 6 * CELL, 8 * CELL  # y of the first lane, and from one to the next
-SPAWN_X, CORE_X, TURN_X, INNER_X, OUTER_X = 1500, 3000, 6000, 7000, 12000  # from the own edge; TURN_X: lanes begin
+SPAWN_X, CORE_X, TURN_X, INNER_X, OUTER_X = 1500, 3000, 6000, 7000, 12000  # from a side's edge; TURN_X: lanes begin
 HOME = 4000  # how far from the core, each way, heroes are at home
 
-X, Y, HEALTH, MOST, READY, TARGET = range(6)  # of a unit; MOST: health when unhurt, READY: age from which it can hit
-# of a hero besides; BOLT, BLAST, HEAL, RETURNS: ages; AIM: the unit that its last action named, -1: none
+X, Y, HEALTH, MOST, READY, TARGET = range(6)  # columns of a unit; MOST: full health, READY: age at which it can hit
+# more columns of a hero; BOLT, BLAST, HEAL, RETURNS: ages; AIM: the unit that its last action named, -1: no unit
 MANA, EXPERIENCE, LEVEL, GOLD, BOLT, BLAST, HEAL, RETURNS, AIM, PRIMARY, UNIT, OFFSET, DELAY = range(13)
 
 NOTHING, MOVE, ATTACK, CAST_BOLT, CAST_BLAST, CAST_HEAL, FOLLOW, GO_HOME = range(8)
 PARTS = ("primary", "unit", "offset", "delay")
 USES = {"unit": (2, 3, 4, 6), "offset": (1,), "delay": (1, 2, 3, 4, 5, 6, 7)}
-OFFSETS = 9  # cells a side around the hero
+OFFSETS = 9  # cells per side around the hero
 DELAYS = 4
 
-SPEED, RANGE, RELOAD = 120, 3500, 24  # of heroes: a step; hits
+SPEED, RANGE, RELOAD = 120, 3500, 24  # of heroes: speed per step; range of hits, steps between them
 HEALTH_AT_FIRST, HEALTH_A_LEVEL = 300, 30
-MANA_AT_FIRST, MANA_A_LEVEL = 100, 10  # of level 0
-HIT_AT_FIRST, HIT_A_LEVEL, GOLD_A_HIT = 18, 2, 50  # so much gold makes hits stronger by one
+MANA_AT_FIRST, MANA_A_LEVEL = 100, 10  # at level 0
+HIT_AT_FIRST, HIT_A_LEVEL, GOLD_A_HIT = 18, 2, 50  # GOLD_A_HIT gold makes hits stronger by one
 TOP_LEVEL, TO_LEVEL = 10, 60  # level n takes TO_LEVEL · n · (n - 1) experience
 RETURN_TIME, RETURN_A_LEVEL = 120, 30
-RECOVERY = 30  # steps from one recovery to the next
-HEALTH_BACK, MANA_BACK, HOME_BACK = 2, 2, 12  # each time; at home so many times as much
+RECOVERY = 30  # steps between recoveries
+HEALTH_BACK, MANA_BACK, HOME_BACK = 2, 2, 12  # per recovery; at home HOME_BACK times as much
 CAST_RANGE = 5000  # of bolt and blast
 BOLT_DAMAGE, BOLT_MANA, BOLT_WAIT = 60, 30, 120
-BLAST_RADIUS, BLAST_DAMAGE, BLAST_MANA, BLAST_WAIT = 1500, 40, 40, 180  # around the unit that it names
+BLAST_RADIUS, BLAST_DAMAGE, BLAST_MANA, BLAST_WAIT = 1500, 40, 40, 180  # radius around the unit that it names
 HEAL_RADIUS, HEAL_HEALTH, HEAL_MANA, HEAL_WAIT = 3500, 70, 50, 300
-SLOTS, WAVE, WAVE_TIME, SPREAD = 6, 3, 300, 400  # creeps of a side in a lane; of a wave; steps to the next; apart
+SLOTS, WAVE, WAVE_TIME, SPREAD = 6, 3, 300, 400  # creeps per side and lane, per wave; steps between waves; spacing
 CREEP_HEALTH, CREEP_HIT, CREEP_SPEED, CREEP_RANGE, CREEP_RELOAD = 80, 6, 80, 1200, 30
 TOWER_HEALTH, TOWER_HIT, TOWER_RANGE, TOWER_RELOAD, CORE_HEALTH = 700, 25, 4500, 30, 1000
-LOOKS = 8  # steps after which creeps and towers choose their targets anew
-CREEP_NOTICES = 4000  # how near to a creep a target is
+LOOKS = 8  # steps between choices of targets by creeps and towers
+CREEP_NOTICES = 4000  # distance within which creeps find targets
 SIGHT, CREEP_SIGHT = 8000, 5000  # of heroes and buildings; of creeps
-LEARNS = 8000  # how near to a death heroes are that it gives experience
+LEARNS = 8000  # distance from a death within which heroes gain experience
 CREEP_EXPERIENCE, HERO_EXPERIENCE, HERO_EXPERIENCE_A_LEVEL = 60, 120, 40  # Dota's creeps: 57
 CREEP_GOLD, HERO_GOLD, TOWER_GOLD = 40, 160, 80  # TOWER_GOLD: for each hero of the side; Dota's creeps: about 40
-LOT = 0.25  # with randomize=1, health of heroes and creeps is so much more or less at most
-GOLD_LOT, EXPERIENCE_LOT = 800, 1800  # and heroes begin with so much gold and experience at most (level 6)
-DEAD, AWAY = 0.2, 300  # and so many heroes are dead, and return within so many steps
-LATE = 0.5  # and the clock of a match begins after so much of it at most
-WORN, UNEVEN = 2.4, 0.2  # and of a lane's two towers and the core behind them, so many are gone, and more of one side
+LOT = 0.25  # with randomize=1, as all below: largest change of heroes' and creeps' health
+GOLD_LOT, EXPERIENCE_LOT = 800, 1800  # most gold and experience of a hero at the start (level 6)
+DEAD, AWAY = 0.2, 300  # share of heroes that begin dead, and steps within which they return
+LATE = 0.5  # largest part of a match that is over at its start
+WORN, UNEVEN = 2.4, 0.2  # most buildings lost per lane, of two towers and the core; most more on one side
 
-NEAR = 16 * CELL  # by what distances are divided
+NEAR = 16 * CELL  # divisor of distances in observations
 OWN = (
     *("alive", "x", "y", "health", "most_health", "mana", "level", "experience", "gold", "hit", "reload"),
     *("bolt", "blast", "heal", "returns", "age", "place", "lead"),
@@ -84,29 +83,29 @@ KINDS = ("shaped", "win")  # of rewards
 
 @dataclass(frozen=True)
 class LaneWorld:
-    """arena:moba. reward: shaped, by the table in moba_views; or win, 1 and -1 for who has won when a match ends.
-    randomize: how unlike each other heroes and lanes are.
+    """Options of arena:moba. reward: shaped, by the table in moba_views; or win, 1 and -1 when a match is won and lost.
+    randomize: how much heroes and lanes differ.
     """
 
-    team: int = 5  # heroes of a side
+    team: int = 5  # heroes per side
     lanes: int = 3
-    length: int = 6000  # steps of a match; 30 make a second
-    repeat: int = 4  # steps for which an action is held, which are one of the agent
+    length: int = 6000  # steps of a match, 30 per second
+    repeat: int = 4  # steps for which an action is held; together one agent step
     reward: str = "shaped"
     randomize: float = 0.0
 
     def __post_init__(self) -> None:
-        need(self.reward in KINDS, f"arena:moba: reward={self.reward} given, allowed: {', '.join(KINDS)}")
+        need(self.reward in KINDS, f"arena:moba: reward must be one of {', '.join(KINDS)}; got {self.reward}")
         small, got = 1 <= self.team <= 5 and 1 <= self.lanes <= 3, f"team={self.team}, lanes={self.lanes}"
-        need(small, f"arena:moba: {got} given, allowed: 1 to 5 heroes of a side, 1 to 3 lanes")
+        need(small, f"arena:moba: needs 1 to 5 heroes per team and 1 to 3 lanes, got {got}")
         whole = self.length >= 1 and self.repeat >= 1 and self.length % self.repeat == 0
         got = f"length={self.length}, repeat={self.repeat}"
-        need(whole, f"arena:moba: {got} given, allowed: a repeat from 1, as length a multiple of it")
-        need(0.0 <= self.randomize <= 1.0, f"arena:moba: randomize={self.randomize} given, allowed: 0 to 1")
+        need(whole, f"arena:moba: needs repeat ≥ 1 and a length that is a multiple of it, got {got}")
+        need(0.0 <= self.randomize <= 1.0, f"arena:moba: randomize must be from 0 to 1, got {self.randomize}")
 
     seats = property(lambda self: 2 * self.team)
     teams = property(lambda self: (0,) * self.team + (1,) * self.team)
-    # of offset and delay all are legal: they have no mask
+    # offset and delay have no mask: all their values are legal
     legality = property(lambda self: {"primary": Field((8,), "bool"), "unit": Field((8, sum(self.sets)), "bool")})
 
     @property
@@ -127,28 +126,28 @@ class LaneWorld:
         return {name: Field(shape, "float32") for name, shape in shapes.items()}
 
     def arrays(self, n: int) -> Batch:
-        """Of n matches. P: seats; U: units."""
+        """Return the arrays of n matches. P: seats; U: units."""
         P, U = self.seats, 2 * (self.team + (SLOTS + 2) * self.lanes + 1)
         return {
             "units": np.zeros((n, U, 6), np.int32),
             "heroes": np.zeros((n, P, 13), np.int32),
             "wave": np.full((n, 2, self.lanes), CREEP_HEALTH, np.int32),  # health of new creeps
-            "seen": np.zeros((n, U), bool),  # by the other side
-            "shown": np.full((n, P, sum(self.sets)), -1, np.int16),  # the unit in each row; -1: none that is seen
+            "seen": np.zeros((n, U), bool),  # whether the other side sees a unit
+            "shown": np.full((n, P, sum(self.sets)), -1, np.int16),  # the unit in each row; -1: empty
             "age": np.zeros(n, np.int64),
-            "key": np.zeros(n, np.uint64),  # another for each match: what bots draw from
+            "key": np.zeros(n, np.uint64),  # differs by match; bots draw from it
         }
 
 
 class LaneMatches(namedtuple("LaneMatches", "units heroes wave seen shown age key")):
-    """LaneWorld.arrays, as compiled code takes them."""
+    """LaneWorld.arrays, for compiled code."""
 
     @classmethod
     def of(cls, arrays: Batch) -> LaneMatches:
         return cls(*(arrays[name] for name in cls._fields))
 
 
-# Questions about units, compiled: `units` int32 [U, 6] and `heroes` int32 [P, 13] of one match, see LaneWorld.arrays.
+# Queries about units, compiled: `units` int32 [U, 6] and `heroes` int32 [P, 13] of one match, see LaneWorld.arrays.
 
 
 @compiled
@@ -158,32 +157,32 @@ def count_lanes(units: np.ndarray, team: int) -> int:
 
 @compiled
 def middle(lanes: int) -> int:
-    """y of the cores."""
+    """Return y of the cores."""
     return FIRST_LANE + LANE_APART * (lanes - 1) // 2
 
 
 @compiled
 def unit_of(units: np.ndarray, team: int, p: int) -> int:
-    """The unit of seat p."""
+    """Return the unit of seat p."""
     return p if p < team else len(units) // 2 + p - team
 
 
 @compiled
 def forward(side: int, x: int) -> int:
-    """x as seen from a side's own edge; and back again."""
+    """Return x measured from a side's own edge, or that converted back."""
     return x if side == 0 else WIDTH - x
 
 
 @compiled
 def gap2(units: np.ndarray, u: int, v: int) -> int:
-    """The squared distance of two units."""
+    """Return the squared distance of two units."""
     dx, dy = units[v, X] - units[u, X], units[v, Y] - units[u, Y]  # Numba makes them int64
     return int(dx * dx + dy * dy)
 
 
 @compiled
 def is_open(units: np.ndarray, team: int, u: int) -> bool:
-    """Whether a unit can be hurt: an inner tower after the outer one of its lane has fallen, a core after any inner."""
+    """Tell whether a unit can be hurt: inner towers once their lane's outer one fell, cores once any inner one did."""
     half = len(units) // 2
     first = half if u >= half else 0
     lanes = count_lanes(units, team)
@@ -200,14 +199,14 @@ def is_open(units: np.ndarray, team: int, u: int) -> bool:
 
 @compiled
 def can_attack(units: np.ndarray, team: int, p: int, v: int) -> bool:
-    """Whether seat p can hit v, were it near enough; -1: no unit."""
+    """Tell whether seat p could hit v from near enough; -1: no unit."""
     theirs = (v >= len(units) // 2) == (p < team)
     return bool(v >= 0 and theirs and units[v, HEALTH] > 0 and is_open(units, team, v))
 
 
 @compiled
 def can_cast_at(units: np.ndarray, team: int, p: int, v: int) -> bool:
-    """Whether seat p can use bolt or blast at v: an enemy that is near, but no building."""
+    """Tell whether seat p can use bolt or blast at v: a near enemy, but not a building."""
     half = len(units) // 2
     theirs = v >= 0 and (v >= half) == (p < team)
     building = (v - half if v >= half else v) >= half - 1 - 2 * count_lanes(units, team)
@@ -217,7 +216,7 @@ def can_cast_at(units: np.ndarray, team: int, p: int, v: int) -> bool:
 
 @compiled
 def can_use(heroes: np.ndarray, p: int, primary: int, age: int) -> bool:
-    """Whether seat p can use the ability of a primary action at that age."""
+    """Tell whether seat p can use the ability of a primary action at that age."""
     mana = BOLT_MANA if primary == CAST_BOLT else BLAST_MANA if primary == CAST_BLAST else HEAL_MANA
     return bool(heroes[p, primary - CAST_BOLT + BOLT] <= age and heroes[p, MANA] >= mana)
 
@@ -236,20 +235,20 @@ def most_mana(heroes: np.ndarray, p: int) -> int:
 
 @compiled
 def lacks(units: np.ndarray, heroes: np.ndarray, p: int) -> bool:
-    """Whether seat p has less than all of its health and mana."""
+    """Tell whether seat p lacks health or mana."""
     u = unit_of(units, len(heroes) // 2, p)
     return bool(units[u, HEALTH] < units[u, MOST] or heroes[p, MANA] < most_mana(heroes, p))
 
 
 @compiled
 def strength(heroes: np.ndarray, p: int) -> int:
-    """What a hit takes."""
+    """Return the damage of seat p's hits."""
     return HIT_AT_FIRST + HIT_A_LEVEL * heroes[p, LEVEL] + heroes[p, GOLD] // GOLD_A_HIT
 
 
 @compiled
 def hurt(units: np.ndarray, killer: np.ndarray, u: int, damage: int, by: int) -> None:
-    """by: the seat that it counts for; -1: nobody's."""
+    """Damage a unit. by: the seat that a kill counts for; -1: no seat."""
     if 0 < units[u, HEALTH] <= damage:
         killer[u] = by
     units[u, HEALTH] -= damage
@@ -257,18 +256,18 @@ def hurt(units: np.ndarray, killer: np.ndarray, u: int, damage: int, by: int) ->
 
 @compiled
 def go(units: np.ndarray, u: int, dx: int, dy: int, speed: int) -> None:
-    """So far toward a point that is dx and dy away."""
+    """Move a unit by at most `speed` toward a point that is dx and dy away."""
     far = math.sqrt(dx * dx + dy * dy)
     if far > speed:
-        dx, dy = int(dx * speed / far), int(dy * speed / far)  # toward 0, so that both sides go alike
+        dx, dy = int(dx * speed / far), int(dy * speed / far)  # rounded toward 0, so that both sides move alike
     units[u, X] += dx
     units[u, Y] += dy
 
 
 @compiled
 def legal_actions(s: LaneMatches, primary: np.ndarray, unit: np.ndarray) -> None:
-    """What each seat may choose, into primary bool [n, P, 8] and unit bool [n, P, 8, rows], which each primary may
-    name: all, where it names none. Who lacks nothing does not go home.
+    """Write what each seat may choose into primary bool [n, P, 8] and unit bool [n, P, 8, rows]: the rows that each
+    primary may name, or all if it names no unit. A hero that lacks nothing can't go home.
     """
     n, P, half, reach = len(unit), unit.shape[1], s.units.shape[1] // 2, CAST_RANGE * CAST_RANGE
     team, bodies = P // 2, half - 1 - 2 * s.wave.shape[2]

@@ -1,7 +1,7 @@
 """OpenSpiel's games as board games: `game:spiel:hex(board_size=5)`, `game:spiel:module:NAME`.
 
-Every game is there that two players play in turn without chance or hidden information. Where OpenSpiel lets a player
-move again, the other one has to pass. A game that reaches LONGEST moves is drawn.
+It offers every game in which two players move in turn, without chance or hidden information. Where OpenSpiel lets a
+player move again, the other must pass. A game that reaches LONGEST moves is drawn.
 """
 
 from __future__ import annotations
@@ -26,17 +26,17 @@ from polyplay.games.records import DRAWN, GOES_ON, LOST, WON
 
 MOST_ACTIONS = 2**15 - 2  # int16 holds them and the pass
 LONGEST = 512  # moves, passes included
-STATES = 20_000  # that are known
+STATES = 20_000  # kept per game
 HEX = "Blue connects top and bottom, Orange left and right."
 PLACED = ("gomoku", "havannah", "hex", "mnk", "tic_tac_toe", "y")  # a move puts a stone on the cell of its number
 ALLOWED = "game:spiel:NAME, or game:spiel:module:NAME of a module that registers NAME"
-COUNT, MUST_PASS, MOVES = range(3)  # of a position as int16: moves so far; whether it is the other's turn; the moves
-_stderr_alone = threading.Lock()  # it is the process's: two threads that change it would restore each other's
+COUNT, MUST_PASS, MOVES = range(3)  # indices in a position, int16: number of moves; whether to pass; first move
+_stderr_alone = threading.Lock()  # stderr is the process's: two threads that redirect it would restore each other's
 
 
 class SpielGame(GameRules):
-    """A game of OpenSpiel, with the pass as its last action. A position is the number of moves so far, int16, whether
-    the player has to pass, and the moves.
+    """A game of OpenSpiel, with the pass as its last action. A position is int16: the number of moves so far, whether
+    the player must pass, and the moves.
     """
 
     def __init__(self, name: str):
@@ -50,7 +50,7 @@ class SpielGame(GameRules):
         self.first, self.passes = begin.current_player(), self.game.num_distinct_actions()
         self.actions, self.longest = self.passes + 1, min(2 * self.game.max_game_length(), LONGEST)
         self.size = 2 * (MOVES + self.longest)
-        self.states = OrderedDict[bytes, Any]({b"": begin})  # by the moves to there
+        self.states = OrderedDict[bytes, Any]({b"": begin})  # by the moves that lead there
         kind, _, given = name.rpartition(":")[2].rstrip(")").partition("(")
         self.placed, self.slanted = kind in PLACED, kind == "hex"
         self.goal = HEX if self.slanted else "By OpenSpiel's rules."
@@ -77,14 +77,14 @@ class SpielGame(GameRules):
         return GOES_ON
 
     def write_planes(self, position: np.ndarray, out: np.ndarray) -> None:
-        """OpenSpiel's tensor for the mover; last, 1 where the first player moves."""
+        """Write OpenSpiel's tensor for the mover; the last plane is 1 where the first player moves."""
         moves = moves_of(position)
         n = len(moves) // 2
         self.observer(self.state(moves), self._player(n), out[:-1].reshape(-1))
         out[-1] = 1 - n % 2
 
     def state(self, moves: bytes) -> Any:
-        """After moves, int16 [n]."""
+        """Return OpenSpiel's state after moves, int16 [n]."""
         found = self.states.get(moves)
         if found is None:
             found = self.game.new_initial_state()
@@ -95,7 +95,7 @@ class SpielGame(GameRules):
         return found
 
     def _player(self, n: int) -> int:
-        """OpenSpiel's number of the player who moves after n moves."""
+        """Return OpenSpiel's number of the player who moves after n moves."""
         return (self.first + n) % 2
 
     def stones(self, position: np.ndarray) -> np.ndarray | None:
@@ -107,7 +107,7 @@ class SpielGame(GameRules):
         return cells
 
     def move_name(self, action: int) -> str:
-        """OpenSpiel's name; "" where a move is a cell, or the name depends on the position."""
+        """Return OpenSpiel's name; "" where a move is a cell, or the name depends on the position."""
         if action == self.passes:
             return "pass"
         name = "" if self.placed else str(self.game.action_to_string(self.first, action))
@@ -118,14 +118,14 @@ class SpielGame(GameRules):
 
 
 def moves_of(position: np.ndarray) -> bytes:
-    """The moves so far, int16 each."""
+    """Return the moves so far, int16 each."""
     words = position.view(np.int16)
     return words[MOVES : MOVES + int(words[COUNT])].tobytes()
 
 
 def load_game(name: str) -> Any:
-    """OpenSpiel's game of that name, with parameters: hex(board_size=5), or a module's that registers it: module:NAME.
-    Raises UserError.
+    """Return OpenSpiel's game of that name, with parameters (hex(board_size=5)), or the game that a module registers
+    (module:NAME). Raises UserError.
     """
     try:
         import pyspiel
@@ -136,7 +136,7 @@ def load_game(name: str) -> Any:
         user_modules.import_module(module, f"{module}:{short}", "--env game:spiel", ALLOWED)
     known = pyspiel.registered_names()
     if short not in known:
-        raise UserError(f"game:spiel:{name} given, but OpenSpiel has no {short}{closest_names(short, known)}")
+        raise UserError(f"game:spiel:{name}: OpenSpiel has no {short}{closest_names(short, known)}")
     with refusals_of(name):
         game = pyspiel.load_game(name.removeprefix(f"{module}:"))
         if reason := _unfit(pyspiel.GameType, game):
@@ -148,7 +148,7 @@ def load_game(name: str) -> Any:
 
 @contextmanager
 def refusals_of(name: str) -> Iterator[None]:
-    """What OpenSpiel raises meanwhile becomes a UserError of one line, and what it prints of it is left out."""
+    """Turn OpenSpiel's exceptions into UserErrors of one line, and drop what it prints about them."""
     try:
         with _stderr_held():
             yield
@@ -159,7 +159,7 @@ def refusals_of(name: str) -> Iterator[None]:
 
 @contextmanager
 def _stderr_held() -> Iterator[None]:
-    """What is written to the process's stderr meanwhile is printed at the end, unless there is an exception."""
+    """Hold back the process's stderr; print it at the end, unless there is an exception."""
     with _stderr_alone, tempfile.TemporaryFile() as held:
         stderr = os.dup(2)
         try:
@@ -173,22 +173,22 @@ def _stderr_held() -> Iterator[None]:
 
 
 def _unfit(kinds: Any, game: Any) -> str:
-    """Why a game is none for a search; empty: it is one."""
+    """Return why a game can't be searched; "": it can."""
     kind, n, actions = game.get_type(), game.num_players(), game.num_distinct_actions()
     wrong = {
-        "its players move at once": kind.dynamics != kinds.Dynamics.SEQUENTIAL,
+        "its players move simultaneously": kind.dynamics != kinds.Dynamics.SEQUENTIAL,
         "it has chance": kind.chance_mode != kinds.ChanceMode.DETERMINISTIC,
         "it hides information from its players": kind.information != kinds.Information.PERFECT_INFORMATION,
         f"it has {n} player{'s' * (n != 1)}": n != 2,
-        "what one player wins the other does not lose": kind.utility != kinds.Utility.ZERO_SUM,
+        "it is not zero-sum": kind.utility != kinds.Utility.ZERO_SUM,
         f"it has {actions:,} actions, more than {MOST_ACTIONS:,}": actions > MOST_ACTIONS,
-        "it shows no tensor": not kind.provides_observation_tensor,
+        "it has no observation tensor": not kind.provides_observation_tensor,
     }
     return next((why for why in wrong if wrong[why]), "")
 
 
 def _unplayable(game: Any) -> str:
-    """Why there is nothing to play; empty: there is. Without cells some games crash when they are asked for moves."""
+    """Return why a game can't be played; "": it can. Some games without cells crash when asked for moves."""
     if min(game.num_distinct_actions(), *game.observation_tensor_shape()) < 1:
         return "its board has no cells"
     begin = game.new_initial_state()
@@ -197,7 +197,7 @@ def _unplayable(game: Any) -> str:
 
 
 def planes_of(shape: list[int]) -> tuple[int, int, int]:
-    """A tensor's shape as planes, rows and columns."""
+    """Return a tensor's shape as planes, rows and columns."""
     if len(shape) == 3:
         return shape[0], shape[1], shape[2]
     if len(shape) == 1:
@@ -208,10 +208,10 @@ def planes_of(shape: list[int]) -> tuple[int, int, int]:
 
 
 def observer_of(game: Any) -> Callable[[Any, int, np.ndarray], None]:
-    """Of (state, player, out): writes the player's tensor."""
+    """Return a function of (state, player, out) that writes the player's tensor."""
     from open_spiel.python.observation import make_observation
 
-    made, alone = make_observation(game), threading.Lock()  # it has one tensor for all threads
+    made, alone = make_observation(game), threading.Lock()  # all threads share its tensor
 
     def observe(state: Any, player: int, out: np.ndarray) -> None:
         with alone:

@@ -1,8 +1,8 @@
 """Board games of a user's module: `game:module:Game`, in plain Python or compiled with Numba.
 
 Search and pool are compiled, and call the three methods that hold the rules by address (board_rules.call_rules): a
-Python method through ctypes, which takes the GIL at each call, a compiled one as a C function without it. An address is
-of one process, so a game travels by its name, and every process imports it.
+Python method through ctypes, which takes the GIL at each call, a compiled one as a C function without it. An address
+is valid in one process only, so a game travels by its name, and every process imports it.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ from polyplay.games.board_rules import LEGAL, NO_RESULT, PLANES, PLAY, WRONG, fa
 from polyplay.games.boards import Symmetry, board_symmetries
 from polyplay.games.records import CELLS, DRAWN, GOES_ON, LOST, OWN_GAME, PLIES, WON, mover
 
-__all__ = ["DRAWN", "GOES_ON", "LOST", "WON", "GameRules", "board_symmetries"]  # what a game of one's own takes
+__all__ = ["DRAWN", "GOES_ON", "LOST", "WON", "GameRules", "board_symmetries"]  # names that a user's game imports
 ALLOWED = "game:module:Class, a class that inherits polyplay.games.own_game.GameRules"
-SHOWN = 10_000  # positions that can be found by their planes
+SHOWN = 10_000  # newest positions that are found by their planes
 GAMES, SECONDS = 4, 2.0  # random games of `check_rules`, at most
 LIMITS = {"actions": 2**15 - 1, "longest": PLIES**2 - 1, "size": 2**20}
 METHODS = {LEGAL: "legal", PLAY: "play", PLANES: "write_planes"}
@@ -54,7 +54,7 @@ class GameRules(ABC):
     size: int  # numbers of a position
     symmetries: Sequence[Symmetry] = ()  # cell i of every plane moves to cells[i], action i to actions[i]
     title = ""  # name for people; "": the class's
-    goal = ""  # what wins, for people
+    goal = ""  # how to win, for people
     slanted = False  # whether each row lies half a cell further right than the one above
 
     def start(self) -> np.ndarray:
@@ -63,7 +63,7 @@ class GameRules(ABC):
 
     @abstractmethod
     def legal(self, position: np.ndarray) -> Sequence[int] | np.ndarray:
-        """Return the legal actions of a position that goes on: at least one. A player who can't move needs a pass."""
+        """Return the legal actions of an unfinished position: at least one. A player who can't move needs a pass."""
 
     @abstractmethod
     def play(self, position: np.ndarray, action: int) -> int:
@@ -75,7 +75,7 @@ class GameRules(ABC):
 
     def stones(self, position: np.ndarray) -> np.ndarray | None:
         """Return int8 [rows · columns]: 0 empty, 1 the first player's, 2 the second's. For games in which action i is
-        a move at cell i; None: it is not, so only a terminal can show the game.
+        a move at cell i; None in other games, which only a terminal can show.
         """
         return None
 
@@ -90,21 +90,21 @@ class GameRules(ABC):
 
 @cache
 def load(name: str) -> GameRules:
-    """The game of that name: module:Class, or spiel:NAME. Raises UserError."""
+    """Return the game of that name: module:Class, or spiel:NAME. Raises UserError."""
     if name.startswith("spiel:"):
         from polyplay.games.open_spiel import SpielGame
 
         return SpielGame(name.removeprefix("spiel:"))
     module, _, attribute = name.partition(":")
-    text = f"game:{name}: worker processes can't import a class of the program itself; write it into a file of its own"
+    text = f"game:{name}: worker processes can't import a class of the program itself; move it into a separate file"
     need(module != "__main__", text)
     found = user_modules.import_module(module, name, "--env game", ALLOWED)
     try:
         made = user_modules.look_up(found, attribute)
     except AttributeError as e:
-        raise UserError(f"--env game: {name} given, {e}; allowed: {ALLOWED}") from None
+        raise UserError(f"--env game:{name}: {e}; allowed: {ALLOWED}") from None
     own = isinstance(made, type) and issubclass(made, GameRules)
-    need(own, f"--env game: {name} given, but {attribute} is not such a class; allowed: {ALLOWED}")
+    need(own, f"--env game:{name}: {attribute} is not a class of rules; allowed: {ALLOWED}")
     try:
         rules: GameRules = made()
     except Exception as e:
@@ -129,7 +129,7 @@ def _check_declared(name: str, rules: GameRules) -> None:
 
 
 def said(e: BaseException) -> str:
-    """An exception of the user's code in one line: its kind, its text, and where it was raised."""
+    """Return an exception of the user's code in one line: its type, its text, and where it was raised."""
     frames = [f for f in traceback.extract_tb(e.__traceback__) if not f.filename.startswith((user_modules.OURS, "<"))]
     where = f" ({Path(frames[-1].filename).name}:{frames[-1].lineno})" if frames else ""
     return f"{type(e).__name__}: {' '.join(str(e).split())[:300]}{where}"
@@ -144,12 +144,12 @@ def _kind(shape: tuple[int, ...], kind: Any) -> Any:
 
 
 def _view(address: int, shape: tuple[int, ...], kind: Any) -> np.ndarray:
-    """The array at an address; numba.carray has the same arguments."""
+    """Return the array at an address; takes the arguments of numba.carray."""
     return np.ndarray(shape, kind, _kind(shape, kind).from_address(address))
 
 
 def _calls(rules: GameRules, view: Callable[..., Any]) -> dict[int, Callable[..., Any]]:
-    """By its number the function for each method: of (position, out or action), answers; view: makes arrays of them."""
+    """Return functions of (position, out or action) by their methods' numbers; view: makes arrays of addresses."""
     size, actions, planes = (rules.size,), (rules.actions,), rules.planes
     legal, play, write_planes = rules.legal, rules.play, rules.write_planes
 
@@ -178,7 +178,7 @@ class Calls:
         methods: Any = self.rules.legal, self.rules.play, self.rules.write_planes
         by_numba = {n: isinstance(method, Dispatcher) for n, method in zip(METHODS, methods, strict=True)}
         self.slow = [METHODS[n] for n, own in by_numba.items() if not own]  # methods in Python
-        self.held = list[Any]()  # by compiled code
+        self.held = list[Any]()  # functions that compiled code calls
         addresses = [self._compile(n, compiled[n]) if own else self._guard(n, python[n]) for n, own in by_numba.items()]
         addresses.append(self._address(self._note))
         self.numbers = np.array([OWN_GAME, *self.rules.planes[1:], *addresses, self.rules.longest], np.int64)
@@ -202,7 +202,7 @@ class Calls:
         return int(made.address or 0)
 
     def _guard(self, n: int, call: Callable[..., Any]) -> int:
-        """No exception passes through compiled code: it is noted, and the answer stays as it was."""
+        """Return a function's address. Its exceptions are noted, not passed through compiled code: FAILED stays."""
 
         def guarded(position: int, word: int, answer: int) -> None:
             try:
@@ -213,18 +213,18 @@ class Calls:
         return self._address(guarded)
 
     def _note(self, n: int, answer: int, _: int) -> None:
-        """Keep in words what is wrong with a method's answer."""
+        """Store in `failure` what is wrong with a method's answer."""
         failure.text, failure.raised = f"game:{self.name}: {METHODS[n]} {failure.raised or WRONG[answer]}", ""
 
 
 @cache
 def calls_of(name: str) -> Calls:
-    """The process's, for all who ask. Raises UserError."""
+    """Return the process's Calls of a game. Raises UserError."""
     return Calls(name)
 
 
 def keep_newest(known: OrderedDict[bytes, Any], key: bytes, value: Any, most: int) -> None:
-    """Add a value to those that are known, of which the newest stay; one that is added again is new."""
+    """Add or renew a value, and drop the oldest if more than `most` are known."""
     known[key] = value
     known.move_to_end(key)
     if len(known) > most:
@@ -233,7 +233,7 @@ def keep_newest(known: OrderedDict[bytes, Any], key: bytes, value: Any, most: in
 
 @dataclass(frozen=True)
 class OwnGame(boards.Game):
-    """A user's game as the search and the pool take it. name: module:Class, or spiel:NAME."""
+    """A user's game for the search and the pool. name: module:Class, or spiel:NAME."""
 
     binary = False
     calls = property(lambda self: calls_of(self.name))
@@ -250,7 +250,7 @@ class OwnGame(boards.Game):
 
     @classmethod
     def of(cls, name: str) -> OwnGame:
-        """Raises UserError."""
+        """Load the game of that name. Raises UserError."""
         return cls(name, *calls_of(name).rules.planes[1:])
 
     @property
@@ -278,8 +278,8 @@ class OwnGame(boards.Game):
             keep_newest(self.calls.shown, planes[i].tobytes(), (start if over[i] else records[i]).tobytes(), SHOWN)
 
     def records(self, planes: np.ndarray) -> np.ndarray:
-        """Of positions that this process has shown before; of one where the game is over, its start. Raises ValueError:
-        one that it has not shown.
+        """Return positions that this process has shown before; for a finished game, its start. Raises ValueError: a
+        position that it has not shown.
         """
         found = [self.calls.shown.get(shown.tobytes()) for shown in np.ascontiguousarray(planes, np.float32)]
         if None in found:
@@ -291,7 +291,7 @@ class OwnGame(boards.Game):
         return np.zeros(self.cells, np.int8) if found is None else np.asarray(found, np.int8)
 
     def move_name(self, action: int) -> str:
-        """The game's name of it, else a cell, else the number."""
+        """Return the game's name of an action, else its cell, else its number."""
         cell = self.placed and action < self.cells
         return self.rules.move_name(int(action)) or (super().move_name(action) if cell else str(action))
 
@@ -300,7 +300,7 @@ class OwnGame(boards.Game):
         return self.rules.draw(position) or (super().draw(record) if self.placed else " ".join(map(str, position)))
 
     def line(self, record: np.ndarray) -> str:
-        """The board in one line, and who is to move."""
+        """Return the board in one line, and the player to move."""
         board = " / ".join(self.draw(record).strip().splitlines())
         return f"{board}, {'first' if mover(record) == 0 else 'second'} player to move"
 
@@ -310,17 +310,17 @@ class OwnGame(boards.Game):
 
 @dataclass
 class RandomGame:
-    """The methods of a game, asked in Python: compiled ones too, whose indices are held to their arrays so."""
+    """Calls a game's methods in Python, also compiled ones, so that indices outside of arrays raise."""
 
     name: str
     rules: GameRules
-    moves: int = 0  # of this game so far
+    moves: int = 0  # made in this game so far
 
     def need(self, good: bool, text: str) -> None:
         need(good, f"game:{self.name}: after {self.moves} moves {text}")
 
     def ask(self, method: str, *given: Any) -> Any:
-        """Raises UserError: the method raised an exception."""
+        """Call a method. Raises UserError: it raised an exception."""
         own = getattr(self.rules, method)
         try:
             return (own.py_func if isinstance(own, Dispatcher) else own)(*given)
@@ -336,13 +336,13 @@ class RandomGame:
         return found.copy()
 
     def look(self, position: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """The legal actions and the planes. Raises UserError: something is wrong with them."""
+        """Return the legal actions and the planes. Raises UserError: something is wrong with them."""
         kept, planes, most = position.copy(), np.zeros(self.rules.planes, np.float32), self.rules.actions
         given = self.ask("legal", position)
         self.ask("write_planes", position, planes)
         found = np.asarray(given)
         self.need(
-            found.size > 0, "legal is empty and the game goes on: let play return WON, LOST or DRAWN, or add a pass"
+            found.size > 0, "legal is empty before the game is over: let play return WON, LOST or DRAWN, or add a pass"
         )
         self.need(
             found.ndim == 1 and found.dtype.kind in "iu",
@@ -363,7 +363,7 @@ class RandomGame:
         return int(result)
 
     def game(self, rng: np.random.Generator) -> list[tuple[np.ndarray, np.ndarray, int, int]]:
-        """Play at random; of each move the legal actions and planes before it, the action, what it led to."""
+        """Play at random; return for each move the legal actions and planes before it, the action, its result."""
         position, result, found = self.begin(), GOES_ON, []
         while result == GOES_ON and self.moves < self.rules.longest:
             legal, planes = self.look(position)
@@ -373,7 +373,7 @@ class RandomGame:
         return found
 
     def mirror(self, game: list[tuple[np.ndarray, np.ndarray, int, int]], which: int) -> None:
-        """Play a game again under a symmetry. Raises UserError: it goes otherwise."""
+        """Play a game again under a symmetry. Raises UserError: it differs."""
         (cells, actions), position = self.rules.symmetries[which], self.begin()
         for legal, planes, action, result in game:
             seen, shown = self.look(position)
@@ -386,7 +386,7 @@ class RandomGame:
             self.need(same, text)
             again = self.play(position, int(actions[action]))
             self.need(
-                again == result, f"symmetries[{which}] does not hold: the mirrored game ends otherwise; leave it out"
+                again == result, f"symmetries[{which}] does not hold: the mirrored game ends differently; leave it out"
             )
 
 
@@ -396,7 +396,7 @@ def _described(value: Any) -> str:
 
 @cache
 def check_rules(name: str) -> None:
-    """Play random games, and the last of them under each symmetry. Raises UserError: the first rule that is broken."""
+    """Play random games, and the last of them under each symmetry. Raises UserError: a rule is broken."""
     rules = load(name)
     trial, rng, until = RandomGame(name, rules), np.random.default_rng(0), time.monotonic() + SECONDS
     for _ in range(GAMES):

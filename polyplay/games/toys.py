@@ -1,13 +1,13 @@
 """Small games in which a policy learns within seconds.
 
-Small games that tests learn in seconds, many lanes at once in NumPy, with an exact state()/load().
+Many lanes step at once in NumPy; state() and load() are exact.
 
 toy:catch     bsuite's catch: a paddle under a falling ball; random play scores about -0.6, perfect play 1.
 toy:memory    a cue shown in the first row only, blank rows, then repeat it; without memory 2 cues score 0.
 toy:rps       rock-paper-scissors, and toy:skirmish, two against two: games of several players.
 
-toy:module:Class is a game of your own, a dataclass that inherits Toy. Options that are switches or numbers may stand in
-the name: toy:memory+cues=4, toy:module:Class+mask.
+toy:module:Class is your own game, a dataclass that inherits Toy. The name can set options that are switches or numbers:
+toy:memory+cues=4, toy:module:Class+mask.
 """
 
 from __future__ import annotations
@@ -31,16 +31,16 @@ from polyplay.envs.pool import Envs, EnvSpec, Lanes, Pool, closest_names, lane_s
 from polyplay.envs.spaces import ActionSpec, Discrete
 
 Arrays = dict[str, np.ndarray]
-Draw = Callable[[], np.ndarray]  # uniforms in [0, 1), one for each of the lanes at hand
+Draw = Callable[[], np.ndarray]  # returns uniforms in [0, 1), one per lane
 
 
 class Toy(ABC):
-    """A game over arrays [n, …]: n of a pool's lanes or matches, picked by the pool. Games of your own are dataclasses
+    """A game over arrays [n, …]: n of a pool's lanes or matches, picked by the pool. Your own games are dataclasses
     that inherit it; their fields are their options.
 
-    With several `seats`, the observations, rewards and flags of a match are [n, seats, …], one for each seat. States
-    have the array `here` then, bool [n, seats]: which seats play. A seat that ends is no longer here, one may come
-    later; a match is over once nobody is here.
+    With several `seats`, the observations, rewards and flags of a match are [n, seats, …], and states have the array
+    `here`, bool [n, seats]: which seats play. A seat stops playing when it ends and can start later; a match is over
+    once no seat plays.
     """
 
     classes: Mapping[str, int | tuple[int, ...]] = {}  # see EnvSpec
@@ -49,49 +49,49 @@ class Toy(ABC):
         None  # where a part of the actions decides which others count, see spaces
     )
     seats: int = 1  # players of a match
-    teams: tuple[int, ...] = ()  # of each seat; empty: every seat is one
-    events: tuple[str, ...] = ()  # names of what rows of several players count
-    team_reward: bool = False  # whether these rows have one
+    teams: tuple[int, ...] = ()  # team of each seat; empty: every seat is a team
+    events: tuple[str, ...] = ()  # names of the counts in rows of several players
+    team_reward: bool = False  # whether these rows have a team reward
     bots: Mapping[str, str] = {}  # scripted players, "module:callable" by name
 
     @property
     @abstractmethod
     def obs(self) -> Spec:
-        """Fields of an observation, of one player."""
+        """Fields of one player's observation."""
 
     @property
     @abstractmethod
     def action(self) -> ActionSpec:
-        """What one player chooses among."""
+        """Action space of one player."""
 
     @abstractmethod
     def reset(self, draw: Draw, n: int) -> Arrays:
-        """States of n new episodes or matches: [n, …] arrays, always the same names. draw: gives uniforms [n]."""
+        """States of n new episodes or matches: arrays [n, …], the same names each time. draw: gives uniforms [n]."""
 
     @abstractmethod
     def step(self, s: Arrays, action: Tree, draw: Draw) -> tuple[Any, ...]:
-        """Of one player: new states, reward [n], terminated [n], truncated [n].
+        """Return, for one player: new states, reward [n], terminated [n], truncated [n].
 
-        Of several: new states; and a dict of reward, terminated, truncated [n, seats], with `events`
-        [n, seats, events] and `team_reward` where there are some. What is given and said of seats that are not here is
+        For several: new states, and a dict of reward, terminated, truncated [n, seats], with `events`
+        [n, seats, events] and `team_reward` if the game has them. Actions and results of seats that do not play are
         ignored.
         """
 
     @abstractmethod
     def see(self, s: Arrays) -> Tree:
-        """Observations [n, *obs.shape], or [n, seats, *obs.shape]."""
+        """Return observations [n, *obs.shape], or [n, seats, *obs.shape]."""
 
     def legal(self, s: Arrays) -> Tree:
-        """Masks, bool [n, *legality.shape], or [n, seats, *legality.shape]; only asked where there is a `legality`."""
+        """Return masks, bool [n, *legality.shape], or [n, seats, *legality.shape]; called only with a `legality`."""
         raise NotImplementedError(f"{type(self).__name__} has a legality, but no legal()")
 
     def picture(self, s: Arrays, m: int) -> tuple[np.ndarray, float] | None:
-        """What people see of match m: RGB uint8 [H, W, 3], and pictures per second; None: it draws nothing."""
+        """Return an image of match m, RGB uint8 [H, W, 3], and images per second; None: the game draws none."""
         return None
 
 
 def _check(toy: Any, good: bool, needs: str) -> None:
-    """Raises UserError: the options of a toy are not good."""
+    """Check the options of a toy. Raises UserError: they are not good."""
     need(good, f"{needs}, got {', '.join(f'{name}={value!r}' for name, value in asdict(toy).items())}")
 
 
@@ -127,12 +127,12 @@ class RockPaperScissors(Toy):
 @dataclass(frozen=True)
 class Skirmish(Toy):
     """Two teams of two. In each step every unit shoots at one of the two enemies, all at once. A shot hits with
-    probability `accuracy`; who is hit once in a step loses 1 health, who is hit by both enemies loses 4. A unit without
+    probability `accuracy`; a unit hit once in a step loses 1 health, a unit hit by both enemies loses 4. A unit without
     health dies: that costs its own seat half a point, and the seats that hit it in that step share half a point. So a
-    team's points over a match are half its kills less half its losses. The match is over when a team is dead, or both;
-    after `steps` it is truncated. With `late`, the second unit of each team arrives after so many steps.
+    team's points over a match are half its kills minus half its losses. The match is over when a team is dead, or both;
+    after `steps` it is truncated. The second unit of each team arrives after `late` steps.
 
-    Observation: own place in the team (0 or 1), then health as a fraction, 0 where dead or not there yet: own, the
+    Observation: own place in the team (0 or 1), then health as a fraction, 0 if dead or not yet arrived: own, the
     mate's, the first enemy's, the second enemy's. Actions: shoot at the first, at the second enemy. Events of a seat:
     hits, kills it had a part in, its death. Team reward: the mean of the team's two rewards.
 
@@ -189,19 +189,19 @@ class Skirmish(Toy):
 
     @staticmethod
     def opposite(obs: np.ndarray, mask: None = None) -> np.ndarray:
-        """Shoots at the enemy opposite, while he is there: actions of observations [..., 5]."""
+        """Return actions for observations [..., 5]: shoot at the enemy opposite while it lives, else at the other."""
         place = obs[..., 0] == 1
         opposite = np.where(place, obs[..., 4], obs[..., 3])
         return np.where(opposite > 0, place, ~place).astype(np.int64)
 
     @staticmethod
     def focus(obs: np.ndarray, mask: None = None) -> np.ndarray:
-        """Shoots at the weaker of the enemies that are there, at the first where they are equal."""
+        """Return actions: shoot at the weaker living enemy, at the first if both are equal."""
         first, second = obs[..., 3], obs[..., 4]
         return ((second > 0) & ((first == 0) | (second < first))).astype(np.int64)
 
 
-NUMBER, DIGITS = re.compile(r"-?(\d+\.?\d*|\.\d+)"), 300  # in a name; those that int() and float() take
+NUMBER, DIGITS = re.compile(r"-?(\d+\.?\d*|\.\d+)"), 300  # number in a name; its length is limited for int()
 
 
 @dataclass(frozen=True)
@@ -278,13 +278,13 @@ TOYS: dict[str, type[Toy]] = {
     "rps": RockPaperScissors,
     "skirmish": Skirmish,
 }
-# games of teams, loaded when their name asks: they bring Numba
+# team games, loaded only when named, as they import Numba
 ARENAS = {"arena:ctf": "polyplay.games.ctf:CaptureTheFlag", "arena:moba": "polyplay.games.moba:LaneGame"}
 
 
 def toy(envs: Envs) -> Toy:
-    """The game that `envs` names: toy:catch, arena:ctf, arena:moba+team=2+lanes=1. Raises UserError: no such game,
-    module or option.
+    """Return the game that `envs` names: toy:catch, arena:ctf, arena:moba+team=2+lanes=1. Raises UserError: no such
+    game, module or option.
     """
     kind, _, rest = envs.title.partition(":")
     name, *switches = rest.split("+")
@@ -293,21 +293,21 @@ def toy(envs: Envs) -> Toy:
         made: Any = build.imported(ARENAS[title])
     elif kind == "arena":
         allowed = f"{', '.join(ARENAS)}, with options after a +: arena:ctf+size=21"
-        raise UserError(f"--env: {envs.title} given, allowed: {allowed}")
+        raise UserError(f"--env {envs.title}: unknown arena; allowed: {allowed}")
     else:
         made = TOYS.get(name) or (own_class(name) if ":" in name else None)
     if made is None:
         known = [f"toy:{k}" for k in TOYS]
         near = closest_names(envs.title, known)
-        raise UserError(f"--env: unknown toy {envs.title!r}{near}; there are: {', '.join(known)}")
+        raise UserError(f"--env: unknown toy {envs.title!r}{near}; allowed: {', '.join(known)}")
     return options(made, given, title)
 
 
 def own_class(name: str) -> type[Toy]:
-    """The class of a toy of one's own, "module:Class". Raises UserError: it is none, or lacks a method."""
+    """Return the class of a user's toy, "module:Class". Raises UserError: it is not a toy, or lacks a method."""
     made: Any = build.imported(name)
     if not (isinstance(made, type) and issubclass(made, Toy) and is_dataclass(made)):
-        raise UserError(f"--env: toy:{name} is no toy; allowed: a dataclass that inherits {__name__}.Toy")
+        raise UserError(f"--env: toy:{name} must be a dataclass that inherits {__name__}.Toy")
     if lacks := ", ".join(sorted(made.__abstractmethods__)):
         raise UserError(f"--env: toy:{name} lacks {lacks}, which {__name__}.Toy declares: define it")
     return made
@@ -339,7 +339,7 @@ def _try(game: Toy, spec: EnvSpec) -> None:
 
 
 def _called(method: Callable[..., Any], *given: Any) -> Any:
-    """What a method returns. Raises UserError: it raises."""
+    """Return a method's result. Raises UserError: it raises."""
     try:
         return method(*given)
     except Exception as e:
@@ -347,7 +347,7 @@ def _called(method: Callable[..., Any], *given: Any) -> Any:
 
 
 def _fit(method: Callable[..., Any], given: Tree, want: Spec, lead: tuple[int, ...]) -> None:
-    """Raises UserError: what a method returned has other parts, shapes or types."""
+    """Check a method's result. Raises UserError: it has other parts, shapes or types."""
     got = {path: np.asarray(x) for path, x in tree.leaves(given)}
     needs = {path: np.empty(lead + f.shape, f.dtype) for path, f in tree.leaves(want)}
     right = [
@@ -360,11 +360,11 @@ def _fit(method: Callable[..., Any], given: Tree, want: Spec, lead: tuple[int, .
 
 
 def _refused(method: Callable[..., Any], given: str, allowed: str) -> UserError:
-    return UserError(f"--env: {method.__qualname__}() returned {given}, allowed: {allowed}")
+    return UserError(f"--env: {method.__qualname__}() returned {given}; must be {allowed}")
 
 
 def switch(word: str) -> tuple[str, bool | int | float | str]:
-    """Of a name: `mask` is on, `planes=4` and `accuracy=0.5` are numbers."""
+    """Parse an option in a name: `mask` is on, `planes=4` and `accuracy=0.5` are numbers."""
     name, equals, value = word.partition("=")
     if not equals:
         return name, True
@@ -374,10 +374,10 @@ def switch(word: str) -> tuple[str, bool | int | float | str]:
 
 
 def describe(envs: Envs) -> EnvSpec:
-    """The spec of a toy. Raises UserError."""
+    """Return the spec of a toy. Raises UserError."""
     game = toy(envs)
     if not all(isinstance(leaf, Field) for _, leaf in tree.leaves(game.obs)) or not isinstance(game.seats, int):
-        wrong = f"obs {game.obs!r}, seats {game.seats!r} given, allowed: a Field or a tree of them, and an int"
+        wrong = f"obs must be a Field or a tree of them, and seats an int; got {game.obs!r}, {game.seats!r}"
         raise UserError(f"--env: {envs.title}: {wrong}")
     action = spaces.conditional_actions(game.action, game.uses, f"{envs.title}: uses")
     text = {"environment": envs.title, "observation": spaces.describe_fields(game.obs)}
@@ -393,26 +393,26 @@ def describe(envs: Envs) -> EnvSpec:
 
 
 def game_streams(seed: int, lane: int, n: int) -> np.ndarray:
-    """The counters of n lanes' random streams, the first of which is `lane` of the run: uint64 [n]."""
+    """Return the counters of n lanes' random streams, uint64 [n]; the first is of lane `lane` of the run."""
     return lane_seeds(seed, lane, n).astype(np.uint64) * np.uint64(0xD1342543DE82EF95)  # they lie far apart
 
 
 def game_rng(counters: np.ndarray, at: np.ndarray) -> np.ndarray:
-    """The next uniforms in [0, 1) of the streams `at`: splitmix64 (Steele et al. 2014), a counter per lane."""
+    """Return the next uniforms in [0, 1) of the streams `at`: splitmix64 (Steele et al. 2014), a counter per lane."""
     counters[at] += SPLITMIX
     return (mix(counters[at]) >> np.uint64(11)) * 2.0**-53
 
 
 class ArrayPool(base_pool.BasePool):
-    """A Pool all of whose state are its `_arrays`."""
+    """A Pool whose whole state is `_arrays`."""
 
-    _counters: np.ndarray  # of the lanes' or matches' random streams
+    _counters: np.ndarray  # counters of the lanes' or matches' random streams
 
     def _draw(self, at: np.ndarray) -> Draw:
         return lambda: game_rng(self._counters, at)
 
     def state(self) -> Batch:
-        """Copies of its arrays."""
+        """Return copies of its arrays."""
         return tree.map(np.copy, self._arrays)
 
     def load(self, state: Batch) -> None:
@@ -454,12 +454,12 @@ class ToyPool(ArrayPool):
         tree.write(self._rows, at, {"obs": self.game.see(states), **masks, **row})
 
 
-# A pool of toys with several players: a lane is a player in a match, and a match steps once all of its lanes were
-# answered.
+# A pool of toys with several players: a lane is a player in a match, and a match steps once all of its lanes have
+# actions.
 
 
 def connect(envs: Envs, seed: int, lane: int) -> Pool:
-    """A pool of a toy. Raises UserError."""
+    """Return a pool of a toy. Raises UserError."""
     if envs.spec.seats == 1:
         return ToyPool(envs, seed, lane)
     return MatchPool(envs, toy(envs), seed, lane)
@@ -533,6 +533,6 @@ class MatchPool(ArrayPool):
         tree.write(self._rows, self._table.lanes[at], {"obs": self.game.see(states), **masks, **row})
 
     def _legal(self, states: Arrays) -> Tree:
-        """Masks; who does not play has no illegal action."""
+        """Return masks; for seats that do not play, all actions are legal."""
         masks, here = self.game.legal(states), states["here"]
         return masks if here.all() else tree.map(lambda m: m | ~here.reshape(*here.shape, *[1] * (m.ndim - 2)), masks)

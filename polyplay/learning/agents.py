@@ -1,6 +1,6 @@
-"""The workers that learn for several agents: from batches, from windows.
+"""Workers that learn for several agents in turn, or from windows of rollouts.
 
-The worker that learns for several agents, one of them at a turn, each from its own rollouts to its own weights.
+Each agent learns from its own rollouts and has its own weights.
 """
 
 from __future__ import annotations
@@ -31,21 +31,21 @@ from polyplay.learning.unreal import UnrealReplay, UnrealWindows, specs_of
 from polyplay.nets.device import to_device, to_host
 from polyplay.weights.params import AgentParams, AgentSnapshot
 
-# Past agents: weights of an agent as they were, each written once, for actors to load when they come to a table.
+# Past agents: earlier weights of an agent, each written once; actors load them when a past agent joins a table.
 
 
 class PastAgents:
-    """Makes one of a learner's weights every `every` updates."""
+    """Writes a past agent from a learner's weights every `every` updates."""
 
     def __init__(self, ctx: WorkerContext, learner: Learner, league: League, every: int):
         self.ctx, self.learner, self.league, self.every = ctx, learner, league, every
         self.agent = learner.spec.agent
         self.due = learner.version + every
-        self.written: int | None = None  # a version that the league does not know of yet
-        self.again = False  # all goes on as it was: what comes after is as it was made before
+        self.written: int | None = None  # a version that is not posted to the league yet
+        self.again = False  # the run resumed exactly: files of later updates hold the same weights
 
     def save(self) -> Row:
-        """When the next is due, and what the league does not know of yet."""
+        """Return when the next is due, and the version that is not posted yet."""
         return {"due": self.due, "written": self.written}
 
     def load(self, saved: Row) -> None:
@@ -53,7 +53,7 @@ class PastAgents:
         self.due, self.written, self.again = saved["due"], saved["written"], True
 
     def look(self) -> None:
-        """After an update: write what is due, and tell the league."""
+        """Write the past agent that is due after an update, and post it to the league."""
         if self.written is None and self.learner.version >= self.due:
             self.due = self.learner.version + self.every
             self._write(self.learner.version)
@@ -64,7 +64,7 @@ class PastAgents:
         if self.ctx.directory is None:
             return
         path = checkpoint.self_path(self.ctx.directory, self.agent, version)
-        if path.exists() and not self.again:  # of updates after the checkpoint that this run goes on from; it plays on
+        if path.exists() and not self.again:  # from after the checkpoint that this run resumes; it stays in play
             self.due = version + 1
             return
         try:
@@ -77,20 +77,20 @@ class PastAgents:
 
 
 def past_agents(feed: Feed, league: League | None, every: int) -> PastAgents | None:
-    """Those of a feed's learner, where a league knows them."""
+    """Return the PastAgents of a feed's learner, or None without a league."""
     return None if league is None or not every else PastAgents(feed.ctx, feed.learner, league, every)
 
 
-# An agent's part in copies: its learner hands out its state, or goes on with that of another agent.
+# An agent's part in copies: its learner hands out its state, or continues with another agent's.
 
 
 class AgentCopies:
-    """Between two updates of a learner. Nobody waits: donor and receiver look when they get to it."""
+    """Copies between agents, made between two updates. Donor and receiver do not wait for each other."""
 
     def __init__(self, learner: Learner, orders: League, snapshot: AgentSnapshot, publish: Callable[[], None]):
         self.learner, self.orders, self.snapshot, self.publish = learner, orders, snapshot, publish
         self.agent = learner.spec.agent
-        self.since = 0  # the version of the last copy: rows of earlier ones are of weights that are gone
+        self.since = 0  # the version of the last copy; rows of earlier versions are outdated
         self._tell()
 
     def _tell(self) -> None:
@@ -98,7 +98,7 @@ class AgentCopies:
         self.orders.hyper[self.agent] = [hyper[name] for name in self.orders.varied]
 
     def look(self) -> None:
-        """Do what is ordered of this agent."""
+        """Carry out the league's order, if it names this agent."""
         order, learner = self.orders.order(), self.learner
         if order is None:
             return
@@ -121,7 +121,7 @@ class AgentCopies:
         self.orders.copied(number, learner.version, donor_version)
 
     def save(self) -> Batch:
-        """Which rows are outdated, and what the agent is to copy, if that is there."""
+        """Return the version of the last copy, and the snapshot that the agent is to copy, if it is written."""
         order, since = self.orders.order(), {"since": np.array(self.since)}
         if order is None or order.agent != self.agent or self.snapshot.number != order.number:
             return since
@@ -134,15 +134,15 @@ class AgentCopies:
             self.snapshot.load(saved["snapshot"])
 
     def outdated(self, version: np.ndarray) -> bool:
-        """Whether rows [T+1, B] of these versions were acted, all or some, with weights from before the last copy."""
+        """Tell whether any of the rows [T+1, B] of these versions was acted with weights from before the last copy."""
         return bool((version[0] < self.since).any())
 
 
-APART = 7_919  # between the seeds of agents: no two begin with the same weights
+APART = 7_919  # difference between agents' seeds, so that their initial weights differ
 
 
 class JointProgress(LearnerPart):
-    """One agent of several: the run ends once all of them together have learnt from its steps."""
+    """Adds one agent's steps to a joint count; the run ends once that reaches the run's total."""
 
     def __init__(self, params: AgentParams, agent: int):
         self.params, self.agent = params, agent
@@ -157,9 +157,8 @@ class JointProgress(LearnerPart):
 
 
 class AgentRollouts(Rollouts):
-    """Rollouts that several agents act, each in a part of the queue of its own. league: that knows past agents and who
-    copies whom; snapshot_every: updates of an agent from one past agent to the next; initial: hyperparameters of each
-    agent where they differ, empty: nowhere.
+    """Rollouts of several agents, each in its own part of the queue. league: holds past agents and orders to copy;
+    snapshot_every: updates between an agent's past agents; initial: each agent's hyperparameters, empty: all alike.
     """
 
     replayable = False
@@ -177,14 +176,14 @@ class AgentRollouts(Rollouts):
 
     def open(self, ctx: WorkerContext, learner: Learner, params: AgentParams, replayed: bool = False) -> Feed:
         if not any(isinstance(part, JointProgress) for part in learner.parts):
-            raise UserError("AgentRollouts given to learn; allowed: to learn_agents, which learns for every agent")
+            raise UserError("AgentRollouts: not for learn; pass them to learn_agents, which learns for every agent")
         return AgentFeed(self, ctx, learner, params)
 
 
 def learn_agents(ctx: WorkerContext, *, source: Source, spec: LearnerSpec, publish: AgentParams) -> Iterator[None]:
-    """Learn for every ctx.n-th agent, one of them at a turn, each from its own rollouts to its own weights."""
+    """Learn for every ctx.n-th agent in turn, each from its own rollouts, with its own weights."""
     edge, agents = cast("RolloutQueue", source.edge), range(ctx.index, publish.agents, ctx.n)
-    row = ctx.all_counters.workers - publish.agents  # the last ones are the agents'
+    row = ctx.all_counters.workers - publish.agents  # the last rows are the agents'
     own = {agent: replace(ctx, index=0, row=row + agent, seed=ctx.seed + APART * agent) for agent in agents}
     specs = {agent: agent_spec(spec, agent, source, publish) for agent in agents}
     turns = {agent: learn(own[agent], source=source, spec=specs[agent], publish=publish) for agent in agents}
@@ -203,7 +202,7 @@ def learn_agents(ctx: WorkerContext, *, source: Source, spec: LearnerSpec, publi
 
 
 def agent_spec(spec: LearnerSpec, agent: int, source: Source, params: AgentParams) -> LearnerSpec:
-    """An agent's own, with hyperparameters of its own."""
+    """Return one agent's spec, with its own hyperparameters."""
     hyper, own = spec.hyperparameters, source.initial[agent] if source.initial else {}
     made = Hyperparameters(hyper.anneal, **{**hyper.configured, **own})
     made.schedules = hyper.schedules
@@ -211,17 +210,17 @@ def agent_spec(spec: LearnerSpec, agent: int, source: Source, params: AgentParam
 
 
 class AgentFeed(Feed):
-    """The end of a queue at which one agent learns, with its learner, which is alone with it."""
+    """One agent's end of a queue, with its learner; no other learner reads there."""
 
     def __init__(self, source: AgentRollouts, ctx: WorkerContext, learner: Learner, params: AgentParams):
         super().__init__(ctx, learner)
         agent = learner.spec.agent
-        self.wait = agent < ctx.n and agent + ctx.n >= params.agents  # for a rollout: no other agent has a turn here
+        self.wait = agent < ctx.n and agent + ctx.n >= params.agents  # for rollouts: this worker has no other agent
         self.learner.checkpoints.more = None  # one agent alone makes no checkpoint
         self.unreal = next((part for part in self.learner.parts if isinstance(part, UnrealWindows)), None)
         self.source, self.queue, self.agent = source, source.queue, agent
         self.params, self.among = params.each[agent], params
-        self.first_save = checkpoint.update_of(ctx.resume) if ctx.resume is not None else 0  # that it goes on from
+        self.first_save = checkpoint.update_of(ctx.resume) if ctx.resume is not None else 0  # number at start
         self.number = self.first_save  # of the last save
         self.rounds = 0
         self.past = past_agents(self, source.league, source.snapshot_every)
@@ -240,7 +239,7 @@ class AgentFeed(Feed):
         return f"league/agent-{self.agent}"
 
     def write_part(self, number: int) -> None:
-        """Its part of a checkpoint between two rounds of turns."""
+        """Write this agent's part of a checkpoint between two rounds of turns."""
         self.number = number
         self.learner.checkpoints.save(self._write, number=number)
 
@@ -254,7 +253,7 @@ class AgentFeed(Feed):
         part.json(self._name, counts)
 
     def take_up(self, found: OpenCheckpoint) -> None:
-        """Go on from such a part."""
+        """Continue from such a part."""
         arrays, counts = tree.nest(found.arrays(self._name)), found.json(self._name)
         self.join.load(arrays.get("batch", {}))
         if self.unreal and "recent" in arrays:
@@ -283,7 +282,7 @@ class AgentFeed(Feed):
             yield from super().learn(item)
 
     def late(self) -> bool:
-        """Nothing came, but the other agents may have ended the run: only look."""
+        """Check whether the other agents ended the run. Return False: this feed drops no rollout."""
         self.learner.read_control(self.learner.sums())
         return False
 
@@ -297,8 +296,8 @@ class AgentFeed(Feed):
         self.ctx.counters.depth(self.queue.depth)
 
     def save(self, dropped: bool = False) -> Iterator[None]:
-        """Its part of the checkpoint that is due. Actors begin new matches in a run that goes on from it, but for one
-        that is made between two rounds of turns.
+        """Save this agent's part of the checkpoint that is due. Actors of a run resumed from it start new matches,
+        unless it was made between two rounds of turns.
         """
         if self.ctx.serial:
             return
@@ -320,23 +319,23 @@ TARGETS: Spec = {
     "valid": Field((), "bool"),
     "version": Field((), "int64"),
 }
-SMALL = ("reward", "events", "first", "terminated", "truncated", "value")  # columns that targets are made of
-LEFT = ("events", "terminated")  # of COLUMNS, what no window has: its reward is the agent's own, its targets are made
+SMALL = ("reward", "events", "first", "terminated", "truncated", "value")  # columns that targets are computed from
+LEFT = ("events", "terminated")  # COLUMNS that windows leave out: their rewards and targets are computed before
 WINDOW_METRICS = ("reuse", "staleness")
 
 
 @dataclass(frozen=True)
 class Windows(Source):
-    """Rollouts of a queue that have the state before each of their windows; how their windows are drawn."""
+    """Windows drawn from a queue's rollouts, which hold the state before each window."""
 
     queue: RolloutQueue
     capacity: int  # windows of a buffer
     batch: int  # windows of an update
-    sample_reuse: float = 1.0  # windows drawn for each that came; 0: drawing waits for nothing once the buffer is full
-    publish_every: int = 1  # updates from one published version of the weights to the next
-    staleness: int = 0  # versions that the published weights are behind
-    league: League | None = None  # that knows past agents
-    snapshot_every: int = 0  # updates from one past agent to the next
+    sample_reuse: float = 1.0  # windows drawn per window received; 0: no limit once the buffer is full
+    publish_every: int = 1  # updates between published versions of the weights
+    staleness: int = 0  # versions by which the published weights lag
+    league: League | None = None  # to which past agents are posted
+    snapshot_every: int = 0  # updates between past agents
     n = 1  # slots taken at once
 
     @property
@@ -365,16 +364,16 @@ class Windows(Source):
 
 
 class PublishedWeights(NamedTuple):
-    """A vector as it was."""
+    """A copy of the vector, and its version."""
 
     flat: torch.Tensor
     version: int
 
 
-# An optimizer's experience: windows of rollouts, the newest so many, drawn at random.
+# An optimizer's experience: the newest windows of rollouts, drawn at random.
 #
-# Berner et al. 2019 (Rapid): what arrives overwrites what is oldest. *Reuse* is windows drawn ÷ windows arrived: at 1
-# each is drawn once on average. OpenAI Five was trained at about 1; at 2 or 3 it took twice as long.
+# Berner et al. 2019 (Rapid): new windows overwrite the oldest. *Reuse* is windows drawn ÷ windows arrived: at 1 each is
+# drawn once on average. OpenAI Five was trained at about 1; at 2 or 3 it took twice as long.
 
 
 class WindowBuffer:
@@ -388,7 +387,7 @@ class WindowBuffer:
         self.random = np.random.default_rng(seed)
 
     def add(self, rows: Batch, state: Batch) -> None:
-        """A rollout's rows [T, lanes, …], and the states [windows, lanes, …] before its windows."""
+        """Add a rollout's rows [T, lanes, …], with the states [windows, lanes, …] before its windows."""
         lanes = next(x for _, x in tree.leaves(rows)).shape[1]
         for first in range(0, len(next(x for _, x in tree.leaves(rows))), self.window):
             at = (self.arrived + np.arange(lanes)) % self.capacity
@@ -398,26 +397,26 @@ class WindowBuffer:
             self.arrived += lanes
 
     def due(self, batch: int) -> bool:
-        """Whether so many windows may be drawn now."""
+        """Tell whether a batch of this many windows may be drawn now."""
         if self.arrived < self.capacity:
             return False
         fresh = self.arrived - self.capacity + batch  # the first batch is due as soon as it is full
         return not self.reuse or self.drawn + batch <= self.reuse * fresh
 
     def draw(self, batch: int) -> tuple[Batch, Batch]:
-        """Copies of so many different windows [window, batch, …], and the states before them."""
+        """Return copies of `batch` different windows [window, batch, …], and the states before them."""
         at = self.random.choice(self.capacity, batch, replace=False)
         self.drawn += batch
         rows = tree.map(lambda x: np.take(x, at, axis=1), self.rows)
         return rows, tree.map(lambda x: x[at], self.state)
 
     def save(self) -> tuple[Batch, Row]:
-        """What a checkpoint has of it: arrays, and plain data."""
+        """Return what a checkpoint stores: arrays, and plain data."""
         counts = {"arrived": self.arrived, "drawn": self.drawn, "random": self.random.bit_generator.state}
         return {"rows": self.rows, "state": self.state}, counts
 
     def load(self, arrays: Batch, counts: Row) -> None:
-        """The inverse. Raises ValueError: it is that of another buffer."""
+        """Restore what `save` returned. Raises ValueError: another kind of buffer saved it."""
         mine = {path: x.shape for path, x in tree.leaves({"rows": self.rows, "state": self.state})}
         saved = {path: x.shape for path, x in tree.leaves(arrays)}
         if mine != saved:
@@ -428,7 +427,7 @@ class WindowBuffer:
 
 
 class WindowFeed(Feed):
-    """An optimizer's end of the rollouts: they go into its buffer with their targets, and batches are drawn from it."""
+    """An optimizer's end of the queue: rollouts enter its buffer with their targets, and batches are drawn from it."""
 
     def __init__(self, source: Windows, ctx: WorkerContext, learner: Learner, params: AgentParams):
         super().__init__(ctx, learner)
@@ -454,7 +453,7 @@ class WindowFeed(Feed):
             ctx.hooks.write_part, ctx.hooks.number = self.write_part, lambda: learner.version
 
     def items(self) -> Iterator[Rollout | Nothing | None]:
-        """Rollouts that came; (): a batch is due; None: nothing came for a while."""
+        """Yield rollouts, () when a batch is due, or None when nothing came for a while."""
         rollouts = self.queue.batches(1).consumer(self.ctx.index, wait=bool(self.source.sample_reuse))
         while True:
             if self.source.sample_reuse and self.buffer.due(self.source.batch):
@@ -469,8 +468,8 @@ class WindowFeed(Feed):
                 yield rollout
 
     def _release(self) -> None:
-        """Nothing came and no batch is due: actors that all wait for weights act with those that there are. So it is
-        until the buffer is full, and where the windows of a round make no whole number of batches.
+        """Let waiting actors continue with the current weights when no batch is due: until the buffer is full, and
+        when a round's windows do not fill whole batches.
         """
         own, queue = slice(self.ctx.index, self.queue.producers, self.queue.consumers), self.queue
         if self.ctx.serial or self.params.waits(own):
@@ -487,7 +486,7 @@ class WindowFeed(Feed):
             self.ctx.counters.depth(self.queue.depth)
 
     def _add(self, rows: Batch, state: Batch) -> None:
-        """A rollout [T+1, lanes] with the states [windows, lanes] before its windows."""
+        """Add a rollout [T+1, lanes] with the states [windows, lanes] before its windows."""
         with self.ctx.counters.timed("replay"):
             made = self._targets(rows)
             kept = {k: tree.map(lambda x: x[:-1], v) for k, v in rows.items() if k in self.buffer.rows}
@@ -497,9 +496,11 @@ class WindowFeed(Feed):
         self.since += rows["first"].shape[1] * (self.queue.T // self.queue.window)
 
     def _targets(self, rows: Batch) -> Batch:
-        """Advantage, target, valid [T, lanes], made once, by the values as acted; and the agent's own reward [T+1]."""
+        """Compute advantage, target, valid [T, lanes] from the values stored while acting, and the agent's own reward
+        [T+1].
+        """
         learner, policy = self.learner, self.learner.policy
-        learner.adjust()  # what is scheduled holds for the first of them too
+        learner.adjust()  # schedules apply to the first targets too
         small = to_device({k: rows[k] for k in SMALL if k in rows}, learner.device)
         small = policy.rewarded(small)
         seen = {"obs": rows["obs"]} if policy.observes else {}
@@ -507,7 +508,7 @@ class WindowFeed(Feed):
         return {**self._loss().prepare(small, policy.reward_scale()), "reward": small["reward"]}
 
     def _loss(self) -> Loss:
-        """With the discount as it is now, where that is a hyperparameter."""
+        """Return the loss, with the present discount if that is a hyperparameter."""
         loss, hyper = self.learner.spec.loss, self.learner.spec.hyperparameters.all()
         if not isinstance(loss, PPO) or "horizon" not in hyper:
             return loss
@@ -542,15 +543,15 @@ class WindowFeed(Feed):
         params.publish(self.versions[0], self.versions[0].version, 0, taken)
 
     def save(self, dropped: bool = False) -> Iterator[None]:
-        """The optimizer with its buffer. Actors begin new matches in a run that goes on from it, but for one that is
-        made between two rounds of turns.
+        """Save the optimizer with its buffer. Actors of a run resumed from it start new matches, unless it was made
+        between two rounds of turns.
         """
         if not self.ctx.serial and self.learner.checkpoints.last != self.learner.version:
             self.learner.checkpoints.save()
         yield from ()
 
     def write_part(self, number: int) -> None:
-        """Its part of a checkpoint between two rounds of turns."""
+        """Write this learner's part of a checkpoint between two rounds of turns."""
 
         def write(part: CheckpointPart) -> None:
             own = {"statistics": to_host(self._statistics), "turn": np.array(self.queue.turns[self.ctx.index])}
@@ -565,12 +566,12 @@ class WindowFeed(Feed):
 
     @property
     def _statistics(self) -> torch.Tensor:
-        """Running statistics, which each learner has for itself from one update to the next."""
+        """Running statistics, which each learner keeps to itself between updates."""
         vector = self.learner.update.vector
         return vector.flat[vector.weights :].detach()
 
     def take_up(self, found: OpenCheckpoint) -> None:
-        """Go on from such a part."""
+        """Continue from such a part."""
         own = found.arrays(f"{self._name}_turn")
         self.queue.turns[self.ctx.index] = own["turn"]
         self._statistics.copy_(torch.from_numpy(own["statistics"]))
@@ -596,16 +597,16 @@ class WindowFeed(Feed):
     def _load(self) -> None:
         found = checkpoint.open_checkpoint(self.ctx.resume)
         if not (found.path / f"{self._name}_counts.json").exists():  # another learner saved where this one was lost
-            self.ctx.log("warning", f"learner {self.ctx.index}: its experience was not saved: it begins empty")
+            self.ctx.log("warning", f"learner {self.ctx.index}: its experience was not saved, so it starts empty")
             return
         counts = found.json(f"{self._name}_counts")
         try:
             self.buffer.load(tree.nest(found.arrays(self._name)), counts)
             self.fresh = float(counts.get("fresh", 0.0))
         except ValueError as e:
-            self.ctx.log("warning", f"experience of the checkpoint does not fit and is left out: {e}")
+            self.ctx.log("warning", f"experience in the checkpoint does not fit, so it is left out: {e}")
 
 
 def discount_of(horizon: float, step_time: float) -> float:
-    """γ = 1 − T/H of a horizon of H seconds, where a step takes T (Berner et al. 2019, appendix C)."""
+    """Return γ = 1 − T/H for a horizon of H seconds and steps of T seconds (Berner et al. 2019, appendix C)."""
     return 1.0 - step_time / horizon

@@ -1,4 +1,4 @@
-"""A learner's part of checkpoints: when one is due, what is in it, and what a run goes on from."""
+"""A learner's part of checkpoints: when one is due, what it holds, and how a run resumes from it."""
 
 from __future__ import annotations
 
@@ -26,33 +26,33 @@ from polyplay.weights import optimizers
 if TYPE_CHECKING:
     from polyplay.learning.learner import Learner, LearnerSpec
 
-# The marks by which a learner tells the main process which parts of checkpoints it has written: its counter `saved`.
+# Marks, in a learner's counter `saved`, tell the main process which parts of checkpoints it has written.
 #
 # A mark is 1 + the number of the checkpoint, plus a little for each time that it was saved before; 0.5 for the initial
-# weights; negative where the parts could not be written. The main process says which mark it took last.
+# weights; negative if the parts could not be written. The main process reports which mark it took last.
 
 
 TAKE_TIMEOUT = 10.0  # seconds that the main process has to take the parts of a save
 
 
-WritePart = Callable[[CheckpointPart], None]  # what else belongs into a worker's part of a checkpoint
+WritePart = Callable[[CheckpointPart], None]  # writes more into a worker's part of a checkpoint
 
 
 class LearnerCheckpoints:
-    """What one learner writes into checkpoints, and loads."""
+    """Writes one learner's part of checkpoints, and loads it."""
 
     def __init__(self, learner: Learner, ctx: WorkerContext, spec: LearnerSpec):
         self.learner, self.ctx = learner, ctx
         self.folder = f"agents/{spec.agent}"
         self.writes = ctx.index == 0 or not spec.update.asynchronous  # else worker 0 writes for all
         self.last = -1  # the update that was saved last
-        self.more: WritePart | None = lambda part: None  # always written too; None: nothing is saved where a run failed
-        # saves so far, and those that all replicas know to be asked for: one is due where these are more. Replicas
-        # begin at different times, and yet with the same number.
+        self.more: WritePart | None = lambda part: None  # written with every save; None: a failed run saves nothing
+        # saves made, and saves requested as all replicas agree: one is due if more were requested. Replicas start at
+        # different times, but with the same number.
         self.made = self.agreed = ctx.control.saves if spec.update.asynchronous else 0
 
     def tell(self, number: int | None, failed: bool = False) -> None:
-        """Say that the parts of checkpoint `number` are written; None: those of the initial weights."""
+        """Mark the parts of checkpoint `number` (None: the initial weights) as written, or as failed."""
         last = abs(self.ctx.counters.get("saved"))
         mark = 0.5 if number is None else number + 1.0
         if number is not None and math.floor(last) == number + 1:
@@ -60,8 +60,8 @@ class LearnerCheckpoints:
         self.ctx.counters.set("saved", -mark if failed else mark)
 
     def wait_taken(self, number: int) -> None:
-        """Wait until the main process has taken the parts of an earlier save of `number`: both have one directory.
-        Where all workers take turns, the main process takes none while this one writes, and the later save counts.
+        """Wait until the main process has taken the parts of an earlier save of `number`, which has the same directory.
+        Where all workers take turns, it takes no parts while this one writes, so the later save counts.
         """
         last, until = abs(self.ctx.counters.get("saved")), time.monotonic() + TAKE_TIMEOUT
         if self.ctx.serial or not last or max(math.floor(last) - 1, 0) != number:
@@ -71,13 +71,13 @@ class LearnerCheckpoints:
             time.sleep(0.005)
 
     def writers_paused(self) -> AbstractContextManager[None]:
-        """While in it, nobody changes the weights that this learner saves, where others do otherwise (server)."""
+        """Pause other workers that change the weights which this learner saves (with a parameter server)."""
         return self.learner.update.writers_paused() if self.writes else contextlib.nullcontext()
 
     def save(self, more: WritePart | None = None, at: int | None = None, number: int | None = None) -> None:
-        """Write this learner's part of a checkpoint, and `more` into it; the main process completes it when all parts
-        are there. at: the update whose checkpoint it is, where others write theirs under that number too. number: of a
-        checkpoint of several agents, each at an update of its own.
+        """Write this learner's part of a checkpoint, with `more`; the main process completes it when it has all parts.
+        at: the update that names the checkpoint, if others write their parts under it too. number: of a checkpoint of
+        several agents, each at its own update.
         """
         learner = self.learner
         self.wait_taken(number if number is not None else at if at is not None else learner.update.refresh())
@@ -90,7 +90,7 @@ class LearnerCheckpoints:
                 self._attempt(number, number, more)
 
     def rescue(self) -> None:
-        """Save the last update where the run has failed, if the weights are whole; whoever acts begins anew then."""
+        """Save the last update of a failed run, if the weights are whole; lanes restart when it is resumed."""
         learner = self.learner
         version = learner.update.refresh()
         if self.more is None or not learner.update.whole or version in (self.last, learner.update.counts.begun):
@@ -104,7 +104,7 @@ class LearnerCheckpoints:
             self.tell(version)
 
     def _attempt(self, number: int, mark: int | None, more: WritePart | None = None) -> None:
-        """Write the parts of checkpoint `number`, and tell by a mark whether they are there."""
+        """Write the parts of checkpoint `number`, and mark them as written or failed."""
         ctx = self.ctx
         if ctx.directory is None or not self.writes:
             return
@@ -124,7 +124,7 @@ class LearnerCheckpoints:
         learner = self.learner
         if not learner.update.vector.finite():
             raise NotFinite(
-                f"update {learner.version}: weights are not finite, and not saved; a smaller --learning-rate helps"
+                f"update {learner.version}: weights are not finite, so they were not saved; lower --learning-rate"
             )
         optimizer = optimizers.optimizer_state(learner.update.optimizer)
         for name, state in {"policy": learner.policy.state_dict(), "optimizer": optimizer}.items():
@@ -137,8 +137,8 @@ class LearnerCheckpoints:
         part.json(f"{self.folder}/learner", {**counts, "scheduled": [schedule.name for schedule in hyper.schedules]})
 
     def load_or_begin(self) -> Row | None:
-        """Load the checkpoint that the run goes on from: what was saved of the counts. Where there is none, save the
-        initial weights: from the moment that a run begins, it can go on. Nothing, where others have weights already.
+        """Load the checkpoint that the run resumes, and return its counts. Without one, save the initial weights, so
+        that a run can be resumed from its start. Do nothing if other workers have set the weights already.
         """
         if not self.learner.update.counts.fresh:
             return None
@@ -151,7 +151,7 @@ class LearnerCheckpoints:
     def _load(self) -> Row:
         learner, found = self.learner, checkpoint.open_checkpoint(self.ctx.resume)
         checkpoint.load_into(learner.policy, found.arrays(f"{self.folder}/policy"))
-        statistics = found.arrays(f"{self.folder}/optimizer")  # none before the first update
+        statistics = found.arrays(f"{self.folder}/optimizer")  # empty before the first update
         if statistics:
             optimizers.load_state(learner.update.optimizer, {k: torch.as_tensor(v) for k, v in statistics.items()})
         saved = found.json(f"{self.folder}/learner")
@@ -162,7 +162,7 @@ class LearnerCheckpoints:
 
 
 def save_batch(learner: Learner, rows: Batch, loss: float, norm: float, metrics: Mapping[str, Tensor | float]) -> str:
-    """Save the batch of an update that is not finite; what to say of it."""
+    """Save the batch of an update that is not finite, and return the error message."""
     where, ctx, agent = "nowhere (no run directory)", learner.ctx, learner.spec.agent
     if ctx.directory is not None:
         whose = f"agent-{agent}-" if agent else ""

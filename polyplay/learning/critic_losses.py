@@ -1,4 +1,4 @@
-"""Losses of SAC and TD3, and the functions that they are made of.
+"""Losses of SAC and TD3, and the functions that they use.
 
 batch  transitions of a replay's `sample()`, as tensors: "obs" [2, B, …] of s_t and s_{t+n}, "action" [B, …] in the
        environment's units, "return" and "discount" [B] (value_losses.td_target), "weight" [B] where there is one
@@ -77,7 +77,7 @@ def smoothed(y: Tensor, z: Tensor, deviation: float, bound: float) -> Tensor:
 
 
 def _measured(loss: Loss, values: tuple[Tensor, ...], q: Tensor, goal: Tensor, weight: Tensor) -> LossOutput:
-    """What a loss gives: values are its numbers by name, but for what can be said of q [n, B] and y [B]."""
+    """Return the LossOutput of a loss; values: its metrics in order, without those of q [n, B], y and weight [B]."""
     size = (q.detach() - goal).abs().mean(0)
 
     def measure() -> Iterable[tuple[str, Tensor]]:
@@ -96,13 +96,14 @@ class SACLoss(Loss):
     temperature  −log α·(log π(ã|s) + H̄)
 
     entropy: H̄ in nats. masked: in rows with masked actions H̄ is lower, by 0.89 of what the masks take from the entropy
-    of uniform actions. alpha: a fixed temperature; 0: it is learned. Of discrete actions all expectations are sums over
-    the actions (Christodoulou 2019); of an action with real and discrete parts, over these and along one draw of the
-    real ones, and log π is that of both (Delalleau et al. 2019). The priority is the mean of |δ| over the critics.
+    of uniform actions. alpha: a fixed temperature; 0: it is learned. With discrete actions all expectations are sums
+    over
+    the actions (Christodoulou 2019); with real and discrete parts, sums over the discrete ones for one draw of the real
+    ones, and log π is that of both (Delalleau et al. 2019). The priority is the mean of |δ| over the critics.
     Metrics: "entropy" is −log π.
 
-    As in REDQ (Chen et al. 2021): with `subset` the target's minimum is over so many critics, drawn for each update;
-    with `mean` the actor's value is the mean of all; the last two terms belong to every `delay`-th update. As in CrossQ
+    As in REDQ (Chen et al. 2021): with `subset` the target's minimum is over this many critics, drawn for each update;
+    with `mean` the actor's value is the mean of all; only every `delay`-th update has the last two terms. As in CrossQ
     (Bhatt et al. 2024), with `joint` one pass of the critics gives Q(s, a) and Q(s', a'), whose batch statistics are
     those of both; there is no target network. As in DroQ (Hiraoka et al. 2022), critics with dropout leave out other
     units in each of their three passes.
@@ -120,12 +121,12 @@ class SACLoss(Loss):
 
     @property
     def divisible(self) -> bool:  # type: ignore[override]
-        """See Loss: statistics of parts of a batch are not its own."""
+        """See Loss. With `joint`, statistics of a part differ from those of the batch."""
         return not self.joint
 
     def noise(self, policy: CriticsNetwork, batch: Batch, key: Key) -> Batch:
-        """Standard normal numbers of the actions at s and s'; a row each of the critics of the target, of what says
-        that the actor is changed, and of draws of the units that dropout leaves out, in three passes.
+        """Draw, for each row, standard normal numbers of the actions at s and s', the target's critics, a mark of
+        updates that change the actor, and the units that dropout leaves out in three passes.
         """
         rng, rows, found = np.random.default_rng(key), len(batch["return"]), Batch()
         if policy.size:
@@ -159,7 +160,7 @@ class SACLoss(Loss):
         return _measured(self, (loss, critic, actor, alpha.mean(), -logp.mean()), q, goal, weight)
 
     def _entropy(self, policy: CriticsNetwork, batch: Batch) -> float | Tensor:
-        """H̄, of rows with masks its mean []."""
+        """Return H̄; with masks, its mean over the rows []."""
         masks = tree.map(lambda x: x[0], batch["mask"]) if self.masked and "mask" in batch else None
         if (legal := policy.actions.mask(masks)) is None:
             return self.entropy
@@ -176,7 +177,7 @@ class SACLoss(Loss):
     def _score(
         self, policy: CriticsNetwork, target: CriticsNetwork, features: Tensor, then: Batch, batch: Batch, alpha: Tensor
     ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """q [n, B], V(s') [B], the actor's loss [], log π of ã [B]; of an actor that stays, 0 and that of a'."""
+        """Return q [n, B], V(s') [B], the actor's loss [], log π(ã) [B]; if the actor does not change, 0, log π(a')."""
         draws = batch["units"].unbind(1) if "units" in batch else (None, None, None)
         masks = [policy.actions.mask(tree.map(lambda x, i=i: x[i], batch.get("mask", {}))) for i in (0, 1)]
         y, number = policy.taken(batch["action"])
@@ -204,7 +205,7 @@ class SACLoss(Loss):
 
 
 def _soft(scores: Tensor, logp: Sequence[Tensor | None], alpha: Tensor) -> Tensor:
-    """V(s) [B] of critics' scores [n, B, combinations or 1]; logp: of y [B], of combinations [B, combinations]."""
+    """Return V(s) [B] from critics' scores [n, B, combinations or 1]; logp: of y [B], of combinations [B, …]."""
     of_y, of_choices = logp
     if of_choices is None:
         return soft_value(scores.squeeze(-1), cast("Tensor", of_y), alpha)
@@ -213,7 +214,7 @@ def _soft(scores: Tensor, logp: Sequence[Tensor | None], alpha: Tensor) -> Tenso
 
 
 def _mean_logp(logp: Sequence[Tensor | None]) -> Tensor:
-    """log π [B], of discrete parts its mean under π."""
+    """Return log π [B]; for discrete parts, its mean under π."""
     of_y, of_choices = logp
     if of_choices is None:
         return cast("Tensor", of_y)
@@ -222,7 +223,7 @@ def _mean_logp(logp: Sequence[Tensor | None]) -> Tensor:
 
 
 def _drawn(q: Tensor, batch: Batch) -> Tensor:
-    """Values [m, B, …] of the m critics that were drawn for this update, of [n, B, …]; of all without a draw."""
+    """Return the values [m, B, …] of the critics drawn for this update, out of [n, B, …]; without a draw, all."""
     if "subset" not in batch:
         return q
     rows = batch["subset"].T
@@ -236,8 +237,8 @@ class TD3Loss(Loss):
     critics  Σ_j w·½(Q_j(s, a) − y)², y = G + D·min_j Q⁻_j(s', a'), a' = clip(μ⁻(s') + clip(σ·z, ±bound), ±1)
     actor    −Q_1(s, μ(s)), in every `delay`-th update
 
-    In the others the actor has no gradient; its optimizer makes no step there (OptimizerSpec.parts), and target
-    networks move when it does (TargetNetwork). One critic, delay 1 and no smoothing is DDPG (Lillicrap et al. 2016).
+    In other updates the actor has no gradient and its optimizer makes no step (OptimizerSpec.parts); target networks
+    move only with the actor (TargetNetwork). One critic, delay 1 and no smoothing is DDPG (Lillicrap et al. 2016).
     The priority is the mean of |δ| over the critics.
     """
 
@@ -249,7 +250,7 @@ class TD3Loss(Loss):
     divisible = True
 
     def noise(self, policy: CriticsNetwork, batch: Batch, key: Key) -> Batch:
-        """Standard normal numbers of the smoothing, and in updates that change the actor a number that says so."""
+        """Draw standard normal numbers for the smoothing, and mark updates that change the actor."""
         found: Batch = {}
         if self.smoothing:
             found["z"] = np.random.default_rng(key).standard_normal((len(batch["return"]), policy.size), np.float32)

@@ -1,7 +1,4 @@
-"""One update: batch, passes, what computes its gradient, spec, learner.
-
-What a learner is to do, one update of it, what it counts and saves.
-"""
+"""One update: batch, passes, gradient; a learner's spec; the learner, which updates and counts."""
 
 from __future__ import annotations
 
@@ -42,26 +39,26 @@ T = TypeVar("T")
 
 
 def collator_for(queue: RolloutQueue | RolloutSlots, n: int, device: torch.device) -> Collator:
-    """What puts `n` slots side by side on the device."""
+    """Return the Collator that joins `n` slots on the device."""
     if device.type == "cpu":
         return Collator(queue.rows, queue.state, queue.lanes, n)
     return DeviceCollator(queue, n, device)
 
 
 class DeviceCollator(Collator):
-    """Observations go from each slot straight into its columns of a batch on the device, beside this thread where
-    memory is page-locked; everything else is small, and joined on the CPU. A slot is read until `done`.
+    """Copies observations from each slot directly into its columns of a batch on the device, asynchronously if memory
+    is page-locked. Everything else is small, and joined on the CPU. Slots are read until `done` returns.
     """
 
     def __init__(self, queue: RolloutQueue | RolloutSlots, n: int, device: torch.device):
         super().__init__({k: v for k, v in queue.rows.items() if k != "obs"}, queue.state, queue.lanes, n)
         self.device, self.source = device, tree.map(torch.as_tensor, queue.rows["obs"])
-        if isinstance(queue, RolloutQueue):  # a replica's are on the device
+        if isinstance(queue, RolloutQueue):  # a replica's own slots are on the device
             page_lock(queue.block, device)
         self.obs: Batch | None = None
 
     def __call__(self, slots: list[int]) -> tuple[Batch, Batch]:
-        """rows [T+1, n·lanes, …], of which "obs" is tensors of the device, and state [n·lanes, …]."""
+        """Return rows [T+1, n·lanes, …], with "obs" as tensors on the device, and state [n·lanes, …]."""
         rows, state = super().__call__(slots)
         if self.n == 1:
             return {**rows, "obs": to_device(tree.map(lambda x: x[slots[0]], self.source), self.device)}, state
@@ -83,7 +80,7 @@ class DeviceCollator(Collator):
         synchronize(self.device)
 
 
-# Several passes over one batch in minibatches, as PPO makes them: which rows when, and when to stop.
+# Several passes over one batch in minibatches, as in PPO: the order of rows, and when to stop.
 
 
 COLUMNS = ("obs", "action", "mask", "first", "reward", "events", "terminated", "logp", "value", "latent_noise", "task")
@@ -91,8 +88,8 @@ COLUMNS = ("obs", "action", "mask", "first", "reward", "events", "terminated", "
 
 @dataclass(frozen=True)
 class Epochs:
-    """`epochs` passes in `minibatches` equal parts each. target_kl: no further minibatch once one's approximate KL
-    divergence from the policy that acted, mean over replicas, is above it; 0 is off.
+    """`epochs` passes over a batch, each in `minibatches` equal parts. target_kl: stop after a minibatch whose
+    approximate KL divergence from the policy that acted, averaged over replicas, is above this; 0: off.
     """
 
     epochs: int = 4
@@ -101,13 +98,13 @@ class Epochs:
 
     @property
     def updates(self) -> int:
-        """From one batch, if nothing stops them."""
+        """Number of updates from one batch, unless target_kl stops them."""
         return self.epochs * self.minibatches
 
 
 def shuffled_order(places: np.ndarray, passes: Epochs, seed: tuple[int, ...]) -> list[tuple[np.ndarray, slice]]:
-    """The places (transitions, or whole lanes) of each minibatch: the order of its epoch, random, and the minibatch's
-    part of it. Parts are as equal as may be.
+    """Return for each minibatch the random order of places (transitions, or whole lanes) in its epoch, and its slice
+    of that. Slices are as equal as possible.
     """
     generator = np.random.default_rng(seed)
     orders = [generator.permutation(places) for _ in range(passes.epochs)]
@@ -117,10 +114,10 @@ def shuffled_order(places: np.ndarray, passes: Epochs, seed: tuple[int, ...]) ->
 
 
 class Minibatches:
-    """Rows of one rollout, to be had in parts: single transitions, or with a core whole lanes, with the state before.
+    """One rollout in parts: single transitions, or with a core whole lanes and the state before them.
 
-    rows [T+1, B]; targets [T, B], what the loss prepared. Only valid transitions are given, except in whole lanes.
-    whole: lanes with all their rows, the last one too, for a loss that makes its targets itself.
+    rows [T+1, B]; targets [T, B], as the loss prepared them. Invalid transitions are left out, except in whole lanes.
+    whole: lanes with all their rows, including the last, for a loss that computes its targets itself.
     """
 
     def __init__(self, rows: Batch, state: Batch, targets: Batch, version: np.ndarray, whole: bool = False):
@@ -140,12 +137,12 @@ class Minibatches:
         return np.arange(self.lanes) if self.whole else np.flatnonzero(self.valid)
 
     def take(self, order: np.ndarray, at: slice = slice(None)) -> tuple[Batch, Batch]:
-        """Rows [1, n], or [T, n] of n lanes ([T+1, n]: see above), and the state before them. order: of the epoch, all
-        of whose rows are put in order at once.
+        """Return rows [1, n], or [T, n] of n lanes ([T+1, n] if `whole` was given), and the state before them. order:
+        the epoch's, by which all rows are sorted once.
         """
         if self.whole:
             places = order[at]
-            if len(places) == self.lanes:  # all of them: in which order is all the same
+            if len(places) == self.lanes:  # all lanes: order does not matter
                 return self.rows, self.state
             return pick_rows(self.rows, self.state, torch.from_numpy(places).to(self.device), whole=True)
         if order is not self.order:
@@ -154,7 +151,7 @@ class Minibatches:
         return tree.map(lambda x: x[at].unsqueeze(0), self.shuffled), {}
 
     def versions(self, order: np.ndarray, at: slice = slice(None)) -> np.ndarray:
-        """The versions that acted on what is valid."""
+        """Return the versions that acted in the valid rows."""
         if not self.whole:
             return self.version.reshape(-1)[order[at]]
         lanes = slice(None) if len(order[at]) == self.lanes else order[at]
@@ -162,8 +159,8 @@ class Minibatches:
 
 
 def pick_rows(rows: Batch, state: Batch, at: Tensor, whole: bool) -> tuple[Batch, Batch]:
-    """The transitions [1, n] at these places of rows [T·B], or with `whole` these lanes of rows [T, B], and their
-    state.
+    """Return the transitions [1, n] at these places of rows [T·B], or with `whole` these lanes of rows [T, B], and
+    their state.
     """
     if whole:
         return tree.map(lambda x: x[:, at], rows), tree.map(lambda x: x[at], state)
@@ -173,8 +170,8 @@ def pick_rows(rows: Batch, state: Batch, at: Tensor, whole: bool) -> tuple[Batch
 def run_epochs(
     learner: Any, batch: Batch, state: Batch, version: np.ndarray, seed: tuple[int, ...]
 ) -> Generator[None, None, None]:
-    """All updates of a Learner, or of what stands in for one, from one rollout. Its agent steps count once, with the
-    first pass; every update's lag is its own.
+    """Make all updates of a Learner, or of a substitute, from one rollout. Its agent steps count once, in the first
+    update; each update has its own lag.
     """
     policy, loss, passes = learner.policy, learner.spec.loss, learner.spec.passes
     targets = loss.prepare(batch, policy.reward_scale())
@@ -192,22 +189,22 @@ def run_epochs(
             return
 
 
-# What computes an update's loss and gradient: here one thread. It leaves the gradient in the learner's vector.
+# A runner computes an update's loss, and leaves its gradient in the learner's vector: this one in one thread.
 
 
 class Runner:
-    """One thread, by the module that is bound to the vector."""
+    """Computes in one thread, with the module that is bound to the vector."""
 
-    hyper: Hyper  # hyperparameters as they are now
-    begins = 0  # batches, at most, that other threads may begin with (`begin`) while this one acts
-    begun: Any = None  # what they began
-    acts = False  # whether this thread acts while others begin with every update
-    # of several threads: wait for what was begun, as what the networks compute with is about to change; and take over
-    # new weights, after an update
+    hyper: Hyper  # present hyperparameters
+    begins = 0  # most batches that other threads may start (`begin`) while this one acts
+    begun: Any = None  # what they started
+    acts = False  # whether this thread acts while others start every update
+    # with several threads: wait for started work, because inputs of the networks are about to change; and take over new
+    # weights, after an update
     settle: Callable[[], None] | None = None
     refresh: Callable[[], None] | None = None
-    norm: float | None = None  # of the last gradient, where the runner has applied it; the learner takes it
-    rate = 0.0  # with which it did
+    norm: float | None = None  # of the last gradient, if the runner applied it; the learner takes it
+    rate = 0.0  # learning rate of that step
 
     def __init__(
         self, policy: Policy, target: Policy | None, loss: Loss, vector: FlatParams, seed: tuple[int, int] = (0, 0)
@@ -215,17 +212,17 @@ class Runner:
         self.policy, self.target, self.loss, self.vector = policy, target, loss, vector
         self.seed = seed  # the run's, and the learner's index
         self.checked, self.draws = False, type(loss).noise is not Loss.noise
-        self.drawn: tuple[int, Batch] = (-1, {})  # noise of the update of these weights
+        self.drawn: tuple[int, Batch] = (-1, {})  # a version of the weights, and the noise of its update
 
     def __call__(self, batch: Batch, state: Batch, version: int, tape: Tape | None = None) -> LossOutput:
         """Score a batch, and leave its gradient in the vector. version: of the weights, which keys random numbers
-        (Loss.noise); tape: of acting in these rows with these weights. Raises UserError: the loss gives something else
-        than a LossOutput.
+        (Loss.noise); tape: recorded while these weights acted in these rows. Raises UserError: the loss returns no
+        LossOutput.
         """
         return self.score(self.with_noise(batch, version) if self.draws else batch, state, tape)
 
     def score(self, batch: Batch, state: Batch, tape: Tape | None = None) -> LossOutput:
-        """The same, of a batch that has its random numbers."""
+        """Score a batch that already has its random numbers."""
         policy: Any = self.policy
         if tape is not None:
             policy = SimpleNamespace(unroll=partial(policy.unroll, tape=tape), observe_targets=policy.observe_targets)
@@ -254,29 +251,29 @@ class Runner:
             self.drawn = version, self.loss.noise(self.policy, batch, (*self.seed, version))
 
     def with_noise(self, batch: Batch, version: int) -> Batch:
-        """The batch with the random numbers that the loss takes in this update."""
+        """Return the batch with the random numbers that the loss uses in this update."""
         drawn = self.noise_of(batch, version)
         return {**batch, **to_device(drawn, self.vector.flat.device)} if drawn else batch
 
     def compile(self) -> bool:
-        """Have its updates compiled, from now on; False: another runner does that."""
+        """Have updates compiled; return False if another runner must do that."""
         return False
 
     def close(self) -> None:
-        """End what it began besides."""
+        """End the threads and processes that it started."""
 
     def begin(self, items: list[Batch], version: int) -> None:
-        """Begin with the batches that are scored next, NumPy arrays, while the caller does something else than to
-        change the weights or the hyperparameters. version: of the first one's weights.
+        """Start on the batches that are scored next, NumPy arrays, while the caller changes neither weights nor
+        hyperparameters. version: of the first one's weights.
         """
 
 
-# What a learner is to do: network, loss, update, hyperparameters, how long.
+# A learner's spec: network, loss, update, hyperparameters, length.
 
 
 @contextlib.contextmanager
 def own_loss(title: str) -> Iterator[None]:
-    """Name the option in what is said of a loss."""
+    """Name the option --loss in errors about a loss."""
     try:
         yield
     except UserError as e:
@@ -285,27 +282,27 @@ def own_loss(title: str) -> Iterator[None]:
 
 @dataclass(frozen=True)
 class LearnerSpec(Holder):
-    """What a learner is to do, besides wiring: network, loss, update, hyperparameters, how long. An actor-critic's loss
-    gets the terms that its network has heads or a core for, and the memory that these draw from.
+    """A learner without its wiring: network, loss, update, hyperparameters, length. An actor-critic's loss gets the
+    terms for which its network has heads or a core, and the memory from which they draw.
     """
 
     policy: PolicyFactory
     loss: Loss
     update: Update
     hyperparameters: Hyperparameters
-    total: float  # agent steps; learning ends there
-    parts: tuple[LearnerPart, ...] = ()  # what else it has: a target network, how the rate falls, …
-    passes: Epochs | None = None  # over each batch of rollouts, where they are several
+    total: float  # agent steps at which learning ends
+    parts: tuple[LearnerPart, ...] = ()  # more parts: a target network, drops of the learning rate, …
+    passes: Epochs | None = None  # several passes over each batch of rollouts
 
     def __post_init__(self) -> None:
         for name, base, such in (("policy", PolicyFactory, "NetworkFactory"), ("update", Update, "Local")):
             if not isinstance(vars(self)[name], base):
                 text = f"{name} is of class {type(vars(self)[name]).__name__}"
-                raise UserError(f"LearnerSpec: {text}, it must inherit {base.__module__}.{base.__name__}, as {such}")
+                raise UserError(f"LearnerSpec: {text}; use a {base.__module__}.{base.__name__}, such as {such}")
         check_loss(self.loss)
         for part in self.parts:
             if not isinstance(part, LearnerPart):
-                allowed = "objects of subclasses of LearnerPart, as TargetNetwork(every=100)"
+                allowed = "instances of LearnerPart subclasses, such as TargetNetwork(every=100)"
                 raise UserError(f"LearnerSpec.parts: {part!r} given, allowed: {allowed}")
         given, terms = self.hyperparameters, terms_of(self.policy)
         if self.loss.anneals and "remaining" not in given.configured:
@@ -315,24 +312,24 @@ class LearnerSpec(Holder):
         tasks = [name for name in terms if name not in KL]
         if tasks and (self.passes is not None or self.loss.recalls):
             kind = "passes" if self.passes is not None else "loss with recalls=True"
-            raise UserError(f"LearnerSpec: {kind} given with {', '.join(tasks)}; allowed: without auxiliary tasks")
+            raise UserError(f"LearnerSpec: {kind} given with auxiliary tasks {', '.join(tasks)}: remove one of them")
         if terms and isinstance(self.loss, ActorCriticLoss) and type(self.loss).__call__ is ActorCriticLoss.__call__:
             object.__setattr__(self, "loss", WithAuxiliary(self.loss, terms))
         draws = any(name in self.loss.terms for name in DRAWN)
         if draws and not any(isinstance(part, UnrealWindows) for part in self.parts):
             object.__setattr__(self, "parts", (*self.parts, UnrealWindows()))
         if self.update.replicas > 1 and any(part.admit for part in self.parts):
-            text = "a part that refuses losses given, but replicas average gradients"
-            raise UserError(f"LearnerSpec.parts: {text}: leave it out, or use another update")
+            text = "a part refuses losses, but replicas average gradients"
+            raise UserError(f"LearnerSpec.parts: {text}: remove it, or use another update")
         self.update.fit(self.policy)
 
     def with_loss(self, make: Callable[[Loss], Loss] | str) -> LearnerSpec:
-        """Return the same with the loss that make(loss) returns, of the loss that it has. make: a function, or
-        module:callable. Raises UserError: it returns no loss that a learner can call.
+        """Return a copy whose loss is make(loss), of the present one. make: a function, or module:callable. Raises
+        UserError: it returns no loss that a learner can call.
         """
         title = user_modules.title(make)
         if isinstance(self.policy, NetworkFactory) and self.policy.options.get("value") == "popart":
-            raise UserError(f"--loss: {title} given with --value popart, whose units only the system's own loss knows")
+            raise UserError(f"--loss: {title} given, but only the system's own loss knows the units of --value popart")
         allowed = "module:callable, a function of the system's loss that returns a polyplay.extend.Loss"
         call = user_modules.find(make, "--loss", allowed) if isinstance(make, str) else make
         own = self.loss.loss if isinstance(self.loss, WithAuxiliary) else self.loss
@@ -349,7 +346,7 @@ class LearnerSpec(Holder):
 
     @property
     def agent(self) -> int:
-        """The agent that learns, of several."""
+        """Number of the agent that learns, among several."""
         return max((part.agent for part in self.parts), default=0)
 
     def holds(self) -> Mapping[str, Any]:
@@ -357,16 +354,16 @@ class LearnerSpec(Holder):
         return {"policy": self.policy, "update": self.update}
 
     def describe(self) -> list[str]:
-        """A line each for the diagram."""
+        """Return the lines in the diagram."""
         several, parts = self.passes, filter(None, (part.describe() for part in self.parts))
         made = [] if several is None else [f"passes  {several.epochs} of {several.minibatches} minibatches"]
         return [*made, f"loss    {self.loss.title}", f"update  {self.update.title()}", *parts]
 
 
-# rows of an update, and weights: of fewer, reading the metrics costs as much as the loss, and a tenth of updates
-# report, as where several are made of a rollout
+# rows of an update, and weights: below these, reading metrics costs as much as the loss, so only a tenth of updates
+# report, as with several updates per rollout
 FEW, SMALL = 64, 100_000
-REPORTED = 0.25  # seconds after which the run's counters get lags at the latest
+REPORTED = 0.25  # most seconds until the run's counters get lags
 GOLDEN = 0.6180339887498949  # spreads that tenth evenly, whichever of the updates a learner makes
 
 
@@ -379,7 +376,7 @@ class Learner:
         self.policy = build_network(spec.policy, ctx.seed, ctx.precision, self.device)
         self.update = spec.update.open(ctx, self.policy)
         self.version, self.learnt, self.done = 0, 0.0, False
-        self.lags, self.told = list[np.ndarray](), 0.0  # since the counters got them, and when that was
+        self.lags, self.told = list[np.ndarray](), 0.0  # lags since the counters got them, and the time of that
         self.parts = open_parts(self)
         target = next((part.net for part in self.parts if part.net is not None), None)
         self.run = Runner(self.policy, target, spec.loss, self.update.vector, (ctx.seed, ctx.index))
@@ -399,8 +396,8 @@ class Learner:
         ctx.hooks.rescue = self.checkpoints.rescue
 
     def adjust(self) -> None:
-        """Take over what changes as the run goes on: before an update, the same for all its passes. The network and the
-        runner get the hyperparameters as they are now, the learning rate as far as it fell.
+        """Apply what changes during the run, before an update and for all its passes: the network and the runner get
+        the present hyperparameters, with the annealed learning rate.
         """
         self._measure()
         if self.ctx.index == self.spec.agent == 0:
@@ -416,20 +413,20 @@ class Learner:
             tuned.apply_hyperparameters(hyper)
 
     def _measure(self) -> None:
-        """Measure the progress of all learners of the run that have one end."""
-        self.progress = self.learnt  # agent steps learnt from
+        """Measure the progress of all learners that end together."""
+        self.progress = self.learnt  # agent steps learned from
         for part in self.parts:
             if part.progress:
                 self.progress = part.progress(self.progress)
 
     @property
     def remaining(self) -> float:
-        """The part of the run that is left."""
+        """Fraction of the run that is left."""
         return max(0.0, 1.0 - self.progress / self.spec.total)
 
     def step(self, rows: Batch, state: Batch, tape: Tape | None = None) -> Iterator[None]:
-        """One update from rows [T+1, B] and the state before them, NumPy arrays (obs may be the device's tensors), or
-        several, as the spec has it. tape: of acting with the present weights, where nothing is to be computed twice.
+        """Make one update, or several as the spec says, from rows [T+1, B] and the state before them: NumPy arrays (obs
+        may be tensors on the device). tape: recorded while the present weights acted, to compute nothing twice.
         """
         batch, state = to_device(rows, self.device), to_device(state, self.device)
         self.adjust()
@@ -448,7 +445,7 @@ class Learner:
         return (yield from self.apply_gradient(scored, batch, versions, learnt, observe=True))
 
     def timed(self, update: Generator[None, None, T]) -> Generator[None, None, T]:
-        """Updates whose seconds count as learning, but for those that they wait for others, and their lags."""
+        """Run updates; count their seconds as learning, without those spent waiting for others, and their lags."""
         before, waited = time.perf_counter(), self.update.waited
         result = yield from update
         after, waited = time.perf_counter(), self.update.waited - waited
@@ -460,27 +457,27 @@ class Learner:
         return result
 
     def count_lags(self) -> None:
-        """Give the run's counters the lags since the last time: people look every few seconds."""
+        """Give the run's counters the lags since the last call."""
         if self.lags:
             self.ctx.counters.lag(np.concatenate(self.lags))
             self.lags.clear()
 
     def close(self) -> None:
-        """The end of the worker."""
+        """Report the last lags, and close the runner."""
         self.count_lags()
         self.run.close()
 
     def step_on_sample(
         self, item: Batch, fresh: float = 0.0, observe: bool = False
     ) -> Generator[None, None, Tensor | None]:
-        """One update from a sample of a replay; gives how surprising each item was, where its loss has that. fresh:
-        agent steps acted since the last update, which are counted as learnt: how often they are drawn is the replay's
-        ratio. observe: running statistics learn from it first, where they didn't from what was acted.
+        """Make one update from a replay's sample; return the items' new priorities, or None if the loss has none.
+        fresh: agent steps acted since the last update, which count as learned; the replay's ratio says how often each
+        is drawn. observe: first update running statistics with the sample, if they did not see it when it was acted.
         """
-        self.update.refresh()  # also where it acted with others: a gradient is of the newest weights
+        self.update.refresh()  # a gradient is of the newest weights, even if older ones acted
         if observe:
             self.observe({"obs": item["obs"]})
-        if self.run.begun:  # it has all that was right then
+        if self.run.begun:  # it took its inputs then
             return (yield from self.timed(self._step_on(item, item["version"].ravel(), fresh)))
         self.adjust()
         batch = to_device(item, self.device)
@@ -495,14 +492,14 @@ class Learner:
 
     @property
     def begins(self) -> int:
-        """How many of the next updates may begin before the first of them is counted: by the parts, one where one may
-        change what the second computes with.
+        """Number of the next updates that may start before the first is counted: one, if a part may change what the
+        second computes with.
         """
         changing = (part for part in self.parts if part.adjust or part.rate or part.updated)
         return min([self.run.begins, *(part.unchanged() if part.unchanged else 1 for part in changing)])
 
     def begin(self, items: list[Batch]) -> None:
-        """Have other threads begin with the samples of the next updates, while this one acts."""
+        """Have other threads start on the samples of the next updates, while this one acts."""
         self.adjust()
         self.run.begin(items, self.version)
 
@@ -515,11 +512,11 @@ class Learner:
         return rate
 
     def score_part(self, parts: Minibatches, order: np.ndarray, at: slice) -> LossOutput:
-        """The loss of a minibatch by the present weights; its gradient is in the vector then."""
+        """Score a minibatch by the present weights, and leave its gradient in the vector."""
         return self.run.part(parts, order, at, self.version)
 
     def observe(self, rows: Batch) -> None:
-        """Running statistics learn from what is acted [T+1, B], before it is drawn; the target network has the same."""
+        """Update running statistics with acted rows [T+1, B], before they are drawn; the target network copies them."""
         if self.policy.observes:
             if self.run.settle:
                 self.run.settle()
@@ -537,9 +534,9 @@ class Learner:
         observe: bool = False,
         watch: bool = False,
     ) -> Generator[None, None, float]:
-        """One update along the gradient of a loss, and its count. rows: saved if it is not finite; versions: of the
-        weights that acted, a row each; learnt: agent steps to count; observe: running statistics learn from the rows.
-        watch: gives the approximate KL divergence from the policy that acted, a mean over replicas; else 0.
+        """Make and count one update along the gradient of a loss. rows: saved if it is not finite; versions: of the
+        weights that acted, per row; `learnt`: agent steps to count; observe: update running statistics with the rows.
+        watch: return the approximate KL divergence from the policy that acted, averaged over replicas; else 0.
         """
         if not all(part.admit(scored) for part in self.parts if part.admit):
             self.update.counts.refuse()
@@ -550,7 +547,7 @@ class Learner:
         kl = float(scored.metrics["approx_kl"]) if watch else 0.0
         norm, self.run.norm = self.run.norm, None
         rate = self.rate() if norm is None else self.run.rate
-        # in the middle of a rollout, a learner that waits for nobody reads no control
+        # in the middle of a rollout, a learner that waits for no other reads no control
         total = None if norm is not None and self.spec.passes and not (learnt or observe) else self.sums(learnt, kl)
         if norm is None:
             norm, total = yield from self.update.apply(rate, cast("Sums", total))
@@ -563,7 +560,7 @@ class Learner:
         return kl if total is None else float(total[3] / total[4])
 
     def count_only(self, steps: float) -> Generator[None, None, float]:
-        """No update: only count agent steps, with what replicas have to agree on. Gives the mean of their steps."""
+        """Count agent steps without an update, with what replicas must agree on. Return the mean of their steps."""
         total = yield from self.update.agree(self.sums(steps))
         self.update.counts.add(total[0], updates=0)
         self.learnt = self.update.counts.learnt
@@ -571,14 +568,15 @@ class Learner:
         return float(total[0] / total[4])
 
     def sums(self, learnt: float = 0.0, kl: float = 0.0, leaving: float = 0.0) -> Sums:
-        """What replicas add up. leaving: 1: this one makes no update any more, and has the others drop theirs."""
+        """Return the numbers that replicas add up. leaving: 1: this one makes no more updates; the others drop theirs.
+        """
         first, control = self.ctx.index == 0, self.ctx.control
-        # where all are equal, one counts for all
+        # replicas are equal, so one counts for all
         finishing = (first or self.spec.update.asynchronous) * control.finishing
         return np.array([learnt, first * control.saves, finishing, kl, 1.0, leaving], np.float64)
 
     def read_control(self, sums: Sums) -> None:
-        """Look whether to save or to end, by what all replicas say."""
+        """Decide whether to save or to end, from the sums of all replicas."""
         self.ctx.counters.set("learnt", self.learnt)
         self._measure()
         self.checkpoints.agreed = int(sums[1])

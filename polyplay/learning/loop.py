@@ -1,7 +1,7 @@
-"""The learning loop, written once, and what it learns from.
+"""The learning loop, written once, and the sources of its batches.
 
-A `Source` is the description that a role holds; a `Feed` is its open end in a worker. Batches come from rollouts of the
-learner's own, from a queue of rollouts or chunks, from a replay of either, or from replays in workers of their own.
+A `Source` is the description that a role holds; a `Feed` is its open end in a worker. Batches come from the learner's
+own rollouts, from a queue of rollouts or chunks, from a replay of either, or from separate replay workers.
 """
 
 from __future__ import annotations
@@ -51,40 +51,40 @@ from polyplay.nets.factory import NetworkFactory, build_network
 from polyplay.nets.policy import Policy
 from polyplay.weights.params import FlatParams, Params
 
-# The loop, and what it asks of where batches come from.
+# The loop, and what it needs from a source of batches.
 
 
-REST = 0.001  # seconds between two looks, where several agents wait for rollouts
+REST = 0.001  # seconds between checks, if several agents wait for rollouts
 Rollout = tuple[Batch, Batch]  # rows [T+1, B], and the state before row 0
 Nothing = tuple[()]
 
 
 class Source(ABC, Holder):
-    """What a learner takes its batches from: the description that a role holds, pickled with it.
+    """The source of a learner's batches: a description that a role holds, pickled with it.
 
-    The plan, the memory estimate, the diagram and the places of workers ask it. Raises TypeError when it is made
+    The plan, the memory estimate, the diagram and the placement of workers use it. Raises TypeError when it is made
     without `shape` or `open`.
     """
 
-    edge: Edge | None = None  # that other workers fill; None: it acts itself
-    envs: Envs | None = None  # that it acts in itself
-    steps: int = 0  # agent steps per lane of its own rollouts
-    n: int = 0  # slots of a queue that it takes at once
-    replay: Replay | None = None  # that its batches are drawn from, in whatever worker it is
-    replayable: bool = False  # `open` knows `replayed`: rollouts of the lanes of one learner, one at a time
-    holds_replay: bool = False  # in the learner's own memory
-    league: League | None = None  # that knows the past agents which are made of the weights
-    agents: int = 0  # whose rollouts it takes, each with a learner and counters of its own; 0: of one, the worker's
+    edge: Edge | None = None  # queue that other workers fill; None: the learner acts itself
+    envs: Envs | None = None  # environments in which the learner acts itself
+    steps: int = 0  # agent steps per lane in a rollout that it acts itself
+    n: int = 0  # slots of a queue taken at once
+    replay: Replay | None = None  # from which batches are drawn, in whatever worker it is
+    replayable: bool = False  # `open` takes `replayed`: one learner's rollouts, one at a time
+    holds_replay: bool = False  # the replay is in the learner's memory
+    league: League | None = None  # to which past agents made from the weights are posted
+    agents: int = 0  # number of agents, each with its own learner and counters; 0: one, the worker's
     initial: Sequence[Mapping[str, float]] = ()  # hyperparameters of each agent where they differ; (): nowhere
 
     @property
     @abstractmethod
     def shape(self) -> tuple[int, int]:
-        """[rows, lanes] of an update; of a replay, [rows of an item, items]."""
+        """Shape of an update's batch: [rows, lanes], or from a replay [rows of an item, items]."""
 
     @abstractmethod
     def open(self, ctx: WorkerContext, learner: Learner, params: Any, replayed: bool = False) -> Feed:
-        """The end of it in one worker. params: where the weights are published, None: nowhere. replayed: its rollouts
+        """Open the source in one worker. params: where the weights are published, None: nowhere. replayed: its rollouts
         are only stored in a replay.
         """
 
@@ -93,49 +93,49 @@ class Source(ABC, Holder):
         return {"source": self.edge, "posts": self.league, "envs": self.envs, "replay": self.replay}
 
     def nbytes(self, policy: PolicyLike) -> float:
-        """Bytes of the rollouts and batches that each worker has for itself."""
+        """Return the bytes of each worker's own rollouts and batches."""
         return 0.0
 
     def describe(self) -> list[str]:
-        """A line each for the diagram."""
+        """Return the lines in the diagram."""
         return []
 
 
 class Feed(ABC):
     """The open end of a Source in one worker. The loop calls `learn` and then `finish` with every item, `save`
-    where the feed is `between` two of them or a rollout was dropped, and `close` at the end.
+    `between` two items or after a dropped rollout, and `close` at the end.
     """
 
     alone: bool = True  # no other learner has to agree that the run ends
-    blocking: bool = True  # it waits for what other workers do; they begin first
+    blocking: bool = True  # it waits for other workers, which start first
     between: bool = True  # whether the run may be saved, or end, after the last item
-    lane: int = 0  # in a replay, the first one of the rollout that came last
+    lane: int = 0  # first lane, in a replay, of the latest rollout
 
     def __init__(self, ctx: WorkerContext, learner: Learner):
         self.ctx, self.learner = ctx, learner
 
     @abstractmethod
     def items(self) -> Iterator[Any]:
-        """What there is to do, one after the other; None: nothing came for a while."""
+        """Yield the items to learn from in order, or None when nothing came for a while."""
 
     def learn(self, item: Any) -> Iterator[None]:
-        """Make the update of an item, or count its agent steps. An item is a Rollout where this is not overridden."""
+        """Make the update of an item, or count its agent steps. Unless overridden, an item is a Rollout."""
         rows, state = item
         return self.learner.step(rows, state)
 
     def finish(self, item: Any) -> None:  # noqa: B027
-        """Give back what the item was read from, and publish the weights where others have copies."""
+        """Release what the item was read from, and publish the weights if others have copies."""
 
     def publish(self) -> None:  # noqa: B027
-        """Publish the weights where others have copies; called after each draw where rollouts are only stored."""
+        """Publish the weights if others have copies; called after each draw if rollouts are only stored."""
 
     def late(self) -> bool:
-        """Whether the run ends, and what comes next is not waited for."""
+        """Tell whether the run ends without waiting for the next item."""
         return not self.alone and self.ctx.late()
 
     def save(self, dropped: bool = False) -> Iterator[None]:
-        """Save the learner with what else is its own. Nothing to do where that was done. dropped: a rollout under way
-        is dropped at the end of the run.
+        """Save the learner with the feed's own state, unless this update is saved. dropped: a rollout under way is
+        dropped at the end of the run.
         """
         if self.learner.checkpoints.last != self.learner.version:
             self.learner.checkpoints.save()
@@ -146,18 +146,18 @@ class Feed(ABC):
 
 
 def learn(ctx: WorkerContext, *, source: Source, spec: LearnerSpec, publish: Any = None) -> Iterator[None]:
-    """Take batches from a source, update, and publish the weights where others have copies. Weights are saved as of the
-    last update where the run ends and rollouts take too long.
+    """Take batches from a source, update, and publish the weights if others have copies. If the run ends and rollouts
+    take too long, weights are saved as of the last update.
     """
     learner = Learner(ctx, spec)
     feed = source.open(ctx, learner, publish)
     if not isinstance(feed, Feed):
         given = f"{type(source).__name__}.open gave {type(feed).__name__}"
-        raise UserError(f"{given}, allowed: a polyplay.learning.Feed")
+        raise UserError(f"{given}; it must return a polyplay.learning.Feed")
     compile_updates(learner)
     try:
         if feed.blocking:
-            yield  # actors begin with these weights, also where all take turns
+            yield  # actors start with these weights, even where workers take turns
         before = time.perf_counter()
         for item in feed.items():
             if feed.blocking:
@@ -167,7 +167,7 @@ def learn(ctx: WorkerContext, *, source: Source, spec: LearnerSpec, publish: Any
                 yield from feed.learn(item)
                 feed.finish(item)
             elif feed.late():
-                ctx.log("caution", "a slow rollout is dropped: lanes begin anew when the run is resumed")
+                ctx.log("caution", "a slow rollout is dropped: its lanes restart when the run is resumed")
                 yield from learner.update.agree(learner.sums(leaving=1.0))
                 raise Leaving
             if not feed.between:
@@ -189,15 +189,15 @@ def learn(ctx: WorkerContext, *, source: Source, spec: LearnerSpec, publish: Any
         learner.close()
 
 
-# A user's own loss is tried with made-up rows, so that misfits show before any worker starts.
+# A user's own loss is tried on made-up rows, so that errors show before any worker starts.
 
 
 def try_loss(source: Source, spec: LearnerSpec) -> None:
-    """Score rows of two lanes, or two items of a replay. Raises UserError: the loss gives no LossOutput, or one that is
-    not finite. An exception of the loss itself, from made-up rows, is no misfit: a worker tells of it.
+    """Score rows of two lanes, or two items of a replay. Raises UserError: the loss returns no LossOutput, or one that
+    is not finite. Exceptions that the loss itself raises on made-up rows are ignored; a worker would report them.
     """
     if spec.passes is not None and source.replay is not None:
-        raise UserError("LearnerSpec: passes given with a replay, allowed: with a source of rollouts, as Inline")
+        raise UserError("LearnerSpec: passes given with a replay, but need a source of rollouts, such as Inline")
     own = spec.loss.loss if isinstance(spec.loss, WithAuxiliary) else spec.loss
     if isinstance(own, ActorCriticLoss) and isinstance(spec.policy, NetworkFactory) and spec.policy.own:
         spec.policy.check_unroll()
@@ -225,25 +225,25 @@ def try_loss(source: Source, spec: LearnerSpec) -> None:
 
 
 class _Missing(UserError, KeyError):
-    """A loss asks for what it is not given."""
+    """Raised when a loss reads a name that it is not given."""
 
-    __str__ = Exception.__str__  # a KeyError's is quoted
+    __str__ = Exception.__str__  # KeyError's adds quotes
 
 
 class _Known(dict[str, Any]):
-    """What a loss is given, by name. kind: what such a thing is called."""
+    """Inputs of a loss by name, which raise _Missing for others. kind: what the message calls them."""
 
     def __init__(self, kind: str, values: Mapping[str, Any]):
         super().__init__(values)
         self.kind = kind
 
     def __missing__(self, name: str) -> Any:
-        raise _Missing(f"LearnerSpec.loss: no {self.kind} {name!r} given; its loss may ask for {', '.join(self)}")
+        raise _Missing(f"LearnerSpec.loss: there is no {self.kind} {name!r}; use one of {', '.join(self)}")
 
 
 def _example(source: Source, policy: Policy) -> Batch | None:
-    """Three rows of two lanes as a source gives them, or two items: floats from 0 to 1, other numbers 0, every action
-    legal, and what the policy acts in the first row; None: a source of a user's own.
+    """Return three rows of two lanes as a source gives them, or two items: floats from 0 to 1, other numbers 0, every
+    action legal, and the policy's outputs in the first row; None for a user's own source.
     """
     if source.replay is not None:
         fields = replace(source.replay, batch=2).drawn()
@@ -260,7 +260,7 @@ def _example(source: Source, policy: Policy) -> Batch | None:
             x.uniform_(generator=draw)
         elif path.partition("/")[0] == "mask":
             x.fill_(1)
-    with contextlib.suppress(Exception), torch.no_grad():  # a network that acts by other rows
+    with contextlib.suppress(Exception), torch.no_grad():  # a network that needs other rows
         row: Batch = {k: tree.at(batch[k], 0) for k in ("obs", "mask", "events") if k in batch}
         row |= {"reward": torch.zeros(2), "first": torch.zeros(2, dtype=torch.bool)}
         row["noise"] = torch.rand((2, policy.noise), generator=draw)
@@ -273,8 +273,8 @@ def _example(source: Source, policy: Policy) -> Batch | None:
 
 @dataclass(frozen=True)
 class Inline(Source):
-    """Rollouts that the learner acts itself, each before the next: lag 0, but for what others changed meanwhile where
-    learners don't wait for each other.
+    """Rollouts that the learner acts itself, one at a time: lag 0, unless learners do not wait for each other and
+    others change the weights during a rollout.
     """
 
     envs: Envs = field()
@@ -284,9 +284,9 @@ class Inline(Source):
 
     def __post_init__(self) -> None:
         if self.episodes and self.explore is not None:
-            raise UserError("Inline: explore given with episodes=True, allowed: one of both")
+            raise UserError("Inline: explore given with episodes=True: remove one of them")
         if not isinstance(self.explore, Exploration | None):
-            raise UserError(f"Inline: explore={self.explore!r} given, allowed: an Exploration, as LinearEpsilon")
+            raise UserError(f"Inline: explore={self.explore!r} given, allowed: an Exploration, such as LinearEpsilon")
 
     @property
     def replayable(self) -> bool:  # type: ignore[override]
@@ -309,7 +309,7 @@ class Inline(Source):
 
 
 class ActingFeed(Feed):
-    """The end of an Inline source. The run ends only after a rollout, for all that learn together."""
+    """The end of an Inline source. Learners that learn together end together, after a rollout."""
 
     alone, blocking = False, False
 
@@ -321,9 +321,8 @@ class ActingFeed(Feed):
         """Write the state of the lanes. Raises OSError."""
 
     def save(self, dropped: bool = False) -> Iterator[None]:
-        """The learner with its lanes, if they are between two rollouts: those of other workers are in the middle of
-        one where learners don't wait for each other. Nothing to do after a rollout was dropped where the last
-        checkpoint has the last update; but a replay has more than that.
+        """Save the learner, with its lanes if all lanes are between two rollouts; where learners do not wait for each
+        other, those of others are not. After a dropped rollout, save only an update that is not saved yet, or a replay.
         """
         learner, apart = self.learner, self.learner.spec.update.asynchronous
         more, done = self.replayed and not apart, (learner.checkpoints.last, learner.update.counts.begun)
@@ -341,7 +340,7 @@ class InlineFeed(ActingFeed):
         self.pool = open_pool(ctx, envs, saved)
         try:
             slots = RolloutSlots(*_rows(learner, envs), source.steps, envs.lanes // envs.groups, envs.groups)
-            # a replay is in the machine's own memory
+            # a replay is in main memory
             policy, place = learner.policy, torch.device("cpu") if replayed else learner.device
             self.recorder: TapeRecorder | None = None
             reuses = ctx.control.reuse and learner.spec.loss.recalls and ctx.control.compile != "on"
@@ -354,7 +353,7 @@ class InlineFeed(ActingFeed):
             self.actor.explore, self.actor.bootstrap = explore, not replayed  # a replay keeps no last rows
             if "pool" in saved:
                 self.actor.load(saved)
-            elif explore is not None:  # ε is where the run is
+            elif explore is not None:  # ε continues from the run's progress
                 self.actor.acts[:] = int(learner.learnt) // explore.lanes
         except BaseException:
             self.pool.close()
@@ -408,7 +407,7 @@ class EpisodeFeed(ActingFeed):
 
 
 def _rows(learner: Learner, envs: Envs) -> tuple[Spec, Spec]:
-    """What a row holds, and the state before a rollout."""
+    """Return the specs of a row and of the state before a rollout."""
     return rows_of(envs.spec, learner.policy.spec()), learner.policy.state_spec()
 
 
@@ -471,8 +470,8 @@ class RolloutFeed(Feed):
             self.ctx.counters.depth(self.queue.depth)
 
     def save(self, dropped: bool = False) -> Iterator[None]:
-        """The learner with what its actors have and what is in flight. Nothing to do where that was done, or where the
-        checkpoint that the run goes on from has more.
+        """Save the learner with its actors' state and the rollouts in flight, unless this update is saved, or the
+        checkpoint that the run resumes holds more.
         """
         if self.learner.checkpoints.last == self.learner.version:
             return
@@ -484,13 +483,13 @@ class RolloutFeed(Feed):
             return
         if lost and self.alone and self.learner.done:
             actors = ", ".join(map(str, lost))
-            self.ctx.log("caution", f"lanes begin anew when the run is resumed: no state of actors {actors}")
+            self.ctx.log("caution", f"lanes restart when the run is resumed: no state of actors {actors}")
         self.learner.checkpoints.save(lambda part: actor_checkpoint.save_queue_end(self.ctx, part, self.queue, lost))
 
 
 class Chunks(QueueBatches, Source):
-    """Batches of a TrainingQueue's chunks: at least `rows` transitions, as few chunks as make that; 0: one
-    chunk. `rows` may change. Acting uses the same weights. Raises UserError: there may never be so many in the queue.
+    """Batches of as few of a TrainingQueue's chunks as hold `rows` transitions; 0: one chunk. `rows` may change.
+    Acting uses the same weights. Raises UserError: the queue may never hold enough.
     """
 
     queue: TrainingQueue
@@ -498,11 +497,11 @@ class Chunks(QueueBatches, Source):
     def __init__(self, queue: TrainingQueue, rows: int):
         self.queue, self.rows = queue, rows
         if rows > queue.capacity:
-            raise UserError(f"--min-batch {rows} can take more chunks than --queue {queue.capacity} holds: raise that")
+            raise UserError(f"--min-batch {rows} may need more than --queue {queue.capacity} chunks: raise --queue")
 
     @property
     def n(self) -> int:  # type: ignore[override]
-        """Whole chunks of a batch."""
+        """Number of whole chunks in a batch."""
         return max(1, -(-self.rows // self.queue.T))
 
     def describe(self) -> list[str]:
@@ -539,12 +538,12 @@ class ChunkFeed(Feed):
         self.ctx.counters.depth(self.source.queue.depth)
 
 
-# What is drawn from a replay of another source's rollouts.
+# Batches drawn from a replay of another source's rollouts.
 
 
 class Replayed(Source):
-    """Rollouts of another source go into a replay of the learner's own; it makes as many updates as the replay's ratio
-    asks for (ReplayBuffer.due), before it inserts more. Raises UserError: the source has no such rollouts.
+    """Stores another source's rollouts in the learner's own replay. Before it inserts more, it makes as many updates as
+    the replay's ratio asks for (ReplayBuffer.due). Raises UserError: that source's rollouts cannot be stored.
     """
 
     replay: Replay
@@ -568,14 +567,14 @@ class Replayed(Source):
         return self.source.nbytes(policy)
 
     def describe(self) -> list[str]:
-        return self.source.describe() if self.edge is None else []  # what others act is no batch here
+        return self.source.describe() if self.edge is None else []  # other workers' rollouts are not batches here
 
 
 class ReplayFeed(Feed):
-    """The end of a Replayed source: its items are rollouts to insert, and (), to draw.
+    """The end of a Replayed source: its items are rollouts to insert, and () to draw a batch.
 
-    Whoever acts elsewhere waits while more updates are due, so that a moment between any two items will do for saving.
-    Where the learner acts, all that is due is made first.
+    Actors in other workers wait while updates are due, so the run can be saved between any two items. A learner that
+    acts itself first makes all updates that are due.
     """
 
     def __init__(self, source: Replayed, ctx: WorkerContext, learner: Learner, params: Any):
@@ -583,9 +582,9 @@ class ReplayFeed(Feed):
         self.replay, apart = source.replay, learner.spec.update.asynchronous
         self.buffer = self.replay.open(seed_of(ctx.seed, ctx.incarnation % 1000) + ctx.index)
         self.updates, self.steps = 0, math.prod(source.source.shape)  # agent steps of a rollout, at most
-        self.least = self.steps - source.source.shape[1]  # where one game ends in every lane
+        self.least = self.steps - source.source.shape[1]  # if a game ends in every lane
         self.ahead = list[Batch]()  # the next updates' samples, drawn before the steps that make them due
-        self.begun = 0  # of them, how many other threads have begun with
+        self.begun = 0  # how many of them other threads have started on
         divide(learner, self.replay.batch)
         if not apart:
             learner.checkpoints.more = self.write
@@ -600,14 +599,14 @@ class ReplayFeed(Feed):
                 self.begun = len(self.ahead)
         self.feed = source.source.open(ctx, learner, params, replayed=True)
         self.alone, self.blocking = self.feed.alone, self.feed.blocking
-        # where others change the weights meanwhile, each update begins with the newest
+        # if others change the weights too, each update begins with the newest
         self.draws_ahead = not apart and not self.blocking
         due = (self.replay.ratio or math.inf) * self.steps / self.replay.batch  # updates after a rollout
         learner.run.acts = self.draws_ahead and due <= 1.0
 
     def items(self) -> Iterator[Rollout | Nothing | None]:
-        """Rollouts, and () while updates are due. Where the next rollout makes some due, and other threads may begin
-        with them while this one acts, their samples are drawn before.
+        """Yield rollouts, and () while updates are due. If the next rollout makes some due, and other threads may start
+        on them while this one acts, their samples are drawn before.
         """
         rollouts, learner = self.feed.items(), self.learner
         while True:
@@ -622,7 +621,7 @@ class ReplayFeed(Feed):
             yield next(rollouts)
 
     def _due_soon(self) -> bool:
-        """Whether the next rollout may make an update due."""
+        """Tell whether the next rollout may make an update due."""
         return self.buffer.due(coming=self.steps)
 
     def _draw_ahead(self, most: int) -> None:
@@ -634,8 +633,8 @@ class ReplayFeed(Feed):
             self.ahead.append(tree.map(np.copy, sample) if self.learner.run.begins > 1 else sample)
 
     def learn(self, item: Rollout | Nothing) -> Iterator[None]:
-        """Insert a rollout and count its agent steps: of learners that wait for each other the mean, so that the same
-        number of updates is due in all of them. Of (): make an update.
+        """Insert a rollout and count its agent steps, or for () make an update. Learners that wait for each other count
+        their mean steps, so that the same number of updates is due in each.
         """
         buffer, learner, counters = self.buffer, self.learner, self.ctx.counters
         if item:
@@ -685,7 +684,7 @@ class ReplayFeed(Feed):
             part.arrays(f"{name}/ahead{k or ''}", {path: np.ascontiguousarray(x) for path, x in tree.leaves(sample)})
 
 
-# Replays in workers of their own.
+# Replays in separate workers.
 
 
 class Samples(Source):
@@ -709,10 +708,10 @@ class Samples(Source):
 
 
 class SampleFeed(Feed):
-    """A learner's end of replays that are workers of their own; learner 0 reports to them for all.
+    """A learner's end of separate replay workers; learner 0 reports to them for all.
 
-    Learners that average gradients rest and end together, and so only with an update. Of those that don't wait for each
-    other (a parameter server's) every one sees by itself that the run is over, also where no batch comes.
+    Learners that average gradients rest and end together, so only with an update. Learners that do not wait for each
+    other (a parameter server's) each notice the end of the run, even if no batch comes.
     """
 
     def __init__(self, samples: SampleQueue, ctx: WorkerContext, learner: Learner, params: Params | None):
@@ -722,7 +721,7 @@ class SampleFeed(Feed):
         self.alone = samples.learners == 1 or learner.spec.update.asynchronous
         self.priority: np.ndarray | None = None  # of the items of the last update
         divide(learner, samples.replay.batch)
-        learner.checkpoints.more = None  # without its replays the checkpoint before is worth more
+        learner.checkpoints.more = None  # a checkpoint without replays is worth less than the one before
         page_lock(samples.block, learner.device)
         if self.first:
             self.publish()
@@ -734,7 +733,7 @@ class SampleFeed(Feed):
             self.params.publish(learner.update.vector, learner.version, learner.version)
 
     def items(self) -> Iterator[int | Nothing | None]:
-        """Slots; (): none came for a while, but learner 0 has agent steps to count; None: nothing came."""
+        """Yield slots; () if none came for a while but learner 0 has agent steps to count; None if nothing came."""
         for slot in self.reader.batches():
             idle = slot is None and self.alone and (not self.first or self.samples.news)
             yield () if idle else slot
@@ -756,7 +755,7 @@ class SampleFeed(Feed):
             self.ctx.counters.depth(self.samples.depth)
 
     def save(self, dropped: bool = False) -> Iterator[None]:
-        """The learner with its replays, their actors and what is in flight. Nothing to do where that was done."""
+        """Save the learner with its replays, their actors and the batches in flight, unless this update is saved."""
         learner = self.learner
         if learner.checkpoints.last == learner.update.refresh():
             return
@@ -769,7 +768,7 @@ class SampleFeed(Feed):
                 raise OSError(f"replay workers {', '.join(map(str, failed))} could not write their parts")
 
         learner.checkpoints.wait_taken(learner.update.refresh())
-        with learner.checkpoints.writers_paused():  # what replays write fits the weights, whoever else learns
+        with learner.checkpoints.writers_paused():  # the replays' parts match the weights
             version = learner.update.refresh()
             yield from self.reader.gather(version, min(self.ctx.patience, 0.005), learner.done)
             if self.alone:

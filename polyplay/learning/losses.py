@@ -173,7 +173,7 @@ def _errors(steps: Transitions, value: Tensor, ahead: Tensor) -> Tensor:
 
 
 def check_shapes(fit: bool, wanted: str, *given: Tensor | None, **named: Tensor) -> None:
-    """Raises ValueError, with the shapes given, unless they `fit`."""
+    """Raise ValueError, with the shapes given, unless they `fit`."""
     if not fit:
         shapes = ["None" if x is None else str(list(x.shape)) for x in given]
         shapes += [f"{name} {list(x.shape)}" for name, x in named.items()]
@@ -185,15 +185,15 @@ def masked_mean(x: Tensor, valid: Tensor) -> Tensor:
     return torch.where(valid, x, 0.0).sum() / valid.sum().clamp(min=1)
 
 
-# What every loss shares.
+# Common to all losses.
 
 
 COMMON = ("loss", "policy_loss", "value_loss", "entropy", "value_mean", "explained_variance", "approx_kl")
 
 
-Key = tuple[int, int, int]  # of random numbers: the run's seed, the learner's index, the update
+Key = tuple[int, int, int]  # key of random numbers: the run's seed, the learner's index, the update
 Hyper = Mapping[str, Any]  # hyperparameters by name: numbers, or tensors []
-Measure = Callable[[], Iterable[tuple[str, Tensor]]]  # what a loss reports, by name
+Measure = Callable[[], Iterable[tuple[str, Tensor]]]  # returns metrics by name
 
 
 @torch.no_grad()
@@ -202,7 +202,7 @@ def _measured(measure: Measure) -> dict[str, Tensor]:
 
 
 class LazyMetrics(Mapping[str, Tensor]):
-    """Detached scalars by name, measured when one is read: that costs a tenth of a small network's update, and not
+    """Detached scalars by name, measured when one is read: measuring takes a tenth of a small network's update, and not
     every update is reported.
     """
 
@@ -224,13 +224,13 @@ class LazyMetrics(Mapping[str, Tensor]):
 
 
 def metrics_of(measure: Measure) -> Mapping[str, Tensor]:
-    """What a loss reports, by pairs of name and scalar; a tracer records it with the rest."""
+    """Return a loss's metrics from pairs of name and scalar; a tracer records their computation."""
     return _measured(measure) if tracing() else LazyMetrics(measure)
 
 
 class LossOutput(NamedTuple):
-    """A scalar to minimize, detached scalars to report, and, of a batch from a replay, new priorities [B]. A runner may
-    give both as numbers. targets: of values [T, B], where the network normalizes by them.
+    """A scalar to minimize, detached scalars to report and, for a replay's batch, new priorities [B]. A runner may
+    return scalars as numbers. targets: value targets [T, B], if the network normalizes by them.
     """
 
     loss: Tensor
@@ -245,35 +245,35 @@ def _kinds(settings: Any) -> dict[str, Any]:
 
 
 class Loss:
-    """Scores a batch: what a learner minimizes. It calls the networks itself.
+    """Scores a batch with the scalar that a learner minimizes. It calls the networks itself.
 
-    A loss of your own inherits this, names its `metrics` and defines `__call__`. It is pickled: make it a frozen
-    dataclass. All else has defaults. A field whose type says what is allowed (core.errors, Literal) is checked.
+    Your own loss inherits this, names its `metrics` and defines `__call__`. It is pickled: make it a frozen dataclass.
+    All else has defaults. A field whose type says what is allowed (core.errors, Literal) is checked.
     """
 
     metrics: tuple[str, ...] = ("loss",)  # names of the reported scalars, all of them in every result
     terms: Mapping[str, float] = MappingProxyType({})  # added terms, by name, and their costs
-    reward: str = "none"  # what rewards become: limited to ±1 ("clip"), their sign, …
+    reward: str = "none"  # transformation of rewards: limited to ±1 ("clip"), their sign ("sign"), …
     reward_scale: float = 1.0  # multiplies rewards
-    rescale: float = 0.0  # ε of the h that values are rescaled by; 0: they are not
+    rescale: float = 0.0  # ε of value rescaling h; 0: off
     reduction: str = "mean"  # over the batch; "sum": the gradient grows with the batch
     whole: bool = True  # with several passes over a rollout, minibatches have whole lanes with all their rows
-    divisible: bool = False  # the losses of parts of a batch of transitions add up to its own; see `ahead`
-    anneals: bool = False  # takes the hyperparameter `remaining`, the part of the run to come
-    recalls: bool = False  # unrolls the rows that were acted and no others, so activations of acting can serve
+    divisible: bool = False  # losses of parts of a batch of transitions add up to that of the batch; see `ahead`
+    anneals: bool = False  # uses the hyperparameter `remaining`, the fraction of the run that is left
+    recalls: bool = False  # unrolls only rows that were acted, so that activations from acting can be reused
 
     def __call__(self, policy: Any, target: Any, batch: Batch, state: Batch, hyper: Hyper) -> LossOutput:
         """Score a batch by the present weights.
 
-        policy: the Policy that learns; target: its target network, None without one. batch: tensors; of a rollout rows
-        [T+1, B, …], of a replay what its `sample` gives. state: [B, …], before row 0. hyper: hyperparameters by name.
-        Called again with equal tensors and weights it gives the same.
+        policy: the Policy that learns; target: its target network, or None. batch: tensors; from a rollout rows
+        [T+1, B, …], from a replay what `sample` returns. state: [B, …], before row 0. hyper: hyperparameters by name.
+        Equal tensors and weights must give equal results.
         """
         raise NotImplementedError
 
     @property
     def title(self) -> str:
-        """Its name in the diagram."""
+        """Name in the diagram."""
         return type(self).__name__
 
     @property
@@ -282,18 +282,19 @@ class Loss:
         return ValueUnits(1.0 if self.reward == "sign" else self.reward_scale, self.rescale)
 
     def prepare(self, rows: Batch, scale: float | Tensor = 1.0) -> Batch:
-        """Compute what several passes over a rollout [T+1, B] share: at least `valid` [T, B]. scale: of rewards."""
+        """Compute what several passes over a rollout [T+1, B] share, at least `valid` [T, B]. scale: factor of rewards.
+        """
         return {"valid": ~rows["first"][1:]}
 
     def noise(self, policy: Any, batch: Batch, key: Key) -> Batch:
-        """Draw the random numbers of one update by their key: arrays that the batch then has under these names. Of a
+        """Draw the random numbers of one update from their key: arrays that are added to the batch by name. For a
         divisible loss they are [B, …], or a `key`, which all parts get.
         """
         return {}
 
     def ahead(self, target: Any, batch: Batch) -> Batch:
-        """Compute what needs the target network alone, without gradient. A batch that has these names already is
-        scored with them.
+        """Compute what needs only the target network, without gradient. A batch that already has these names is scored
+        with them.
         """
         return {}
 
@@ -302,7 +303,7 @@ class Loss:
         own: Any = type(self)
         try:
             kinds = _kinds(own)
-        except NameError:  # a type that is known to type checkers alone
+        except NameError:  # a type that only type checkers know
             return
         for name, value in vars(self).items():
             kind = kinds[name]
@@ -314,7 +315,7 @@ class Loss:
 
 
 def check_loss(loss: Loss) -> None:
-    """Raises UserError: it is no loss, or lacks a method or the names of its metrics."""
+    """Raise UserError unless this is a loss, with its methods and the names of its metrics."""
     where = f"LearnerSpec.loss: class {type(loss).__name__}"
     if not isinstance(loss, Loss):
         raise UserError(f"{where}: it must inherit polyplay.learning.Loss")
@@ -326,11 +327,11 @@ def check_loss(loss: Loss) -> None:
         taken = "it must be __call__(policy, target, batch, state, hyper) -> LossOutput"
         raise UserError(f"{where}: __call__ does not take what it is given, {e}; {taken}") from None
     if not isinstance(loss.metrics, tuple) or not all(isinstance(name, str) for name in loss.metrics):
-        raise UserError(f"{where}: metrics is {loss.metrics!r}, it must be a tuple of names, as ('loss',)")
+        raise UserError(f"{where}: metrics is {loss.metrics!r}; it must be a tuple of names, such as ('loss',)")
 
 
 def check_output(loss: Loss, scored: LossOutput) -> None:
-    """Raises UserError: a loss gave something else than a LossOutput with a scalar and all its metrics."""
+    """Raise UserError unless a loss returned a LossOutput with a scalar and all its metrics."""
     where = f"LearnerSpec.loss: class {type(loss).__name__}: __call__ gave"
     if not isinstance(scored, LossOutput):
         raise UserError(f"{where} {type(scored).__name__}, it must give LossOutput(loss, metrics, priority)")
@@ -345,7 +346,7 @@ def check_output(loss: Loss, scored: LossOutput) -> None:
 
 
 def importance_weight(batch: Batch, like: Tensor) -> Tensor:
-    """Of what a replay drew; 1 without weights."""
+    """Return the batch's importance weights, or ones if it has none."""
     return batch["weight"].to(like.dtype) if "weight" in batch else torch.ones_like(like)
 
 
@@ -354,7 +355,7 @@ Reduction = Literal["mean", "sum"]
 
 @dataclass(frozen=True)
 class ActorCriticLoss(Loss, ABC):
-    """Settings and terms that losses of actor-critics share."""
+    """Settings and terms common to losses of actor-critics."""
 
     gamma: Fraction = 0.99
     lam: Fraction = 1.0
@@ -362,7 +363,7 @@ class ActorCriticLoss(Loss, ABC):
     value_cost: NonNegative = 0.5
     normalize_advantage: bool = False  # (A − mean)/(std + 1e-8) over the batch's valid transitions
     value_half: bool = False  # ½(R − V)² instead of (R − V)²
-    value_clip: bool = False  # of several passes: changes of V count up to ± the clip range, as baselines' ppo2
+    value_clip: bool = False  # in several passes, clip changes of V to ± the clip range, as baselines' ppo2
     reduction: Reduction = "mean"
     reward: Literal["clip", "sign", "none", "scale"] = "clip"
     reward_scale: Positive = 1.0
@@ -376,10 +377,10 @@ class ActorCriticLoss(Loss, ABC):
         """Score the outputs of a network, at least logp, value and entropy, for rows [T+1, B]."""
 
     def transitions(self, batch: Batch, out: Batch) -> Transitions:
-        """Transitions [T, B] of rows, after a check that these and the outputs `out` have one shape.
+        """Return the transitions [T, B] of rows, after a check that these and the outputs `out` have one shape.
 
-        Rewards are as this loss learns from them: `reward_scale`·r as it is ("none"), limited to [−1, 1] ("clip"), or
-        its sign; "scale": multiplied with what the policy says too, and limited to [−10, 10].
+        Rewards become `reward_scale`·r as it is ("none"), limited to [−1, 1] ("clip"), or its sign ("sign"); "scale":
+        also multiplied by the policy's reward_scale, and limited to [−10, 10].
         """
         steps, rows = transitions(batch, self.gamma), {k: batch[k] for k in ("logp", "value", "reward") if k in batch}
         heads = {k: out[k] for k in ("logp", "value", "entropy") if k in out}
@@ -390,7 +391,7 @@ class ActorCriticLoss(Loss, ABC):
         check_shapes(fit, "all must be one [T+1, B] shape", **named)
         if self.reward == "scale":
             if "reward_scale" not in out:
-                raise ValueError("reward='scale' needs a policy that says reward_scale: make it with returns=gamma")
+                raise ValueError("reward='scale' needs a policy with reward_scale: make it with returns=gamma")
             return steps._replace(reward=(steps.reward * (self.reward_scale * out["reward_scale"])).clamp(-10.0, 10.0))
         reward = steps.reward * self.reward_scale
         if self.reward != "none":
@@ -410,16 +411,16 @@ class ActorCriticLoss(Loss, ABC):
     ) -> LossOutput:
         """Add up the terms policy_loss, value_loss and entropy over valid transitions [T, B].
 
-        out, acted: what the network says, and said while acting, [T, B] or [T+1, B]; with `value_scale` advantages and
-        errors of values are in its units (Hessel et al. 2019, equation 6). made: without gradient; reach: the
-        ratio of both is clipped to 1 ± it (PPO), None: there is no ratio; log_rho: metrics tell of ratios π/μ, and how
-        many of them are beyond `bound`.
+        out, acted: the network's present outputs, and those stored while acting, [T, B] or [T+1, B]; `value_scale` is
+        the unit of advantages and value errors (Hessel et al. 2019, equation 6). made: without gradient; reach: clip
+        the ratio π/μ to 1 ± this (PPO), None: no ratio; log_rho: report the ratios π/μ, and how many of them are
+        beyond `bound`.
         """
         count, zero = valid.sum().clamp(min=1), torch.zeros_like(made[1])
         costs = isinstance(entropy_cost, Tensor) or entropy_cost != 0  # else no gradient goes back through it
         entropy = out["entropy"] if costs else out["entropy"].detach()
         heads = _rows(torch.stack((out["logp"], out["value"], entropy)), len(valid))
-        # 0 where it is not valid, and at least of the targets' precision: outputs in bfloat16 are summed in float32
+        # 0 where not valid, in at least the targets' precision: outputs in bfloat16 are summed in float32
         logp, value, entropy = torch.where(valid, heads, zero).unbind()
         advantage, target, acted_logp = (torch.where(valid, x, zero) for x in (*made, _rows(acted["logp"], len(valid))))
         unit = torch.where(valid, _rows(out["value_scale"], len(valid)), 1.0) if "value_scale" in out else None
@@ -465,14 +466,15 @@ class ActorCriticLoss(Loss, ABC):
 
 
 def observed(policy: Any, scored: LossOutput, batch: Batch) -> LossOutput:
-    """Have the policy's statistics learn from the targets of a loss, and return the loss."""
+    """Update the policy's statistics with the targets of a loss, and return the loss."""
     if scored.targets is not None:
         policy.observe_targets(scored.targets, batch)
     return scored
 
 
 def _rows(x: Tensor, n: int) -> Tensor:
-    """The first n of [..., rows, B]; slicing all of them would cost forward and back."""
+    """Return the first n rows of [..., rows, B]; all are returned unsliced, because a slice costs time in both passes.
+    """
     return x if x.shape[-2] == n else x[..., :n, :]
 
 
@@ -496,15 +498,14 @@ class A2C(ActorCriticLoss):
     n-step return); at lag 0 these are the learner's own. Defaults: OpenAI baselines' a2c (mean, no extra ½).
     baseline="present": the same R, but the advantage is R − V of the present weights, without its gradient.
     A3C (Mnih et al. 2016) is reduction="sum"; muupan/async-rl, its reproduction, halves the value loss again; GA3C
-    (Babaeizadeh et al. 2017;
-    NVlabs/GA3C) is reduction="sum", value_half=True, value_cost=1, baseline="present".
+    (Babaeizadeh et al. 2017; NVlabs/GA3C) is reduction="sum", value_half=True, value_cost=1, baseline="present".
     Raises ValueError for shapes that do not fit.
     """
 
     _: KW_ONLY
     baseline: Literal["acted", "present"] = "acted"  # whose V is subtracted from R for the policy
-    values: Literal["acted", "unrolled"] = "acted"  # which V targets are made of; unrolled: acting had these weights
-    recalls: bool = False  # row T is not unrolled: no loss uses more of it than V, which acting said
+    values: Literal["acted", "unrolled"] = "acted"  # whose V targets use; unrolled: acting had these weights
+    recalls: bool = False  # do not unroll row T: losses use only its V, which acting computed
 
     metrics = COMMON
 
@@ -555,10 +556,10 @@ class VTrace(ActorCriticLoss):
 class PPO(ActorCriticLoss):
     """max(−A·r, −A·clip(r, 1−ε, 1+ε)) − entropy_cost·H + value_cost·(R − V)², with r = π(a)/μ(a).
 
-    μ, and the values V_μ that A (GAE with `lam`) and R = A + V_μ are made of, are those stored while acting: `prepare`
-    makes A and R once, for all passes. value_clip: max((R − V)², (R − V_μ − clip(V − V_μ, −ε, ε))²) instead, as
-    baselines' ppo2. ε is `clip_range`, with anneal_clip times `hyperparameters.remaining`, the part of the run to
-    come. Advantages are normalized over each call's rows. Means over valid transitions.
+    μ and the values V_μ were stored while acting; `prepare` computes A (GAE with `lam`) and R = A + V_μ from them once,
+    for all passes. value_clip: max((R − V)², (R − V_μ − clip(V − V_μ, −ε, ε))²) instead, as in baselines' ppo2. ε is
+    `clip_range`; anneal_clip multiplies it by the hyperparameter `remaining`, the fraction of the run that is left.
+    Advantages are normalized over each call's rows. Means over valid transitions.
     Raises ValueError for shapes that do not fit.
     """
 
@@ -576,7 +577,7 @@ class PPO(ActorCriticLoss):
         return self.anneal_clip
 
     def prepare(self, rows: Batch, scale: float | Tensor = 1.0) -> Batch:
-        """A rollout's advantage, target, valid, each [T, B], from its rows [T+1, B]. scale: of rewards, as learnt."""
+        """Return a rollout's advantage, target, valid, each [T, B], from rows [T+1, B]. scale: factor of rewards."""
         steps = self.transitions(rows, {"reward_scale": scale})
         advantage, target = gae(steps, rows["value"], self.lam)
         return {"advantage": advantage, "target": target, "valid": steps.valid}
@@ -589,12 +590,12 @@ class PPO(ActorCriticLoss):
         reach = self.clip_range * (hyper["remaining"] if self.anneal_clip else 1.0)
         made = batch["advantage"], batch["target"]
         scored = self.sum_terms(out, batch, batch["valid"], made, hyper["entropy_cost"], reach)
-        return scored._replace(targets=None)  # statistics learn from a rollout's once, before the passes
+        return scored._replace(targets=None)  # statistics are updated once per rollout, before the passes
 
 
 @dataclass(frozen=True)
 class APPO(ActorCriticLoss):
-    """The same surrogate for rollouts of older weights, whole lanes at a time (after Sample Factory, Petrenko
+    """PPO's surrogate for rollouts of older weights, whole lanes at a time (after Sample Factory, Petrenko
     et al. 2020, with its V-trace on): targets v_t are V-trace's, from the present V and ratios π/μ, with ρ̄ = c̄ = 1
     and `lam` in the traces; A_t = r_{t+1} + d_t·v_{t+1} − V_t, which the surrogate's own ratio corrects, so no ρ
     before it (Sample Factory has both, and no λ). With λ = 1 and fresh weights this is PPO with λ = 1. Raises
@@ -622,8 +623,8 @@ class AlphaZeroLoss(Loss):
     """The loss of AlphaGo Zero: the mean over positions that a replay drew of (z − v)² − Σ_a π(a) log p(a), where p is
     the softmax of the logits of legal moves (Silver et al. 2017, eq. 1). Its c‖θ‖² is the optimizer's weight decay 2c.
 
-    Each position is shown to the network under a symmetry of its board, the same for the same `seed`, update and place
-    in the batch; or as it is, without `turned`.
+    With `turned`, the network sees each position under a symmetry of its board that depends on `seed`, update and place
+    in the batch; else as it is.
 
     value_mse is (z − v)²/4, the mean squared error of outcomes scaled to [0, 1] as the paper's figure 3 has it;
     policy_kl is Σ π log(π/p). Raises ValueError for shapes that do not fit.
@@ -648,8 +649,8 @@ class AlphaZeroLoss(Loss):
         return self.score(out["logits"][0].gather(1, batch["actions"]), out["value"][0], batch)
 
     def noise(self, policy: Policy, batch: Batch, key: Key) -> Batch:
-        """For each of n positions: "cells" [n, cells], which cell is shown at i, and "actions" [n, A], where action i
-        is shown.
+        """Draw a symmetry for each of n positions: "cells" [n, cells], which cell is shown at i, and "actions" [n, A],
+        where action i is shown.
         """
         n, images = len(batch["action"]), self.board.symmetries
         u = uniform(self.seed, np.arange(n), np.array([key[2]]), 1)[:, 0]

@@ -2,7 +2,7 @@
 
     make_fx → torch.export → AOTInductor → a package of 2 MB, which a run loads in 2 ms
 
-The process that trains never imports torch's compiler, which takes a second and 80 MB. A package holds for one
+The process that trains never imports torch's compiler, which takes a second and 80 MB. A package is valid for one
 function, one set of shapes, one torch, one kind of processor and one state of the code: all are in its name.
 """
 
@@ -43,24 +43,24 @@ from polyplay.core.shared_memory import LINE, Semaphore
 Function = Callable[..., tuple[Tensor, ...]]
 Compiled = Callable[[list[Tensor]], list[Tensor]]  # the list is empty afterwards
 Shape = tuple[tuple[int, ...], torch.dtype]
-LIMIT = 600.0  # seconds for one package; whoever takes longer hangs
-MOST = 100  # packages in the folder; the one that was used longest ago goes first
+LIMIT = 600.0  # seconds for one package; a compiler that takes longer hangs
+MOST = 100  # most packages in the folder; the least recently used are removed
 COMMAND = (sys.executable, "-m", "polyplay.learning.packages")
-TRIES = 5  # calls of a package before it is there
-NODES = 10_000  # operations of a function, at most: they take four minutes of CPU time to compile
+TRIES = 5  # test calls of a new package
+NODES = 10_000  # most operations of a function: they take four minutes of CPU time to compile
 PACKAGE = Path(__file__).parents[1]
-NICE = 5  # more than that starves beside a run that takes all cores
+NICE = 5  # of the compiler; more would starve it beside a run that uses all cores
 
 
 def packages_folder() -> Path:
-    """The folder of packages: of the user's cache."""
+    """Return the folder of packages in the user's cache."""
     home = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
     return Path(home) / "polyplay" / "compiled"
 
 
 @cache
 def _this_machine() -> bytes:
-    """What a package depends on besides its function: torch, the processor's instructions, the project's code."""
+    """Return a digest of what all packages depend on: torch, the processor's instructions, the project's code."""
     flags = Path("/proc/cpuinfo").read_text("utf-8").partition("flags")[2].partition("\n")[0]
     digest = hashlib.sha256(f"{sys.version} {torch.__version__} {flags}".encode())
     for path in sorted(PACKAGE.rglob("*.py")):
@@ -69,7 +69,7 @@ def _this_machine() -> bytes:
 
 
 def _beside(modules: Iterable[str]) -> list[Path]:
-    """Files of these modules, and of the loaded ones in their folders, which they may import."""
+    """Return the files of these modules, and of loaded ones in their folders, which they may import."""
     files = {name: Path(file) for name, m in list(sys.modules.items()) if (file := vars(m).get("__file__"))}
     folders = {files[name].parent for name in modules if name in files}
     return sorted({path for path in files.values() if path.parent in folders and path.is_file()})
@@ -77,25 +77,25 @@ def _beside(modules: Iterable[str]) -> list[Path]:
 
 @dataclass(frozen=True)
 class CompileJob:
-    """A function to compile. make: gives it, in the process that compiles; pickled. shapes: of its arguments."""
+    """A function to compile. make: returns it, in the process that compiles; pickled. shapes: of its arguments."""
 
     make: Callable[[], Function]
     shapes: tuple[Shape, ...]
-    modules: tuple[str, ...] = ()  # of the user, whose code it is made of
+    modules: tuple[str, ...] = ()  # the user's modules that it uses
 
     def key(self) -> str:
-        """The name of its package."""
+        """Return the name of its package."""
         digest = hashlib.sha256(_this_machine())
         try:
             digest.update(self.packed(fast=True))
-        except Exception:  # of classes that name themselves, which come by value
+        except Exception:  # classes that refer to themselves, pickled by value
             digest.update(self.packed())
         for path in _beside(self.modules):
             digest.update(path.read_bytes())
         return digest.hexdigest()[:32]
 
     def packed(self, fast: bool = False) -> bytes:
-        """It as bytes. fast: without references to what came before, so that equal jobs are equal bytes."""
+        """Return the job as bytes. fast: without references to earlier objects, so that equal jobs are equal bytes."""
         import cloudpickle
 
         file = io.BytesIO()
@@ -106,8 +106,8 @@ class CompileJob:
 
 
 class Package:
-    """A package that is there, or is being compiled beside this process. Nothing that fails here raises: `failure`
-    says why there is none.
+    """A package that exists, or is being compiled beside this process. Failures are not raised: `failure` holds the
+    reason.
     """
 
     def __init__(self, job: CompileJob):
@@ -121,7 +121,7 @@ class Package:
             self.failure = why_failed(e)
 
     def begin(self) -> None:
-        """Compile it, in a process of its own that ends with this one; not now, where another process does."""
+        """Start to compile in a separate process that ends with this one, unless another process is compiling it."""
         if self.process is not None or self.failure:
             return
         if (compiler := cxx_compiler()) is None:
@@ -137,7 +137,7 @@ class Package:
             self.failure = why_failed(e)
 
     def _start(self, compiler: str, lock: int) -> None:
-        """The process has the lock until it ends, however it ends."""
+        """Start the process, which holds the lock until it ends."""
         self.began, self.log = time.monotonic(), tempfile.TemporaryFile()  # noqa: SIM115 - as long as the process
         data, path = self.job.packed(), os.pathsep.join(map(os.path.abspath, filter(None, sys.path)))
         one = {"OMP_NUM_THREADS": "1", "TORCHINDUCTOR_COMPILE_THREADS": "1"}
@@ -155,7 +155,7 @@ class Package:
 
     @property
     def done(self) -> bool:
-        """Whether it is there, or will never be."""
+        """Tell whether the package exists, or never will."""
         if self.process is None:
             return bool(self.failure) or self.path.exists()
         if self.process.poll() is None:
@@ -170,11 +170,11 @@ class Package:
         return True
 
     def load(self) -> Compiled | None:
-        """The compiled function; None: `failure` says why not."""
+        """Return the compiled function, or None after a `failure`."""
         if self.failure:
             return None
         try:
-            os.utime(self.path)  # used last
+            os.utime(self.path)  # mark it as recently used
             return _load(str(self.path))
         except Exception as e:
             self.failure = why_failed(e)
@@ -195,7 +195,8 @@ class Package:
 
 
 def why_failed(e: BaseException) -> str:
-    """An exception in one line, with the place where it was raised: in the user's code, else in the project's."""
+    """Return an exception as one line, with the place where it was raised: in the user's code, else in the project's.
+    """
     text = (str(e).strip() or "no more is known").splitlines()[0]
     libraries = (os.path.dirname(os.__file__) + os.sep, os.path.dirname(torch.__file__) + os.sep, "<")
     frames = [f for f in traceback.extract_tb(e.__traceback__) if not f.filename.startswith(libraries)]
@@ -205,8 +206,8 @@ def why_failed(e: BaseException) -> str:
 
 
 def _load(path: str) -> Compiled:
-    """By AOTInductor's own loader, which imports nothing of torch's compiler. It is private; the public one does the
-    same in 1.6 s and 78 MB.
+    """Load by AOTInductor's private loader, which imports nothing of torch's compiler; the public one takes 1.6 s and
+    78 MB.
     """
     try:
         loader = torch._C._aoti.AOTIModelPackageLoader(path, "model", False, 1, -1)
@@ -218,8 +219,8 @@ def _load(path: str) -> Compiled:
 
 
 def _flushed(call: Compiled, given: list[Tensor]) -> list[Tensor]:
-    """Numbers below 1e-38, which an optimizer's averages fall to where gradients are 0, become 0: computing with them
-    makes an update a fifth slower.
+    """Call with numbers below 1e-38 set to 0: an optimizer's averages fall to these where gradients are 0, and make an
+    update a fifth slower.
     """
     torch.set_flush_denormal(True)  # of this thread
     try:
@@ -232,11 +233,11 @@ def _flushed(call: Compiled, given: list[Tensor]) -> list[Tensor]:
 # loop calls the library in the package itself, by AOTInductor's C interface.
 
 
-# what both threads have: two semaphores, numbers, functions' addresses
+# words that both threads share: two semaphores, numbers, addresses of functions
 STARTED, DONE, STOP, FAILED, CALLS, KIND, TRY, WAIT, POST, COPY = range(10)
-# of each package: functions of its library, its model, and how many arguments, copies and results it has
+# for each package: functions of its library, its model, and the numbers of its arguments, copies and results
 ALIAS, DATA, FREE, RUN, MODEL, INPUTS, COPIES, OUTPUTS = range(8)
-SPINS = 200_000  # looks at a semaphore, in about 0.3 ms, before a thread sleeps: to wake it takes 50 µs
+SPINS = 200_000  # checks of a semaphore, in about 0.3 ms, before a thread sleeps; waking it takes 50 µs
 
 
 @compiled
@@ -250,10 +251,10 @@ def _spin(words: np.ndarray, semaphore: int) -> bool:
 
 @compiled
 def _serve(words: np.ndarray, kinds: np.ndarray, given: np.ndarray, copies: np.ndarray, results: np.ndarray) -> None:
-    """Call the function of package words[KIND] words[CALLS] times in a row whenever asked to, until words[STOP].
+    """Call the function of package words[KIND] words[CALLS] times in a row whenever started, until words[STOP].
 
-    Of each package, what it doesn't fill is 0: kinds [8]; given [calls, n]: handles of its arguments; copies [m, 3]:
-    where to, from and how many bytes, before the first call; results [calls, k, 2]: where to, how many bytes.
+    Tables of each package, padded with 0: kinds [8]; given [calls, n]: handles of its arguments; copies [m, 3], before
+    the first call: destination, source, bytes; results [calls, k, 2]: destination, bytes.
     """
     handles, made, at = np.empty(given.shape[2], np.int64), np.zeros(results.shape[2], np.int64), np.zeros(1, np.int64)
     while True:
@@ -300,12 +301,12 @@ class UpdateThread:
         self._tables = [_padded(each) for each in zip(*(call.tables for call in self.calls), strict=True)]
         self.words[STOP] = 1
         self.started.post()
-        _serve(self.words, *self._tables)  # ends at once: the loop is compiled before
+        _serve(self.words, *self._tables)  # returns at once, with the loop compiled
         self.words[STOP], threads = 0, torch.get_num_threads()
         self.thread = threading.Thread(target=self._run, name="update", daemon=True)
         self.thread.start()
         self.wait()
-        torch.set_num_threads(threads)  # the thread's own number was that of threads to come, too
+        torch.set_num_threads(threads)  # the thread's number applies to later threads too
         return len(self.calls) - 1
 
     def _run(self) -> None:
@@ -315,7 +316,7 @@ class UpdateThread:
         _serve(self.words, *self._tables)
 
     def wait(self) -> None:
-        """Until the next call has ended. Raises RuntimeError: it failed."""
+        """Wait until the next call has ended. Raises RuntimeError: it failed."""
         while not (_spin(self.words, DONE) or self.done.wait(1.0)):
             if self.thread is None or not self.thread.is_alive():
                 raise RuntimeError("the thread of a compiled update ended")
@@ -323,7 +324,7 @@ class UpdateThread:
             raise RuntimeError("a compiled update failed")
 
     def stop(self) -> None:
-        """End the thread, after a call that runs."""
+        """End the thread, after any running call."""
         if self.thread is not None:
             self.words[STOP] = 1
             self.started.post()
@@ -332,11 +333,11 @@ class UpdateThread:
 
 
 class BackgroundCall:
-    """The function of a package, on tensors that stay where they are: `start` has a thread call it, `wait` ends that.
+    """The function of a package, on tensors at fixed addresses: `start` has a thread call it, `wait` waits for that.
 
-    given, results: of each of several calls in a row its arguments, and contiguous tensors for what it gives; copies:
-    pairs of tensors, the first of which gets what is in the second before the first call; thread: else one of its own.
-    Raises what is in the way: ValueError, OSError, AttributeError.
+    given, results: for each of several calls in a row, its arguments, and contiguous tensors for its results; copies:
+    pairs of tensors, the second of which is copied to the first before the first call; thread: None: a new one. Raises
+    ValueError, OSError or AttributeError: the function cannot be called so.
     """
 
     def __init__(
@@ -368,16 +369,16 @@ class BackgroundCall:
         self.kind = self.thread.add(self)
 
     def start(self, calls: int = 1) -> None:
-        """Make so many calls, while the caller goes on."""
+        """Start `calls` calls, while the caller continues."""
         self.thread.words[CALLS], self.thread.words[KIND] = calls, self.kind
         self.thread.started.post()
 
     def wait(self) -> None:
-        """Until the results of the next call are there. Raises RuntimeError: it failed."""
+        """Wait for the results of the next call. Raises RuntimeError: it failed."""
         self.thread.wait()
 
     def close(self) -> None:
-        """End the thread, after a call that runs; it makes no call from now on."""
+        """End the thread, after any running call; no call may follow."""
         self.thread.stop()
         for handle in self.tables[1].ravel().tolist():
             self._library.aoti_torch_delete_tensor_object(ctypes.c_void_p(handle))
@@ -385,7 +386,7 @@ class BackgroundCall:
 
 
 def _padded(arrays: Sequence[np.ndarray]) -> np.ndarray:
-    """Arrays of as many axes as one, with 0 where one is smaller than the largest."""
+    """Return the arrays as one, with smaller ones padded with 0."""
     found = np.zeros((len(arrays), *map(max, *(x.shape for x in arrays), arrays[0].shape)), np.int64)
     for own, x in zip(found, arrays, strict=True):
         own[tuple(map(slice, x.shape))] = x
@@ -397,7 +398,7 @@ def _address_of(function: Any) -> int:
 
 
 def _library_of(package: Path) -> ctypes.CDLL:
-    """The library in a package. Raises ValueError: its operations need torch's executor besides."""
+    """Return the library in a package. Raises ValueError: its operations also need torch's executor."""
     with zipfile.ZipFile(package) as files, tempfile.TemporaryDirectory() as folder:
         names = files.namelist()
         if any(name.endswith(".json") and not name.endswith("_metadata.json") for name in names):
@@ -412,13 +413,13 @@ _address_in = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.py_object, ctypes.c_char
 
 
 def _handle_of(x: Tensor) -> int:
-    """A tensor's handle in AOTInductor's C interface, to be deleted."""
+    """Return a tensor's handle in AOTInductor's C interface, which the caller deletes."""
     (capsule,) = torch._C._aoti.unsafe_alloc_void_ptrs_from_tensors([x])
     return int(_address_in(capsule, None))
 
 
 def arguments(shapes: Iterable[Shape]) -> list[Tensor]:
-    """Tensors of these shapes, such as a function may be traced with: places are 0, and no divisor is."""
+    """Return tensors of these shapes to trace a function with: indices are 0, and divisors are not."""
     return [torch.full(shape, dtype.is_floating_point, dtype=dtype) for shape, dtype in shapes]
 
 
@@ -426,7 +427,7 @@ def arguments(shapes: Iterable[Shape]) -> list[Tensor]:
 
 
 def trace(function: Function, given: Sequence[Tensor]) -> Any:
-    """The function as a graph of torch's operations."""
+    """Return the function as a graph of torch's operations."""
     from torch.fx.experimental.proxy_tensor import make_fx
 
     with torch.no_grad():
@@ -443,12 +444,12 @@ def build_package(job: CompileJob, place: Path) -> None:
         program = torch.export.export(graph, tuple(given))
         torch._inductor.aoti_compile_and_package(program, package_path=str(place))
     call = _load(str(place))
-    for _ in range(TRIES):  # what would end the process that trains shall end this one
+    for _ in range(TRIES):  # a crash must end this process, not the one that trains
         call(arguments(job.shapes))
 
 
 def main(path: Path, length: int) -> None:
-    """Compile what comes by stdin."""
+    """Compile the job that comes by stdin."""
     data, parent = sys.stdin.buffer.read(length), sys.stdin.fileno()
     processes.kill_when_closed(parent, -os.getpid())
     if processes.readable([parent], 0.0):  # it was closed before
@@ -469,7 +470,7 @@ def main(path: Path, length: int) -> None:
 
 
 def _tidy(folder: Path) -> None:
-    """Remove the packages that nobody used for longest, and what compilers that were killed left."""
+    """Remove the least recently used packages, and what killed compilers left."""
     old = sorted(folder.glob("*.pt2"), key=lambda p: p.stat().st_mtime)[:-MOST]
     with contextlib.suppress(OSError):
         for path in old:

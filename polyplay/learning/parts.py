@@ -1,6 +1,6 @@
-"""What hangs on a learner: target network, gate of outliers, drops of the rate; its trace.
+"""Parts of a learner: target network, outlier gate, drops of the learning rate; schedules, trace.
 
-A page names in LearnerSpec.parts what its figure has. A learner adds what a run may ask of every system.
+A page lists the parts of its figure in LearnerSpec.parts. A learner adds parts that a run may ask of every system.
 """
 
 from __future__ import annotations
@@ -33,61 +33,61 @@ if TYPE_CHECKING:
 class LearnerPart:
     """Something that a learner has besides its source, loss and update.
 
-    What a page names is a description, which workers share that are threads; `open` makes a learner's own. A learner
-    calls its parts in their order, each by those hooks that it defines.
+    A page names a description, which worker threads share; `open` makes a learner's own copy. A learner calls its parts
+    in order, each by the hooks that it defines.
     """
 
-    learner: Learner  # whose it is, once it is open
-    net: Policy | None = None  # a second network, once it is open: losses get it as the target network
+    learner: Learner  # the learner that it belongs to, once open
+    net: Policy | None = None  # a second network, once open: losses get it as the target network
     vector: FlatParams | None = None  # of that network
-    vectors: ClassVar[int] = 0  # of all weights that it holds, for estimates of memory and checkpoints
-    agent: int = 0  # whose learner it makes the learner, where a run has several agents
+    vectors: ClassVar[int] = 0  # number of weight vectors that it holds, for estimates of memory and checkpoints
+    agent: int = 0  # number of the learner's agent, if a run has several
 
-    # Before an update, of all its passes: take over what changes as the run goes on.
+    # Before an update, for all its passes: apply what changes during the run.
     adjust: Callable[[], None] | None = None
     # (rows, batch, state) → more tensors for an update from a rollout. rows: [T+1, B], as it came; batch: the same on
     # the device; state: before row 0.
     inputs: Callable[[Batch, Batch, Batch], Batch] | None = None
-    # (steps) → agent steps that count for the end of the run and for what falls over it; steps: by the parts before.
+    # (steps) → agent steps that count for the end of the run and for annealing; steps: from the parts before.
     progress: Callable[[float], float] | None = None
     # (scored) → whether an update is to be made of this loss. Its agent steps are counted in any case.
     admit: Callable[[LossOutput], bool] | None = None
-    # (rate) → the learning rate, from that of the parts before; at first the hyperparameter, as far as it has fallen.
+    # (rate) → the learning rate, from that of the parts before; at first the annealed hyperparameter.
     rate: Callable[[float], float] | None = None
-    # Running statistics of the network have learnt from rows, without an update.
+    # Running statistics of the network have changed without an update.
     observed: Callable[[], None] | None = None
     # (loss, norm, lags): an update was made and counted, learner.version. norm: of its gradient; lags: in updates.
     updated: Callable[[float, float, np.ndarray], None] | None = None
-    # Updates from the next one on before which it changes nothing that they compute with; one where it is not defined.
+    # Number of the next updates whose inputs it does not change; one if it is not defined.
     unchanged: Callable[[], int] | None = None
 
     def describe(self) -> str:
-        """Its line in a learner's box of the diagram; empty: it has none."""
+        """Return its line in a learner's box of the diagram, or an empty string."""
         return ""
 
     def open(self, learner: Learner) -> Self:
-        """This learner's own, before its weights are loaded."""
+        """Return a copy for this learner, before its weights are loaded."""
         own = copy.copy(self)
         own.learner = learner
         return own
 
     def begin(self, found: OpenCheckpoint | None) -> None:
-        """The weights are there. found: the checkpoint that the run goes on from; None where there is none, and for
-        who takes a lost one's place.
+        """Start, once the weights are loaded. found: the checkpoint that the run resumes; None without one, and for a
+        worker that replaces a lost one.
         """
 
     def save(self, part: CheckpointPart) -> Row:
-        """Write what is its own into a checkpoint, and give what it adds to the learner's counts. Raises OSError. Only
-        learner 0 writes; all learners begin with it.
+        """Write its own state into a checkpoint, and return what it adds to the learner's counts. Raises OSError. Only
+        learner 0 writes; all learners resume from it.
         """
         return {}
 
 
 @dataclass
 class TargetNetwork(LearnerPart):
-    """A second network, which every `every`-th update moves toward the first by the part `tau` of the way: 1 makes it a
-    copy. Where several workers change the weights, all their updates count. Raises UserError: `every` or `tau` is out
-    of range.
+    """A second network, which every `every`-th update moves toward the first by the fraction `tau` of the way; 1 copies
+    it. If several workers change the weights, all their updates count. Raises UserError: `every` or `tau` is out of
+    range.
     """
 
     every: int = 1
@@ -118,7 +118,7 @@ class TargetNetwork(LearnerPart):
         self._become(1.0, saved)
 
     def _become(self, tau: float, saved: dict[str, np.ndarray] | None = None) -> None:
-        """Become the saved one, or move by that part of the way to the network as it is now."""
+        """Load the saved weights, or move toward the present network by the fraction `tau` of the way."""
         if saved is not None:
             checkpoint.load_into(cast("Policy", self.net), saved)
         else:
@@ -130,7 +130,7 @@ class TargetNetwork(LearnerPart):
         cast("Policy", self.net).cache_weights()
 
     def observed(self) -> None:
-        """It has the same statistics."""
+        """Copy the network's running statistics."""
         at = self.vector.weights
         self.vector.flat[at:].copy_(self.learner.update.vector.flat[at:])
 
@@ -139,7 +139,7 @@ class TargetNetwork(LearnerPart):
             self._become(self.tau)
 
     def unchanged(self) -> int:
-        """Up to the one that it is copied from."""
+        """Number of updates up to the next copy."""
         return (self.copies + 1) * self.every - self.learner.version
 
     def save(self, part: CheckpointPart) -> Row:
@@ -148,34 +148,34 @@ class TargetNetwork(LearnerPart):
         return {}
 
 
-# Losses that no gradient is made of: those far above what a learner's losses were so far (Gorila, Nair et al. 2015).
+# Losses that make no update: those far above a learner's earlier losses (Gorila, Nair et al. 2015).
 #
 # The paper discards a gradient whose loss is above mean + k·std of the learner's own, "several" k; the rest is ours:
-# how long the mean reaches back, the first losses that are all taken, and that some discarded in a row are a new rule.
+# how far back the mean reaches, that the first losses are all admitted, and that several refused in a row start over.
 
 
-SLACK = 1.0 + 1e-9  # losses that are all the same are no outliers, however their mean was rounded
+SLACK = 1.0 + 1e-9  # equal losses are no outliers, however their mean was rounded
 
 
 @dataclass
 class OutlierGate(LearnerPart):
-    """|loss| > mean + k·std of those of this learner that were admitted before is an outlier: it makes no update."""
+    """Refuses outliers: no update if |loss| > mean + k·std of the losses that this learner admitted before."""
 
     k: float
 
     WARM_UP = 100  # losses that are admitted at first
-    HORIZON = 1000  # losses over which both run, evenly until there are so many, then fading by 1/HORIZON
-    CAP = 10  # more in a row are another regime: the next loss is admitted, and everything begins anew with it
+    HORIZON = 1000  # losses over which mean and variance run, evenly until then, afterwards fading by 1/HORIZON
+    CAP = 10  # most losses refused in a row: the next one is admitted, and the statistics restart with it
 
     def __post_init__(self) -> None:
         self.n, self.mean, self.variance = 0, 0.0, 0.0
-        self.row = 0  # refused since the last one that was admitted
+        self.row = 0  # losses refused since the last one that was admitted
 
     def describe(self) -> str:
         return f"drops   losses beyond mean + {self.k:g} deviations"
 
     def admit(self, scored: LossOutput) -> bool:
-        """See LearnerPart. One that is not finite is admitted: others have to tell of it."""
+        """See LearnerPart. A loss that is not finite is admitted, so that the learner reports it."""
         size = abs(float(scored.loss))
         if not math.isfinite(size):
             return True
@@ -187,14 +187,14 @@ class OutlierGate(LearnerPart):
             self.n, self.mean, self.variance = 0, 0.0, 0.0
         self.row, self.n = 0, self.n + 1
         weight, away = 1.0 / min(self.n, self.HORIZON), size - self.mean
-        self.mean = (1.0 - weight) * self.mean + weight * size  # of a weight of 1, exactly that size
+        self.mean = (1.0 - weight) * self.mean + weight * size  # with weight 1, exactly that size
         self.variance = (1.0 - weight) * (self.variance + weight * away * away)
         return True
 
 
 @dataclass
 class RateDrops(LearnerPart):
-    """From each of these updates on the learning rate is a tenth of what it was."""
+    """Divides the learning rate by 10 at each of these updates."""
 
     updates: tuple[int, ...]
 
@@ -202,12 +202,12 @@ class RateDrops(LearnerPart):
         return rate * 0.1 ** sum(self.learner.version >= drop for drop in self.updates)
 
 
-# What a learner adds by itself.
+# Parts that a learner adds itself.
 
 
 @dataclass
 class FrozenRate(LearnerPart):
-    """The learning rate is 0 until so many agent steps were learnt from (nets.surgery)."""
+    """Keeps the learning rate at 0 until this many agent steps are learned from (nets.surgery)."""
 
     until: float
 
@@ -219,7 +219,7 @@ class FrozenRate(LearnerPart):
 
 
 def frozen_until(learner: Learner) -> float:
-    """As the checkpoint has it that the run goes on from; where that was removed since, as the newest has it."""
+    """Return `until` from the checkpoint that the run resumes, or from the newest if that was removed since."""
     path = learner.ctx.resume
     if path is None:
         return 0.0
@@ -230,9 +230,9 @@ def frozen_until(learner: Learner) -> float:
 
 
 class Schedules(LearnerPart):
-    """Sets hyperparameters that change with the agent steps of the run, and tells when they reach a point."""
+    """Sets hyperparameters that change with the agent steps of the run, and logs when they reach a point."""
 
-    held: Mapping[str, SchedulePoint] = {}  # by hyperparameter, the point that holds
+    held: Mapping[str, SchedulePoint] = {}  # by hyperparameter, its present point
 
     def adjust(self) -> None:
         learner, hyper, total = self.learner, self.learner.spec.hyperparameters, self.learner.spec.total
@@ -245,7 +245,7 @@ class Schedules(LearnerPart):
 
 
 class AnswerEvaluator(LearnerPart):
-    """Gives the weights to an evaluator beside training, where it asks for them."""
+    """Gives the weights to an evaluator beside training when it asks for them."""
 
     def updated(self, loss: float, norm: float, lags: np.ndarray) -> None:
         show = self.learner.ctx.control.show
@@ -254,7 +254,7 @@ class AnswerEvaluator(LearnerPart):
 
 
 class Trace(LearnerPart):
-    """A line of updates.jsonl for every update."""
+    """Writes a line of updates.jsonl for every update."""
 
     file: JsonLines
     writes: LogWrites
@@ -273,7 +273,7 @@ class Trace(LearnerPart):
 
 
 def open_parts(learner: Learner) -> list[LearnerPart]:
-    """All of a learner's: those that a run asks for, and those that its page names."""
+    """Return all parts of a learner: those that the run asks for, and those that its page names."""
     ctx, parts = learner.ctx, list[LearnerPart]()
     if until := frozen_until(learner):
         parts.append(FrozenRate(until))

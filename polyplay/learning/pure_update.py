@@ -51,14 +51,14 @@ class _Networks(nn.Module):
 def make_loss(
     policy: Policy, loss: Callable[..., Any], target: Policy | None = None
 ) -> Callable[..., tuple[Any, Tensor]]:
-    """The loss as a function of `update`'s arguments, which gives the buffers too; to differentiate by the weights.
+    """Return the loss as a function of `update`'s arguments that also returns the buffers, to be differentiated.
 
-    The modules say what the vectors mean; their own weights are not read. target: another one of the kind, where the
-    loss takes a target network. Raises ValueError: one computes with copies of its weights.
+    The modules define the layout of the vectors; their own weights are not read. target: a second such module, if the
+    loss takes a target network. Raises ValueError: a module computes with copies of its weights.
     """
     networks = _Networks(policy, target)
     if any(isinstance(m, Linear | Conv2d) and m.half_weight is not None for m in networks.modules()):
-        raise ValueError("a network with copies of its weights (cache_weights) given, it must have none")
+        raise ValueError("a network has copies of its weights (cache_weights); it must have none")
 
     def score(weights: Tensor, buffers: Tensor, fixed: Tensor, batch: Batch, state: Batch, hyper: Hyper) -> Any:
         odd = len(weights) % 2  # where numbers of float64 stand at even places with the weights before them
@@ -73,7 +73,7 @@ def make_loss(
 
 
 def make_update(policy: Policy, loss: Loss, target: Policy | None = None) -> PureUpdate:
-    """The pure update; see `make_loss` for what is given."""
+    """Return the pure update; for the arguments see `make_loss`."""
     score = make_loss(policy, loss, target)
 
     def update(weights: Tensor, *given: Any) -> tuple[Tensor, Tensor, LossOutput]:
@@ -87,7 +87,7 @@ def make_update(policy: Policy, loss: Loss, target: Policy | None = None) -> Pur
 
 
 def make_act(policy: Policy) -> Callable[[Tensor, Tensor, Batch, Batch], tuple[Batch, Batch]]:
-    """The pure acting step: (weights, buffers, row, state) -> outputs and the state behind, as Policy.act."""
+    """Return the pure acting step: (weights, buffers, row, state) -> outputs and the next state, as Policy.act."""
     score = make_loss(policy, lambda policy, _, row, state, __: policy.act(row, state))
 
     def act(weights: Tensor, buffers: Tensor, row: Batch, state: Batch) -> tuple[Batch, Batch]:
@@ -100,15 +100,15 @@ def make_act(policy: Policy) -> Callable[[Tensor, Tensor, Batch, Batch], tuple[B
 
 @dataclass(frozen=True)
 class UpdateFunction:
-    """Makes `update` as a function of tensors of fixed shapes, one after the other, for what compiles or captures it:
+    """Makes `update` a function of single tensors of fixed shapes, to be compiled or captured:
 
         (weights, buffers, target, gradient, hyper [H], *leaves) -> numbers [1 + metrics], and priority [B] if any
 
-    It writes the gradient, and the buffers. leaves: of a tree {"batch", "state"}, by `paths`; of a minibatch those of
-    its whole rollout, and behind them `index` [n], its places, and `inside` [n], which of them count.
+    It writes the gradient and the buffers. leaves: of a tree {"batch", "state"}, by `paths`; for a minibatch those of
+    its whole rollout, followed by `index` [n], its places, and `inside` [n], which of them count.
 
-    With an optimizer it takes the step too, in place: the tensors of its state come before hyper, which ends with the
-    learning rate; numbers end with the gradient's norm.
+    With an optimizer it takes the step too, in place: the tensors of the optimizer's state come before hyper, which
+    ends with the learning rate; numbers end with the gradient's norm.
     """
 
     policy: PolicyFactory
@@ -145,7 +145,7 @@ class UpdateFunction:
         return function
 
     def _split(self, given: Sequence[Tensor]) -> tuple[Sequence[Tensor], ...]:
-        """The vectors, the optimizer's state and the hyperparameters, the leaves."""
+        """Return the vectors, the optimizer's state with the hyperparameters, and the leaves."""
         own = VECTORS + self.states + 1
         return given[:VECTORS], given[VECTORS:own], given[own:]
 

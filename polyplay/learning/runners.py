@@ -1,4 +1,4 @@
-"""An update in one thread by a function of tensors that was compiled ahead of time, or by a CUDA graph."""
+"""Updates in one thread by a function that was compiled ahead of time, or by a CUDA graph."""
 
 from __future__ import annotations
 
@@ -28,22 +28,22 @@ from polyplay.nets.layers import Tape
 from polyplay.weights.optimizers import load_state, optimizer_state
 from polyplay.weights.update import Local, clip_gradient
 
-WAIT = 10.0  # seconds of learning before a run compiles what it does: what is over sooner has nothing of it
-LEFT = 20.0  # seconds that a run has to go on for it, by its speed so far
-LOOK = 0.25  # seconds between two looks whether the compiler is done
-LONG = 0.05  # seconds of an eager update: in longer ones computing takes most, compiled or not
-GAIN = 0.9  # of the eager seconds, at most, that compiled ones may take
-NEAR, NEAR_HALF = 1e-3, 1e-2  # of the gradient's size, at most, that its gradient is away, in bfloat16
-ROUNDED = 1e-6  # of the weights' size, that a step may be away besides
-SHARE = 0.25  # of the updates, at least, that have batches of the kind that a package is compiled for
-KINDS = 4  # packages of a run that waits for them, at most
-BEGUN = 16  # updates in a row that are made beside acting, at most
-OFTEN = 3  # updates of one kind, the last of which captures it: some sources give batches of any size
+WAIT = 10.0  # seconds of learning before a run compiles its updates: shorter runs would not gain
+LEFT = 20.0  # least seconds that a run must have left, by its speed so far
+LOOK = 0.25  # seconds between checks whether the compiler is done
+LONG = 0.05  # seconds of an eager update above which computing takes most, compiled or not
+GAIN = 0.9  # largest fraction of the eager seconds that compiled updates may take
+NEAR, NEAR_HALF = 1e-3, 1e-2  # largest relative difference of the gradient; in bfloat16
+ROUNDED = 1e-6  # further difference of a step, relative to the weights
+SHARE = 0.25  # least fraction of updates with batches of a kind that is compiled
+KINDS = 4  # most packages of a run that waits for them
+BEGUN = 16  # most updates in a row that are made beside acting
+OFTEN = 3  # updates of one kind, of which the last captures it: some sources give batches of any size
 
 
 def compile_updates(learner: Learner) -> None:
-    """Have the updates of a learner captured as a CUDA graph, or compiled ahead of time where they can be: on a CPU in
-    float32, whole or in the parts of several threads.
+    """Have a learner's updates captured as a CUDA graph, or compiled ahead of time if possible: on a CPU in float32,
+    whole or in parts for several threads.
     """
     how, far = learner.ctx.control.compile, learner.device.type != "cpu"
     if how == "off" or (how == "auto" and not far and any(isinstance(m, nn.Conv2d) for m in learner.policy.modules())):
@@ -57,8 +57,8 @@ def compile_updates(learner: Learner) -> None:
 
 
 def pays(learner: Learner, started: float, left: float, seconds: float) -> bool:
-    """Whether a run is to last long enough for a compiler, and an update of so many seconds is small enough. started:
-    when it began, with so much of it left.
+    """Tell whether a run will last long enough to compile, and an update of `seconds` is small enough. started: the
+    time at which `left` of the run remained.
     """
     passed, remaining = time.perf_counter() - started, learner.remaining
     rest = passed * remaining / max(left - remaining, 1e-9)
@@ -66,17 +66,17 @@ def pays(learner: Learner, started: float, left: float, seconds: float) -> bool:
 
 
 def wait_for(package: Package, learner: Learner) -> None:
-    """Wait until a package is there, or will never be. The seconds count as waiting for others."""
+    """Wait until a package exists, or never will. The seconds count as waiting for others."""
     before = time.perf_counter()
     while not package.done:
         learner.ctx.turn()
         time.sleep(0.05)
-        package.begin()  # where another run was to do it
+        package.begin()  # if another run stopped compiling it
     learner.update.waited += time.perf_counter() - before
 
 
 def compile_job(learner: Learner, function: UpdateFunction, given: Sequence[Tensor]) -> CompileJob:
-    """What is compiled: an update of a learner, with arguments such as these."""
+    """Return the job that compiles a learner's update, with arguments such as these."""
     loss, policy = learner.spec.loss, learner.policy
     parts = [loss, *policy.modules(), *([loss.loss] if isinstance(loss, WithAuxiliary) else [])]
     modules = {of.__module__ for x in parts for of in type(x).__mro__}
@@ -86,9 +86,9 @@ def compile_job(learner: Learner, function: UpdateFunction, given: Sequence[Tens
 
 @dataclass
 class BatchKind:
-    """Batches of one kind: what a package is for."""
+    """A kind of batches, for which there is one package."""
 
-    paths: tuple[str, ...]  # of the leaves; of a minibatch those of its rollout
+    paths: tuple[str, ...]  # of the leaves; for a minibatch those of its rollout
     minibatch: bool
     updates: int = 0
     seconds: float = math.inf  # of an eager update
@@ -97,11 +97,10 @@ class BatchKind:
 
 
 class CompiledRunner(Runner):
-    """Eager until the package of its update is there, or on a GPU its CUDA graph, and for batches of other kinds.
+    """Runs updates eagerly until their package exists, or on a GPU their CUDA graph; batches of other kinds stay eager.
 
-    A package of an earlier run serves from the first update on, a graph after a few. Before it serves, its gradient and
-    its time are compared with the eager ones of the same batch. Nothing that goes wrong with it ends a run: one line
-    says so.
+    A package of an earlier run is used from the first update, a graph after a few. Before that, its gradient and its
+    time are compared with the eager ones of the same batch. A failure never ends a run: one line reports it.
     """
 
     def __init__(self, learner: Learner):
@@ -111,7 +110,7 @@ class CompiledRunner(Runner):
         of_target = next((part.vector for part in learner.parts if part.vector is not None), None)
         flat, at, update = run.vector.flat.detach(), run.vector.weights, learner.update
         target = flat.new_zeros(0) if of_target is None else of_target.flat.detach()
-        # whether it takes the optimizer's step too: where nobody has a say between the loss and that
+        # whether it takes the optimizer's step too: if nothing is decided between the loss and the step
         spec = learner.spec.update
         self.steps = type(spec) is Local and spec.optim.pure and not any(part.admit for part in learner.parts)
         state = [*optimizer_state(update.optimizer).values()] if self.steps else []
@@ -119,23 +118,23 @@ class CompiledRunner(Runner):
         self.own = [flat[:at], flat[at:], target, run.vector.grad, *state, torch.from_numpy(self.values)]
         self.captures = learner.device.type != "cpu"  # a graph
         self.kinds, self.updates = dict[Any, BatchKind](), 0  # eager ones
-        self.over = self.at_once = False  # whether it is eager to the end, and gives way in this very update
+        self.over = self.at_once = False  # whether it stays eager, and whether this very update is repeated compiled
         self.started, self.left, self.looked = time.perf_counter(), learner.remaining, 0.0
         self.filled: Hyper = {}  # hyperparameters that `values` has
-        self.parts: Minibatches | None = None  # the rollout whose minibatches come; of it:
-        self.rollout: Any = None  # its kind
+        self.parts: Minibatches | None = None  # the rollout of the present minibatches
+        self.rollout: Any = None  # its kind, and its leaves
         self.leaves: list[Tensor] = []
         self.index, self.inside = np.zeros(0, np.int64), np.zeros(0, bool)  # of a minibatch
         own = run.loss.loss if isinstance(run.loss, WithAuxiliary) else run.loss
-        # what is not `valid` is nothing to it; a user's may take all that it is given for valid
+        # our losses ignore what is not `valid`; a user's may count all rows
         self.pads = isinstance(own, ActorCriticLoss) and type(own).__module__.startswith("polyplay.")
-        # whether another thread may compute an update while this one acts: where there is a core for it, and a clock
-        # decides anyway which updates are compiled
+        # whether another thread may compute an update while this one acts: if it has a core, and timing already decides
+        # which updates are compiled
         fits = self.steps and not (run.policy.observes or run.policy.settles or self.captures)
         self.beside = fits and cores() > 1 and learner.ctx.control.compile == "auto"
         self.begun: BackgroundCall | None = None
         self.thread: UpdateThread | None = None  # of all calls
-        self.taken = self.asked = 0  # of what was begun, how many updates are taken over
+        self.taken = self.asked = 0  # updates taken over, of those started
         self.calls = dict[Any, BackgroundCall]()  # by shapes
         self.places = dict[Any, list[list[np.ndarray]]]()  # of each call's leaves
 
@@ -169,7 +168,7 @@ class CompiledRunner(Runner):
         return self._eager(lambda: self.score(*parts.take(order, at)), self.rollout, self.leaves)
 
     def begin(self, items: list[Batch], version: int) -> None:
-        """See Runner: whole updates, on copies of what they change; those before a batch of another kind."""
+        """See Runner. Starts whole updates, on copies of what they change, up to the first batch of another kind."""
         first: BackgroundCall | None = None
         begun = 0
         for k, item in enumerate(items if not self.over else ()):
@@ -191,7 +190,7 @@ class CompiledRunner(Runner):
             self.begun, self.taken, self.asked = first, 0, begun
 
     def _background(self, given: Batch) -> BackgroundCall | None:
-        """What makes updates of this kind beside acting; None: they wait for it. Raises nothing."""
+        """Return what makes updates of this kind beside acting, or None if they must wait for it. Raises nothing."""
         kind, leaves = self._kind_of(to_device(given, self.learner.device))
         written = [*self.own[:2], *self.own[VECTORS:-1]]
         weights, buffers, *state = mine = [x.clone() for x in written]
@@ -211,8 +210,8 @@ class CompiledRunner(Runner):
             return None
 
     def _take(self, call: BackgroundCall) -> LossOutput:
-        """Take over the next of those that were begun; the weights with the last one. Raises RuntimeError: it failed,
-        and the weights are as before the first.
+        """Take over the next started update, and with the last one the weights. Raises RuntimeError: it failed; the
+        weights are as before the first.
         """
         self.begun = None
         call.wait()
@@ -225,13 +224,13 @@ class CompiledRunner(Runner):
         return self._scored(*results)
 
     def _may(self, version: int) -> bool:
-        """Whether the update of these weights may be compiled. Where a run is done again it is if it was."""
+        """Tell whether the update of these weights may be compiled; in a repeated run, whether it was then."""
         repeats = self.learner.ctx.hooks.repeats
         self.waits = self.waits or repeats is not None
         return repeats is None or repeats(version + 1)
 
     def _take_up(self, parts: Minibatches) -> None:
-        """Have the arguments of a rollout's minibatches ready."""
+        """Prepare the arguments of a rollout's minibatches."""
         passes = cast("Epochs", self.learner.spec.passes)
         size = -(-(parts.lanes if parts.whole else parts.valid.size) // passes.minibatches)
         if size != len(self.index):
@@ -243,7 +242,7 @@ class CompiledRunner(Runner):
         self.parts = parts
 
     def _kind_of(self, given: Batch, minibatch: bool = False) -> tuple[BatchKind, list[Tensor]]:
-        """What a package is for, and the leaves."""
+        """Return the kind of a batch, and its leaves."""
         (paths, shapes), leaves = signature_of(given)
         name = minibatch, paths, shapes
         kind = self.kinds.get(name)
@@ -258,20 +257,20 @@ class CompiledRunner(Runner):
         return self._scored(*call([*(own or self.own), *leaves]))
 
     def _fill(self) -> None:
-        """Have the function's hyperparameters as they are now."""
+        """Give the function the present hyperparameters."""
         if self.hyper is not self.filled:
             self.values[: len(self.hyper)], self.filled = list(self.hyper.values()), self.hyper
         if self.steps:
             self.values[-1] = self.rate = self.learner.rate()
 
     def _scored(self, found: Tensor, *priority: Tensor) -> LossOutput:
-        numbers: list[Any] = found.tolist()  # a device's are waited for once; a tensor's item each takes 5 µs
+        numbers: list[Any] = found.tolist()  # one wait for a device; reading each item takes 5 µs
         self.norm = numbers[-1] if self.steps else None
         return LossOutput(numbers[0], dict(zip(self.loss.metrics, numbers[1:], strict=False)), *priority)
 
     def _eager(self, eager: Callable[[], LossOutput], kind: BatchKind, leaves: list[Tensor]) -> LossOutput:
         """Score eagerly, and look for the package. A run that waits for it, or finds it with the first batch of a kind,
-        has it from this very update on, so that it can be repeated.
+        uses it in this very update, so that the run can be repeated.
         """
         self.at_once = (self.waits or not kind.updates) and not self.captures
         buffers, before = self.own[1].clone(), time.perf_counter()
@@ -293,8 +292,8 @@ class CompiledRunner(Runner):
         return self._compiled(kind.call, leaves)
 
     def _look(self, kind: BatchKind, leaves: list[Tensor], buffers: Tensor) -> None:
-        """Have the package compiled when the time has come, and change over once it is there; or capture a graph.
-        buffers: of the network, before the eager update.
+        """Start to compile the package when that pays, and change over once it exists; or capture a graph. buffers: of
+        the network, before the eager update.
         """
         package, rare = kind.package, kind.updates < SHARE * self.updates
         if self.captures:
@@ -320,7 +319,7 @@ class CompiledRunner(Runner):
             self.begins = BEGUN if self.beside and kind.call is not None else 0
 
     def _job(self, kind: BatchKind, leaves: list[Tensor]) -> CompileJob:
-        """What is compiled: this update of leaves such as these."""
+        """Return the job that compiles this kind of update, with leaves such as these."""
         return compile_job(self.learner, self._function(kind), [*self.own, *leaves])
 
     def _function(self, kind: BatchKind) -> UpdateFunction:
@@ -332,8 +331,8 @@ class CompiledRunner(Runner):
         return UpdateFunction(*made, *where, optim, len(self.own) - VECTORS - 1)
 
     def _change_over(self, kind: BatchKind, load: Callable[[], Any], leaves: list[Tensor], buffers: Tensor) -> None:
-        """Serve from now on, if the gradient is that of the eager update, which was made of the same batch, and it
-        takes less time. Buffers and gradient stay those of that update.
+        """Use the compiled update from the next one, if its gradient is that of the eager update of the same batch, and
+        it takes less time. Buffers and gradient stay those of the eager update.
         """
         kept, seconds = [x.clone() for x in self.own[:-1]], math.inf
         wanted, own = kept[3].clone(), [*(self.own[:-1] if self.captures else map(torch.clone, kept)), self.own[-1]]
@@ -357,11 +356,11 @@ class CompiledRunner(Runner):
         way = "captured" if self.captures else "compiled"
         times = f"{seconds * 1e3:.3g} ms instead of {kind.seconds * 1e3:.3g}"
         if not far <= (NEAR_HALF if self.policy.bf16 else NEAR):
-            return self._stay_eager(f"the gradient of the {way} one differs by {far:.2g} of its size")
+            return self._stay_eager(f"the {way} gradient differs by {far:.2g} of its size")
         if not alike:
-            return self._stay_eager(f"the optimizer's step of the {way} one differs")
+            return self._stay_eager(f"the {way} step of the optimizer differs")
         if seconds > GAIN * kind.seconds and not self.waits:
-            return self._stay_eager(f"{way} ones take {times}")
+            return self._stay_eager(f"{way} updates take {times}")
         kind.call = call
         update = self.learner.version + (1 if self.at_once else 2)
         if self.learner.ctx.hooks.compiled is not None:
@@ -375,8 +374,8 @@ class CompiledRunner(Runner):
                 x.copy_(before)
 
     def _steps_alike(self, kept: list[Tensor], own: list[Tensor]) -> bool:
-        """Whether the optimizer's own step from the vectors and the state in `kept`, along the gradient in `own`, leads
-        to its weights.
+        """Tell whether the optimizer's own step, from the vectors and the state in `kept` along the gradient in `own`,
+        leads to the weights in `own`.
         """
         spec, weights = self.learner.spec.update.optim, nn.Parameter(kept[0].clone())
         optimizer = spec.make(weights, float(self.values[-1]))
@@ -397,7 +396,7 @@ class CompiledRunner(Runner):
             self.learner.ctx.log(kind, text)
 
     def close(self) -> None:
-        """End a compiler that runs, and threads."""
+        """End running compilers, and threads."""
         for begun in (*(kind.package for kind in self.kinds.values()), *self.calls.values()):
             if begun is not None:
                 begun.close()

@@ -1,4 +1,4 @@
-"""An update's gradient by several threads of a learner, each of its part of the batch."""
+"""An update's gradient by several threads of a learner, each for its part of the batch."""
 
 from __future__ import annotations
 
@@ -31,25 +31,25 @@ from polyplay.weights.optimizers import RMSProp
 from polyplay.weights.params import FlatParams
 
 Factors = list[tuple[Tensor, Tensor]]
-BESIDE_ACTING, BESIDE_COMPILED = 0.75, 0.94  # of an equal part, for the thread that acts too: in bfloat16; compiled
+BESIDE_ACTING, BESIDE_COMPILED = 0.75, 0.94  # share of an equal part, for the thread that also acts: bfloat16; compiled
 TWO = ("obs", "mask", "first")  # rows [2, B] of a transition; all else is [B]
-# rows of a thread, with fewer of which most of its work is what their number does not change; weights of a network,
-# with fewer of which waking threads costs more than they save
+# fewest rows of a thread: below that most of its work does not depend on their number; fewest weights of a network:
+# below that waking threads costs more than they save
 LEAST, LARGE = 8, 100_000
-FEW = 3  # threads at most, for one of which acting takes long enough to give the others more rows
-TRIALS = 3  # of a compiled update before it serves, of which the shortest counts
+FEW = 3  # most threads with which acting takes long enough to give the others more rows
+TRIALS = 3  # timed calls of a compiled update before it is used, of which the shortest counts
 
 
 def split_size(rows: int, threads: int, weights: int) -> int:
-    """How many of so many threads divide a batch of `rows` among them, evenly."""
+    """Return how many of the threads can divide a batch of `rows` evenly."""
     if weights < LARGE:
         return 1
     return next((n for n in range(min(threads, rows // LEAST), 1, -1) if rows % n == 0), 1)
 
 
 def divide(learner: Learner, rows: int) -> bool:
-    """Have several threads run the updates from samples of so many transitions, where they may. One thread does where
-    it shall be able to repeat the run to the bit.
+    """Have several threads make the updates from samples of `rows` transitions, if possible. One thread makes them if
+    it must be able to repeat the run bitwise.
     """
     ctx, refuses = learner.ctx, any(part.admit for part in learner.parts)
     whole = not learner.spec.loss.divisible or learner.policy.state_spec()
@@ -61,12 +61,12 @@ def divide(learner: Learner, rows: int) -> bool:
 
 
 class ThreadedRunner(Runner):
-    """`n` threads, the caller's among them, with a network each on the learner's weights.
+    """`n` threads, including the caller's, each with a network on the learner's weights.
 
-    Threads inside one operation meet about a hundred times an update: where another program keeps one of their cores
-    busy, each meeting waits for the scheduler. These meet three times. The parts' gradients are added in fixed order,
-    so a run repeats to the bit; from one thread's gradient theirs differs by rounding. While the first thread acts, the
-    others may begin with the next batch: acting doesn't change the weights.
+    Threads inside one operation synchronize about a hundred times per update; if another program keeps one of their
+    cores busy, each of these waits for the scheduler. These threads synchronize three times. The parts' gradients are
+    added in fixed order, so a run repeats bitwise; their sum differs from one thread's gradient by rounding. While the
+    first thread acts, the others may start on the next batch: acting does not change the weights.
     """
 
     begins = 1
@@ -83,23 +83,23 @@ class ThreadedRunner(Runner):
         self.grads = [(p.grad, parts) for p, *parts in each]
         self.layers = [_large(net) for net in self.nets]
         for layer in (layer for layers in self.layers for layer in layers.values()):
-            layer.factors = []  # of its weight's gradient: the product of the whole batch's costs half of that of parts
+            layer.factors = []  # of its weight's gradient: one product for the whole batch takes half the time
         self.halves = self._keep_halves()
         self.refresh()
-        self.compiled: CompiledParts | None = None  # what looks for packages
-        self.others = [UpdateThread() for _ in range(n - 1)]  # that call these
-        self.begun: list[Any] = []  # of the batch that is scored next the others' parts, or the PartsCall
+        self.compiled: CompiledParts | None = None  # looks for packages
+        self.others = [UpdateThread() for _ in range(n - 1)]  # that call packages
+        self.begun: list[Any] = []  # the others' parts of the next batch, or its PartsCall
         self.targets: list[Future[Batch]] = []  # its pass through the target network, divided among the others
 
     def _copy(self, net: Policy, vector: FlatParams) -> Policy:
-        """Another module on the same weights, with gradients of its own."""
+        """Return another module on the same weights, with its own gradients."""
         made = build_network(self.learner.spec.policy, 0, self.learner.ctx.precision, self.learner.device)
         FlatParams(made, memory=vector.flat.detach(), write=False)
         return made
 
     def _keep_halves(self) -> list[tuple[Tensor, Tensor]]:
-        """Large layers' weights and, where the policy computes in bfloat16, one copy in that for all networks. Not
-        where others change the weights.
+        """Return large layers' weights, each with one bfloat16 copy for all networks; empty if the policy does not
+        compute in bfloat16, or others change the weights.
         """
         kept = list[tuple[Tensor, Tensor]]()
         if not self.learner.policy.bf16 or self.learner.spec.update.asynchronous:
@@ -112,7 +112,7 @@ class ThreadedRunner(Runner):
         return kept
 
     def refresh(self) -> None:
-        """See Runner: the halves are those of the new weights."""
+        """See Runner. Updates the bfloat16 copies of the weights."""
 
         def copy(i: int) -> None:
             for weight, half in self.halves:
@@ -132,7 +132,7 @@ class ThreadedRunner(Runner):
             self.compiled.close()
 
     def begin(self, items: list[Batch], version: int) -> None:
-        """See Runner: the others do their parts, and before that the target network's pass of all."""
+        """See Runner. The others make the target network's pass for all parts, and then score theirs."""
         batch = to_device(items[0], self.learner.device)
         batch, rows = self.with_noise(batch, version), len(batch["return"])
         if (call := self._call_for(batch)) is not None:
@@ -151,7 +151,7 @@ class ThreadedRunner(Runner):
             self.begun[0].wait()
 
     def __call__(self, batch: Batch, state: Batch, version: int, tape: Tape | None = None) -> LossOutput:
-        """See Runner. A batch that was begun is the one that `begin` had."""
+        """See Runner. A started batch is the one that `begin` was given."""
         call = self._begun_call()
         if call is None:
             batch, begun = self.with_noise(to_device(batch, self.learner.device), version), bool(self.begun)
@@ -161,7 +161,7 @@ class ThreadedRunner(Runner):
                 scored = self.score_eagerly(batch)
                 if self.compiled is not None:
                     self.compiled.look(batch, time.perf_counter() - before)
-                # whoever waits for the compiler has a run that repeats: compiled from this very update on
+                # a run that waits for the compiler can be repeated, so this very update is compiled
                 if self.compiled is None or not self.compiled.waits or (call := self._call_for(batch)) is None:
                     return scored
             call.start(batch)
@@ -179,7 +179,7 @@ class ThreadedRunner(Runner):
         return self.compiled.calls.get(_kind_of(batch)) if self.compiled is not None else None
 
     def score_eagerly(self, batch: Batch) -> LossOutput:
-        """Score a batch without packages; its gradient is in the vector then."""
+        """Score a batch without packages, and leave its gradient in the vector."""
         whole = len(batch["return"])
         rows = self._rows_beside_acting(whole) if self.begun else even(whole, self.n)
         parts = _split(batch, rows)
@@ -196,14 +196,14 @@ class ThreadedRunner(Runner):
         return LossOutput(loss, {**means, "loss": loss}, priority)
 
     def _rows_beside_acting(self, rows: int) -> list[int]:
-        """How a batch is divided that is begun while the first thread acts: where a row takes half the time, in
-        bfloat16, and acting nearly as long as in float32, that thread has fewer.
+        """Return the sizes of the parts of a batch that is started while the first thread acts. In bfloat16 that thread
+        has fewer rows: a row takes half the time of float32, and acting nearly as long.
         """
         return uneven(rows, self.n, BESIDE_ACTING) if self.policy.bf16 else even(rows, self.n)
 
     def _one(self, i: int, batch: Batch, whole: int, targets: Sequence[Future[Batch]] = ()) -> LossOutput:
-        """The loss of part i, whose gradient its network has then; of a mean over `whole` rows its share. targets: of
-        the whole batch, where begun before.
+        """Score part i, and leave the gradient in its network; a mean counts as its share of `whole` rows. targets: of
+        the whole batch, if started before.
         """
         net = self.nets[i]
         if targets:
@@ -213,7 +213,7 @@ class ThreadedRunner(Runner):
         if self.loss.reduction == "mean":
             scored = scored._replace(loss=scored.loss * (len(batch["return"]) / whole))
         for p in net.parameters():
-            p.grad = None  # what backward makes is kept as it is, nothing is added up
+            p.grad = None  # so that backward stores its result without an addition
         for layer in self.layers[i].values():
             cast("Factors", layer.factors).clear()
         scored.loss.backward()
@@ -221,7 +221,7 @@ class ThreadedRunner(Runner):
 
     @torch.no_grad()
     def _add_up(self, i: int) -> None:
-        """The sum of all parts' gradients, for thread i's rows of every parameter."""
+        """Add up all parts' gradients, for thread i's rows of every parameter."""
         for k, (whole, parts) in enumerate(self.grads):
             if whole.numel() < LARGE:  # small ones are the first thread's
                 if i == 0:
@@ -236,36 +236,36 @@ class ThreadedRunner(Runner):
 
 
 def _large(net: Policy) -> dict[int, Linear]:
-    """Large layers, by the number of their weight among the parameters."""
+    """Return large layers, by the number of their weight among the parameters."""
     numbers = {id(p): k for k, p in enumerate(net.parameters())}
     layers = (m for m in net.modules() if isinstance(m, Linear))
     return {numbers[id(m.weight)]: m for m in layers if m.weight.numel() >= LARGE}
 
 
 def even(rows: int, n: int) -> list[int]:
-    """So many rows in n parts."""
+    """Return the sizes of n equal parts of `rows`."""
     return [rows * (i + 1) // n - rows * i // n for i in range(n)]
 
 
 def uneven(rows: int, n: int, share: float) -> list[int]:
-    """So many rows in n parts, of which the first has that share of an equal one."""
+    """Return the sizes of n parts of `rows`, of which the first has that share of an equal one."""
     first = max(1, round(share * rows / n))
     return [first, *even(rows - first, n - 1)]
 
 
 def _split(batch: Batch, rows: Sequence[int]) -> list[Batch]:
-    """Its parts of so many rows each, in order."""
+    """Split a batch into parts with these numbers of rows, in order."""
     split = {path: _divided(path, x, rows) for path, x in tree.leaves(batch)}
     return [cast("Batch", tree.nest({path: x[i] for path, x in split.items()})) for i in range(len(rows))]
 
 
 def _divided(path: str, x: Tensor, rows: Sequence[int]) -> Sequence[Tensor]:
-    """Split a leaf into parts of so many rows each. Every part gets the whole key."""
+    """Split a leaf into parts with these numbers of rows. Every part gets the whole key."""
     return [x] * len(rows) if path == "key" else x.split(list(rows), int(path.partition("/")[0] in TWO))
 
 
 def _sum(grads: list[Tensor], out: Tensor) -> None:
-    """Their sum, in order; 0 where no part has one."""
+    """Write the sum of gradients, in order; 0 if no part has one."""
     if not grads:
         out.zero_()
         return
@@ -275,7 +275,7 @@ def _sum(grads: list[Tensor], out: Tensor) -> None:
 
 
 def _product(factors: Factors, rows: slice, out: Tensor) -> None:
-    """Some rows of the gradient of a layer's weight, float32 [rows, inputs]; 0 where it took no part."""
+    """Write some rows of the gradient of a layer's weight, float32 [rows, inputs]; 0 if the layer was not used."""
     if not factors:
         out.zero_()
         return
@@ -286,7 +286,7 @@ def _product(factors: Factors, rows: slice, out: Tensor) -> None:
         out.copy_(torch.mm(grad, x))
 
 
-# The same by a package, which every thread calls with its part. Only the first thread is one of Python's.
+# The same by packages, which every thread calls for its part. Only the first thread runs Python code.
 
 
 Kind = tuple[Any, ...]  # of batches: paths, shapes and types of the leaves
@@ -297,7 +297,7 @@ def _kind_of(batch: Batch) -> Kind:
 
 
 def _arguments(runner: ThreadedRunner) -> list[Tensor]:
-    """An UpdateFunction's first arguments, with buffers and a gradient that are one thread's own."""
+    """Return an UpdateFunction's first arguments, with one thread's own buffers and gradient."""
     flat, at = runner.vector.flat.detach(), runner.vector.weights
     parts = runner.learner.parts
     of_target = next((part.vector.flat.detach() for part in parts if part.vector is not None), flat.new_zeros(0))
@@ -306,9 +306,9 @@ def _arguments(runner: ThreadedRunner) -> list[Tensor]:
 
 
 class PartsCall:
-    """A batch's gradient by packages that threads call on arguments of their own: `start` has the others begin with
-    their parts, `finish` does the first one. rows: of each part; packages: by the number of rows. Raises RuntimeError:
-    a call failed; nothing but gradients was written.
+    """A batch's gradient by packages that threads call on their own arguments: `start` starts the others' parts,
+    `finish` does the first one. rows: of each part; packages: by the number of rows. Raises RuntimeError: a call
+    failed; only gradients were written.
     """
 
     def __init__(
@@ -330,7 +330,7 @@ class PartsCall:
         self.others = [BackgroundCall(path, [x], [y], [z], thread) for path, (x, y, z), thread in others]
 
     def start(self, batch: Batch) -> None:
-        """Have the others begin, as soon as each has its arguments; the first part's come last."""
+        """Start each of the others once it has its arguments; the first part's come last."""
         values, (mine, buffers) = torch.tensor([*self.runner.hyper.values()], dtype=torch.float32), self.copies[0]
         leaves = [_divided(path, x, self.rows) for path, x in tree.leaves(batch)]
         for i in (*range(1, len(self.rows)), 0):
@@ -343,7 +343,7 @@ class PartsCall:
         self.pending = True
 
     def wait(self) -> None:
-        """Wait for the others. What fails is told by `finish`."""
+        """Wait for the others. Failures are raised by `finish`."""
         for other in self.others if self.pending else ():
             try:
                 other.wait()
@@ -352,7 +352,7 @@ class PartsCall:
         self.pending = False
 
     def finish(self) -> LossOutput:
-        """Leave the whole batch's gradient in the vector, and say what its parts do."""
+        """Leave the whole batch's gradient in the vector, and return the joint LossOutput of its parts."""
         self.results[0] = self.call(list(self.given[0]))
         self.wait()
         if self.failure:
@@ -379,7 +379,7 @@ class PartsCall:
 
 class CompiledParts:
     """Packages for the parts of a ThreadedRunner's batches: compiled beside the run, compared with the eager gradient
-    of the same batch, and called from then on.
+    of the same batch, and then used.
     """
 
     def __init__(self, runner: ThreadedRunner):
@@ -390,7 +390,7 @@ class CompiledParts:
         self.rows = dict[Kind, list[int]]()  # of its parts
 
     def look(self, batch: Batch, seconds: float) -> None:
-        """After an eager update of so many seconds: begin to compile what it does, or take over what is compiled."""
+        """After an eager update that took `seconds`, start to compile it, or take over what is compiled."""
         if not (self.waits or time.perf_counter() - self.looked > LOOK):
             return
         self.looked = time.perf_counter()
@@ -426,7 +426,7 @@ class CompiledParts:
         self._change_over(kind, PartsCall(self.runner, self.rows[kind], cast("Any", calls), batch), batch, seconds)
 
     def _job(self, batch: Batch, size: int) -> CompileJob:
-        """Of a part of so many rows."""
+        """Return the job for a part of `size` rows."""
         runner = self.runner
         part = _split(batch, [size, len(batch["return"]) - size])[0]
         paths, leaves = zip(*tree.leaves(part), strict=True)
@@ -436,12 +436,13 @@ class CompiledParts:
         return compile_job(self.learner, function, [*_arguments(runner), *leaves])
 
     def _change_over(self, kind: Kind, call: PartsCall, batch: Batch, seconds: float) -> None:
-        """Serve from now on, if the gradient is that of the eager update, which stays, and it takes less time."""
+        """Use the packages from the next update, if their gradient is the eager one, which stays, and they are faster.
+        """
         self.calls[kind] = call
         grad = self.runner.vector.grad
         kept, least = grad.clone(), math.inf
         try:
-            if self.runner.policy.observes:  # what was begun before may have had other statistics
+            if self.runner.policy.observes:  # a batch started before may have used other statistics
                 self.runner.score_eagerly(batch)
             wanted = grad.clone()
             for _ in range(TRIALS):
@@ -454,16 +455,16 @@ class CompiledParts:
             grad.copy_(kept)
         times = f"{least * 1e3:.3g} ms instead of {seconds * 1e3:.3g}"
         if not far <= NEAR:
-            self.give_up(f"the gradient of the compiled one differs by {far:.2g} of its size")
+            self.give_up(f"the compiled gradient differs by {far:.2g} of its size")
         elif not all(torch.equal(mine, buffers) for mine, buffers in call.copies):
             self.give_up("the network changes its buffers while it learns")
         elif least > GAIN * seconds and not self.waits:
-            self.give_up(f"compiled ones take {times}")
+            self.give_up(f"compiled updates take {times}")
         else:
             self._say("note", f"updates are compiled, in {self.runner.n} parts: {times}")
 
     def give_up(self, why: str) -> None:
-        """Updates stay eager."""
+        """Keep updates eager, and log the reason."""
         self.close()
         self.runner.compiled = None
         self._say("caution" if self.waits else "note", f"updates stay eager: {why}")
@@ -473,7 +474,7 @@ class CompiledParts:
             self.learner.ctx.log(kind, text)
 
     def close(self) -> None:
-        """End compilers that run, and threads."""
+        """End running compilers, and threads."""
         for package in (x for packages in self.packages.values() for x in packages.values()):
             package.close()
         for call in self.calls.values():

@@ -3,8 +3,8 @@
 UNREAL's auxiliary tasks (Jaderberg et al. 2016): pixel control, reward prediction, value replay. Pure functions of
 rows, by the convention of losses.py.
 
-Published costs belong to losses that are summed over examples, as the policy's is over time. These functions give
-means, over transitions or examples; WithAuxiliary makes sums of them.
+Published costs belong to losses that are summed over examples, as the policy's is over time. These functions return
+means, over transitions or examples; WithAuxiliary turns them into sums.
 """
 
 from __future__ import annotations
@@ -36,22 +36,21 @@ from polyplay.nets.policy import PolicyFactory
 # (Jaderberg et al. 2016, §3.2 and §3.3).
 
 
-EXAMPLES = ("obs", "reward", "first")  # what is kept of a row to predict rewards
-COLUMNS = (*EXAMPLES, "terminated", "action", "latent_noise")  # to replay values, where rows have it
-_NO_END, _ZERO, _REWARDING = range(3)  # what a row is as the one behind three such rows
+EXAMPLES = ("obs", "reward", "first")  # columns kept to predict rewards
+COLUMNS = (*EXAMPLES, "terminated", "action", "latent_noise")  # columns kept to replay values, if rows have them
+_NO_END, _ZERO, _REWARDING = range(3)  # kind of a row as the one after three others
 
 
 def specs_of(arrays: Batch, lead: int) -> Spec:
-    """The specs of arrays, without their first dimensions."""
+    """Return the specs of arrays, without their first dimensions."""
     return tree.map(lambda x: Field(x.shape[lead:], x.dtype.name), arrays)
 
 
 class UnrealReplay:
-    """The latest columns of batches [length, B], each by itself, with the state before it: as many as make `capacity`
-    rows at most.
+    """The latest single columns of batches [length, B], each with the state before it, in all at most `capacity` rows.
 
-    row: a row's fields, with EXAMPLES among them; length: T+1; state: of one lane. UNREAL keeps 2,000 rows of each
-    worker; here the number is the whole memory's, and of a batch that has more only the last columns are kept.
+    row: a row's fields, including EXAMPLES; length: T+1; state: of one lane. UNREAL keeps 2,000 rows of each worker;
+    here the number is for the whole memory, and only the last columns of a larger batch are kept.
     """
 
     def __init__(self, row: Spec, length: int, capacity: int = 2000, state: Spec | None = None):
@@ -63,7 +62,7 @@ class UnrealReplay:
         self._next = 0  # where the next column goes
 
     def save(self) -> Batch:
-        """All of it."""
+        """Return all arrays."""
         marks = {"end": self._end, "next": np.array(self._next), "filled": np.array(self.filled)}
         return {"rows": self.rows, "state": self.state, **marks}
 
@@ -80,11 +79,11 @@ class UnrealReplay:
 
     @property
     def counts(self) -> tuple[int, int]:
-        """How many examples there are to draw: with a reward of zero, with another."""
+        """Number of examples to draw with a reward of zero, and with another reward."""
         return int((self._end == _ZERO).sum()), int((self._end == _REWARDING).sum())
 
     def add(self, rows: Batch, state: Batch | None = None) -> None:
-        """Rows [length, B, …] and the state before them [B, …]. reward: what came with each row; first: begins of
+        """Add rows [length, B, …] and the state before them [B, …]. reward: received with each row; first: starts of
         episodes, or of restarted lanes.
         """
         lanes = rows["reward"].shape[1]
@@ -100,11 +99,11 @@ class UnrealReplay:
         self._end[FRAMES:, to] = np.where(begins, _NO_END, np.where(reward[FRAMES:] == 0, _ZERO, _REWARDING))
 
     def sample_examples(self, n: int, rng: np.random.Generator) -> tuple[Tree, np.ndarray]:
-        """n examples, with replacement: obs [3, n, …] of three rows on end, and the reward [n] that came with the row
-        behind them, all of one episode.
+        """Draw n examples with replacement: obs [3, n, …] of three consecutive rows, and the reward [n] of the row
+        after them, in one episode.
 
-        Half of them, the odd one by chance, have a reward that is not zero and stand first; all or none where the
-        memory has but one kind. Without any all are zeros.
+        Half of them (an odd one by chance) have a nonzero reward and come first; all or none if the memory has only one
+        kind. Without any examples, all are zeros.
         """
         zero, rewarding = (np.flatnonzero(self._end == kind) for kind in (_ZERO, _REWARDING))
         if not len(zero) + len(rewarding):
@@ -117,24 +116,24 @@ class UnrealReplay:
         return tree.at(self.rows["obs"], (before, column)), self.rows["reward"][row, column]
 
     def sample_columns(self, n: int, rng: np.random.Generator) -> tuple[Batch, Batch]:
-        """n columns, with replacement: rows [length, n, …], and the state before them [n, …]."""
+        """Draw n columns with replacement: rows [length, n, …], and the state before them [n, …]."""
         column = rng.integers(self.filled, size=n)
         return tree.at(self.rows, (slice(None), column)), tree.at(self.state, (column,))
 
 
 class UnrealWindows(LearnerPart):
-    """Draws what the auxiliary tasks of a learner's policy take beside a batch, from a memory of recent rows.
+    """Draws what the auxiliary tasks of a learner's policy need besides a batch, from a memory of recent rows.
 
-    Value replay begins with the recurrent state that acting began the column with, as old as its rows: so it can learn
-    what is remembered from before. In miyosuda/unreal that state is zero.
+    Value replay starts from the recurrent state with which acting began the column, as old as its rows, so it can learn
+    from what was remembered. In miyosuda/unreal that state is zero.
     """
 
     recent: UnrealReplay | None = None
 
     def inputs(self, rows: Batch, batch: Batch, state: Batch) -> Batch:
-        """Keep the rows and the state before them, and draw as many as there are lanes: "recent" [3, B, …] and
-        "recent_reward" [B], with "recent_weight", 0 until there is an example, then 1; "replayed", rows [T+1, B, …]
-        with their "state". Empty where no task takes any.
+        """Keep the rows and the state before them, and draw one item per lane: "recent" [3, B, …] and "recent_reward"
+        [B], with "recent_weight", 0 until there is an example, then 1; "replayed", rows [T+1, B, …] with their "state".
+        Empty if no task uses any.
         """
         learner, lanes = self.learner, rows["first"].shape[1]
         heads = learner.policy.auxiliary if isinstance(learner.policy, ActorCritic) else None
@@ -151,7 +150,7 @@ class UnrealWindows(LearnerPart):
         return cast("Batch", to_device(drawn, learner.device))
 
     def _keep(self, rows: Batch, batch: Batch, state: Batch, whole: bool) -> UnrealReplay:
-        """The memory, with these rows; whole: also with what values are replayed from."""
+        """Return the memory with these rows added; whole: also with the columns of value replay."""
         kept = {k: tree.map(to_host, rows[k]) for k in (COLUMNS if whole else EXAMPLES) if k in rows}
         policy = self.learner.policy
         kept["reward"] = to_host(policy.rewarded(batch)["reward"])
@@ -167,12 +166,11 @@ BORDER = CELL // 2  # pixels around a picture that belong to no cell
 
 @torch.no_grad()
 def pixel_change(view: Tensor) -> Tensor:
-    """What pixel control is rewarded with: how much each cell changes from row t to t+1, in [0, 1], float32
-    [T, B, h, w].
+    """Return pixel control's reward: how much each cell changes from row t to t+1, in [0, 1], float32 [T, B, h, w].
 
-    view: uint8 [T+1, B, C, H, W]. Of 84 × 84 pixels: mean |difference| / 255 over channels and 4 × 4 pixels of the
-    middle 80 × 80 (§3.1). Of a smaller picture, made of planes: the share of planes that changed in a cell, whichever
-    number marks them. Across the begin of an episode it means nothing. ValueError for what is not such rows.
+    view: uint8 [T+1, B, C, H, W]. For 84 × 84 pixels: mean |difference| / 255 over channels and 4 × 4 pixels of the
+    middle 80 × 80 (§3.1). For a smaller picture made of planes: the share of planes that changed in a cell, whichever
+    number marks them. Meaningless across the start of an episode. Raises ValueError for other rows.
     """
     fit = view.ndim == 5 and len(view) >= 2 and view.dtype == torch.uint8
     losses.check_shapes(fit, f"view must be uint8 [T+1, B, C, H, W] with T >= 1, it is {view.dtype}", view)
@@ -199,9 +197,9 @@ def pixel_control_loss(chosen: Tensor, best: Tensor, change: Tensor, batch: Batc
     nets.actor_critic.bootstrap_rows count; change: c [T, B, h, w]; batch: rows "reward", "terminated", "first" of
     [T+1, B].
 
-    The sum over cells and the ½ are those of trfl and miyosuda/unreal, who also sum over time. So published costs (0.01
-    to 0.1 in Lab and capture the flag) hold beside losses that are means over transitions; beside sums this is to be
-    multiplied with their number. ValueError for shapes that do not fit.
+    The sum over cells and the ½ are those of trfl and miyosuda/unreal, which also sum over time. So published costs
+    (0.01 to 0.1 in Lab and capture the flag) apply beside losses that are means over transitions; beside sums, multiply
+    this by the number of transitions. Raises ValueError for shapes that do not fit.
     """
     steps, cells = losses.transitions(batch, gamma), chosen.shape[2:]
     lead = steps.reward.shape
@@ -240,7 +238,7 @@ def value_replay_loss(value: Tensor, steps: Transitions) -> Tensor:
     return 0.5 * masked_mean(error.square(), steps.valid)
 
 
-# What a temporal core and auxiliary tasks add to the loss of a policy gradient (Jaderberg et al. 2019, supplement).
+# Terms that a temporal core and auxiliary tasks add to a policy-gradient loss (Jaderberg et al. 2019, supplement).
 
 
 TERMS = MappingProxyType(  # of UNREAL's tasks, and their published costs
@@ -251,12 +249,12 @@ DRAWN = {"reward_prediction": "reward_logits", "value_replay": "replayed_value"}
 
 
 def task_costs(auxiliary: str, unroll: int, live: tuple[str, ...] = ()) -> dict[str, float]:
-    """The auxiliary tasks that --auxiliary names, and what each costs. live: those whose costs are hyperparameters;
-    where there are such, no others are known, and none has a cost here. Raises UserError: another task or cost, or
-    rollouts that are too short to predict a reward from three rows.
+    """Return the auxiliary tasks that --auxiliary names, with their costs. live: tasks whose costs are hyperparameters;
+    if given, only these are allowed, without costs. Raises UserError: an unknown task or cost, or rollouts too short to
+    predict a reward from three rows.
     """
     allowed, found = ", ".join(live or TERMS), dict[str, float]()
-    allowed += ", a comma between, or none" + ("; costs are in --ranges" if live else "; each may have =COST")
+    allowed += ", separated by commas, or none" + ("; costs are in --ranges" if live else "; each may have =COST")
     for word in () if auxiliary == "none" else auxiliary.split(","):
         task, equals, cost = word.strip().partition("=")
         if task not in (live or TERMS) or task in found or (live and equals):
@@ -279,8 +277,8 @@ def _cost(word: str, number: str) -> float:
 
 
 def terms_of(policy: PolicyFactory) -> dict[str, float]:
-    """What a network adds to its loss, with the costs: the two KL divergences of a temporal core, the tasks that it has
-    heads for.
+    """Return the terms that a network adds to its loss, with their costs: the two KL divergences of a temporal core,
+    and the tasks for which it has heads.
     """
     if not isinstance(policy, NetworkFactory):
         return {}
@@ -292,14 +290,13 @@ def terms_of(policy: PolicyFactory) -> dict[str, float]:
 
 @dataclass
 class WithAuxiliary(Loss):
-    """`loss` + Σ cost · term. terms: names, and what they cost where no hyperparameter NAME_cost says otherwise.
+    """`loss` + Σ cost · term. terms: names and costs, unless a hyperparameter NAME_cost sets the cost.
 
     kl_posterior, kl_prior: see nets.recurrent.kl_terms. pixel_control, reward_prediction, value_replay: see
-    below. A cost is the weight of one example beside one transition, as published: where `loss` is a sum, every
-    term is the sum over its own examples; where it is a mean, the predicted rewards' sum is divided by the number of
-    transitions, and all others are means. Metrics are means over transitions or examples. Where the network says
-    `reward`, it takes the place of the environment's. Replayed values have the discount of `loss`, an ActorCriticLoss,
-    and its rewards.
+    above. A cost is the weight of one example relative to one transition, as published: if `loss` is a sum, every
+    term is the sum over its own examples; if it is a mean, the predicted rewards' sum is divided by the number of
+    transitions, and all others are means. Metrics are means over transitions or examples. A `reward` in the network's
+    outputs replaces the environment's. Value replay uses the discount and the rewards of `loss`, an ActorCriticLoss.
     """
 
     loss: losses.ActorCriticLoss
@@ -346,7 +343,7 @@ class WithAuxiliary(Loss):
         return LossOutput(loss, metrics, scored.priority, scored.targets)
 
     def _share(self, name: str, count: Tensor, batch: Batch, summed: bool) -> Tensor | float:
-        """Examples of a term for each transition, so often its mean counts."""
+        """Return the examples of a term per transition, by which its mean is multiplied."""
         if name == "reward_prediction" and "recent_reward" in batch:
             return len(batch["recent_reward"]) / count
         if name == "value_replay" and summed and "replayed" in batch:
@@ -357,7 +354,7 @@ class WithAuxiliary(Loss):
         if name == "pixel_control":
             change = pixel_change(_view(batch["obs"]))
             return pixel_control_loss(out["pixel_chosen"], out["pixel_best"], change, batch)
-        if name in DRAWN and DRAWN[name] not in out:  # rows alone, to measure what they cost
+        if name in DRAWN and DRAWN[name] not in out:  # rows alone, to measure their time
             return valid.new_zeros((), dtype=torch.float32)
         if name == "reward_prediction":
             return batch["recent_weight"] * reward_prediction_loss(out["reward_logits"], batch["recent_reward"])

@@ -7,7 +7,7 @@ out    "q" of s_t with gradient, "target" of s_{t+n} by the target network, and 
 batch  what a replay's `sample()` gives, as tensors: transitions "action", "return", "discount" [B], or rows [R, B] of
        sequences; "weight" [B] (1 where there is none) and "mask" where they are stored
 
-Each pass through a noisy network has noise of its own, the whole batch the same (dqn_zoo): `noise` draws its keys.
+Each pass through a noisy network has its own noise, the same for the whole batch (dqn_zoo): `noise` draws its keys.
 
 `LossOutput.priority` [B] is what replay wants back. "mean" divides the sum over the batch by B, "sum" does not: the
 2015 DQN's gradient is a sum over its 32 samples, with a learning rate to match. Metrics are means, unweighted.
@@ -43,12 +43,12 @@ from polyplay.nets.q_network import DPGNetwork, QNetwork, expected_value, greedy
 
 # Targets of action values, and priorities: pure, without gradient; inputs are never written to.
 #
-# What replay gives of a transition s_t → s_{t+n} is its return G = Σ_{k<n} (Π_{j<k} d_{t+j})·r_{t+k+1}, in units of
-# reward, and D = Π_{j<n} d_{t+j}, the product of discounts (no unit): γᵐ for a window of m agent steps, 0 if it ended
-# in a termination. So a truncation bootstraps from its real last observation, and nobody needs a `done`. Where D = 0
-# what the network gives for s_{t+n} is not used, even if it is NaN.
+# For a transition s_t → s_{t+n}, replay gives its return G = Σ_{k<n} (Π_{j<k} d_{t+j})·r_{t+k+1}, in units of reward,
+# and D = Π_{j<n} d_{t+j}, the product of discounts (no unit): γᵐ for a window of m agent steps, 0 if it ended in a
+# termination. So a truncation bootstraps from its real last observation, and no `done` is needed. Where D = 0, the
+# network's output for s_{t+n} is not used, even if it is NaN.
 #
-# Scores of A actions are q [..., A], or logits over K atoms [..., A, K] that stand evenly between `low` and `high`.
+# Scores of A actions are q [..., A], or logits over K atoms [..., A, K], spaced evenly between `low` and `high`.
 
 
 @torch.no_grad()
@@ -114,16 +114,16 @@ def sequence_targets(
     online: Tensor | None = None,
     eps: float | None = 1e-3,
 ) -> tuple[Tensor, Tensor]:
-    """n-step targets [T, B] of the action chosen in each row, and whether there is something to learn from it, bool
-    [T, B]; rows are in order (Kapturowski et al. 2019, R2D2): y_t = h(Σ_{k<m} γᵏ·r_{t+k+1} + D·h⁻¹(Q⁻(s_{t+m},
-    a*))), where D = γᵐ, or 0 if row t+m is terminated, and a* is `online`'s best there, or the target network's own.
+    """Return n-step targets [T, B] of the action chosen in each row, and whether the row is learned from, bool [T, B];
+    rows are in order (Kapturowski et al. 2019, R2D2): y_t = h(Σ_{k<m} γᵏ·r_{t+k+1} + D·h⁻¹(Q⁻(s_{t+m}, a*))), where
+    D = γᵐ, or 0 if row t+m is terminated, and a* is `online`'s best there, or the target network's own.
 
-    batch: rows "reward" (float), "terminated", "first" (bool) [R, B], by the row convention; where they are there
-    "valid" (bool): whether the transition to the next row exists, as far as `first` doesn't say, and "mask" [R, B, A].
-    target, online: q [R, B, A]. eps: None leaves h out.
+    batch: rows "reward" (float), "terminated", "first" (bool) [R, B], by the row convention; optionally "valid" (bool):
+    whether the transition to the next row exists, besides what `first` says, and "mask" [R, B, A]. target, online: q
+    [R, B, A]. eps: None leaves h out.
 
-    m = n, or fewer where the episode ends before: windows end in its last row, so what was cut by truncation bootstraps
-    from its real last observation. Rows 0..R−n−1 are learnt, the last n serve their windows only, as in rlpyt: targets
+    m = n, or fewer if the episode ends before: windows end in its last row, so a truncated episode bootstraps from its
+    real last observation. Rows 0..R−n−1 are learned from, the last n only complete their windows, as in rlpyt: targets
     of later rows, and of rows without a transition, are not valid. Raises ValueError for shapes that do not fit.
     """
     reward, mask, first = batch["reward"], batch.get("mask"), batch["first"]
@@ -146,7 +146,7 @@ def sequence_targets(
 
 
 def sequence_priority(error: Tensor, valid: Tensor, eta: float) -> Tensor:
-    """R2D2's priority of a sequence, η·max|δ| + (1 − η)·mean|δ| over valid rows [T, B] → [B]; 0 where none is."""
+    """R2D2's priority of a sequence, η·max|δ| + (1 − η)·mean|δ| over valid rows [T, B] → [B]; 0 without any."""
     fit = error.shape == valid.shape and error.ndim == 2
     check_shapes(fit, "error and valid must be one [T, B] shape", error, valid)
     size = torch.where(valid, error.abs(), 0.0)
@@ -157,7 +157,7 @@ COMMON = ("loss", "q_mean", "target_mean", "td_abs", "weight_mean")
 
 
 def _keys(self: Loss, policy: QNetwork, batch: Batch, key: Key) -> Batch:
-    """int64 [3] for a noisy network: of the noise of "q", "target" and "online"; another for every update."""
+    """Return keys, int64 [3], of a noisy network's noise in "q", "target" and "online"; others for every update."""
     return {"key": np.arange(3 * key[2], 3 * key[2] + 3)} if policy.head.noise else {}
 
 
@@ -172,7 +172,7 @@ class TransitionLoss(Loss, ABC):
     divisible, noise = True, _keys
 
     def __call__(self, policy: QNetwork, target: QNetwork, batch: Batch, state: Batch, hyper: Hyper) -> LossOutput:
-        """One pass each, as large as can be without taking gradients that nobody wants."""
+        """Make one pass for each of "q", "target" and "online"; joint ones would compute unused gradients."""
         out: Batch = {"q": _scores(policy, batch, 0)}
         with torch.no_grad():
             out["target"] = batch["target"] if "target" in batch else _scores(target, batch, 1, cached=True)
@@ -201,10 +201,10 @@ def _scores(net: QNetwork, batch: Batch, i: int, cached: bool = False) -> Tensor
 @dataclass(frozen=True)
 class QLoss(TransitionLoss):
     """½δ² for |δ| ≤ clip, clip·(|δ| − clip/2) beyond, δ = y − Q(s, a): its gradient is δ limited to ±clip, which is all
-    that Mnih et al. (2015) say of it. clip: 0 is ½δ² throughout. The priority is |δ|.
+    that Mnih et al. (2015) specify. clip: 0 is ½δ² throughout. The priority is |δ|.
 
-    Importance weights multiply it. replicas: whose gradients are averaged: "sum" then is over all that they draw
-    together.
+    Importance weights multiply it. replicas: number of learners whose gradients are averaged; "sum" is then over the
+    transitions of all.
     """
 
     reduction: losses.Reduction = "mean"
@@ -236,8 +236,9 @@ class QLoss(TransitionLoss):
 class CategoricalLoss(TransitionLoss):
     """Cross-entropy of the projected target distribution and p(s, a): C51 (Bellemare et al. 2017), Rainbow.
 
-    Atoms stand evenly from `low` to `high`; the network has the number. priority: "kl", the Kullback-Leibler divergence
-    (Hessel et al. 2018, Accel RL), or "ce", the cross-entropy (dqn_zoo), which isn't 0 where all is learnt.
+    Atoms are spaced evenly from `low` to `high`; the network has their number. priority: "kl", the Kullback-Leibler
+    divergence (Hessel et al. 2018, Accel RL), or "ce", the cross-entropy (dqn_zoo), which is above 0 even at the
+    optimum.
     """
 
     low: float = -10.0
@@ -271,12 +272,12 @@ class CategoricalLoss(TransitionLoss):
 
 @dataclass(frozen=True)
 class SequenceLoss(Loss):
-    """½δ² of every row to be learnt of a sequence, under R2D2's rescaled n-step targets (sequence_targets): summed over
-    a sequence's rows, as SEED and Acme have it, then weighted, then the mean over sequences.
+    """½δ² of every learned row of a sequence, under R2D2's rescaled n-step targets (sequence_targets): summed over a
+    sequence's rows, as in SEED and Acme, then weighted, then the mean over sequences.
 
-    rescale: h's ε; 0 leaves h out. eta: of the priority η·max|δ| + (1 − η)·mean|δ|, over the rows learnt. The batch has
-    burn_in + m + n rows for m to be learnt; both networks walk through the first burn_in rows without gradient, from
-    the `state` before them.
+    rescale: h's ε; 0 leaves h out. eta: of the priority η·max|δ| + (1 − η)·mean|δ|, over learned rows. The batch has
+    burn_in + m + n rows, of which m are learned; both networks unroll the first burn_in rows without gradient, from the
+    `state` before them.
     Metrics: q_mean and target_mean without h, td_abs of |δ|.
     """
 
@@ -290,7 +291,7 @@ class SequenceLoss(Loss):
     metrics, noise = (*COMMON, "rows_mean"), _keys
 
     def __call__(self, policy: QNetwork, target: QNetwork, batch: Batch, state: Batch, hyper: Hyper) -> LossOutput:
-        """Values [R, B, …] of the rows behind burn-in; "online" is from the same pass as "q"."""
+        """Score the rows after burn-in, [R, B, …]; "online" is from the same pass as "q"."""
         rows: Batch = {k: batch[k] for k in ("obs", "reward", "first", "action") if k in batch}
         head, body = (tree.map(lambda x, at=at: x[at], rows) for at in (slice(self.burn_in), slice(self.burn_in, None)))
         with torch.no_grad():
@@ -304,7 +305,7 @@ class SequenceLoss(Loss):
         return self.score(out, batch)
 
     def score(self, out: Batch, batch: Batch) -> LossOutput:
-        """Score the rows behind burn-in, [R, B, A] each."""
+        """Score the rows after burn-in, [R, B, A] each."""
         keys = ("reward", "terminated", "first", "valid", "mask", "action")
         rows = {k: batch[k][len(batch[k]) - len(out["q"]) :] for k in keys if k in batch}
         eps = self.rescale or None
@@ -328,7 +329,7 @@ class SequenceLoss(Loss):
 # "weight" [B] (1 where there is none).
 
 
-FREE = 2.0  # what μ's tanh is made of goes so far without that cost: to 0.96 of a half range
+FREE = 2.0  # largest input of μ's tanh without saturation cost: 0.96 of a half range
 
 
 @dataclass(frozen=True)
@@ -336,11 +337,11 @@ class DPGLoss(Loss):
     """Ape-X DPG (Horgan et al. 2018, §4.2 and appendix D), means over the batch of two terms that share no weights:
 
     critic  w·½δ², δ = G + D·Q⁻(s', μ⁻(s')) − Q(s, a), weighted by importance;
-    actor   −Σ_i c_i·μ_i(s), c = dQ/da at a = μ(s) limited to ±clip number by number (0: not at all), a constant. So its
+    actor   −Σ_i c_i·μ_i(s), c = dQ/da at a = μ(s) limited element-wise to ±clip (0: not at all), a constant. So its
             gradient is −c·dμ/dθ, and its value means nothing. Not weighted, as in D4PG (Barth-Maron et al. 2018).
-            To that comes saturation_cost·Σ_i max(0, |x_i| − 2)², x what the tanh of μ is made of: beyond ±2 it is
-            pulled back. Else an actor that a young critic drives to an end of its range may stay there, where tanh has
-            no slope.
+            Added: saturation_cost·Σ_i max(0, |x_i| − 2)², where x is the input of μ's tanh, which is pulled back beyond
+            ±2. Otherwise an actor that a young critic drives to an end of its range may stay there, where tanh has no
+            slope.
 
     The priority is |δ|. Slopes are per half range of an action. Metrics are means, unweighted: "policy_value" is
     Q(s, μ(s)), "dqda_clip_fraction" the share of numbers of dQ/da beyond the limit, "action_saturation" that of
@@ -363,7 +364,8 @@ class DPGLoss(Loss):
         return self.score({**policy.learnt(now, batch["action"]), "target": ahead}, batch)
 
     def score(self, out: Batch, batch: Batch) -> LossOutput:
-        """Score what `policy.learnt` gives of s_t, and "target" [B], Q⁻(s', μ⁻(s')) of s_{t+n}, without gradient."""
+        """Score the outputs of `policy.learnt` for s_t, and "target" [B], Q⁻(s', μ⁻(s')) of s_{t+n}, without gradient.
+        """
         goal = td_target(batch["return"], batch["discount"], out["target"])
         error = goal - out["q"]
         weight = importance_weight(batch, goal)

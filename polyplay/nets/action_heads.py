@@ -1,7 +1,7 @@
-"""From numbers to actions: what a policy's last layer means for an action space.
+"""Action heads: what a policy's last layer means for an action space.
 
-Another space is another head, several at once are a Composite of heads, or a ConditionalHead where the first decides
-which others count: everything else sees only what all have, see ActionHead.
+Each space has its head. Several at once have a Composite of heads, or a ConditionalHead if the first one decides which
+others count. Everything else uses only what all heads share, see ActionHead.
 A mask of legal actions (bool, docs/concepts/rows.md) comes first: `masked` numbers never draw an illegal action.
 Logarithms of categorical parts may be guarded; densities of real numbers are not.
 """
@@ -25,9 +25,9 @@ from polyplay.core.tree import Field, Tree
 from polyplay.envs.spaces import ActionRange, ActionSpec, Box, Conditional, Discrete, Leaf, MultiBinary, MultiDiscrete
 from polyplay.nets.layers import Axis, AxisSegment, Linear, TensorAxes, axis, one_hot
 
-# The logarithm of a probability: exact, or guarded against probabilities near 0, as GA3C has it.
+# The logarithm of a probability: exact, or guarded against probabilities near 0, as in GA3C.
 #
-# Everything works on logits [..., n]; illegal values are those far below the largest. Acting and learning use the same
+# Everything takes logits [..., n]; those of illegal values are far below the largest. Acting and learning use the same
 # function, so ratios of the two are those of guarded probabilities. π = softmax, H = −Σ π·(the logarithm of π). Actions
 # are drawn from π.
 #
@@ -44,7 +44,7 @@ class SeveralHeads(nn.Module):
     """Heads of an action's parts, by their paths. stable: see surgery.tensor_axes."""
 
     def __init__(self, parts: Mapping[str, Any], modules: Iterable[str]):
-        """modules: what each is called in here."""
+        """modules: the name of each head's module in this one."""
         super().__init__()
         self.paths, self.parts, heads = tuple(parts), dict(parts), parts.values()
         self.sizes, self.noises = [h.size for h in heads], [h.noise for h in heads]
@@ -59,25 +59,25 @@ class SeveralHeads(nn.Module):
 class ConditionalHead(SeveralHeads):
     """π(a) = π(v) Π π(part | v), over the parts that value v of the first part uses; H = H(first) + Σ π(v) H(part | v).
 
-    params, of one pass: the first part's numbers, then of each other part, in order, its own for each value that uses
-    it. Masks of the other parts are [N, values], or one for each value of the first part [N, values of it, values].
-    Parts that are not used are 0 in an action and as an input, and nothing in log-probability, entropy and gradient.
-    The mode is the likeliest value, then the likeliest of what that uses.
+    params, from one pass: the first part's numbers, then, of each other part in order, separate ones for each value
+    that uses it. Masks of the other parts are [N, values], or one per value of the first part, [N, its values, values].
+    Unused parts are 0 in an action and as an input, and do not count in log-probability, entropy and gradient. The mode
+    is the most probable value, then the most probable values of the parts that it uses.
     """
 
-    at: Tensor  # [values of the first, numbers of all parts]: where these stand in params, given the value
+    at: Tensor  # [values of the first, numbers of all parts]: their places in params, given the value
     used: Tensor  # bool [other parts, values of the first]
-    users: Tensor  # of each other part in turn, the values of the first that use it
+    users: Tensor  # the values of the first that use each other part, one part after another
 
     def __init__(self, name: str, first: Categorical, rest: Mapping[str, PartHead], uses: Mapping[str, Sequence[int]]):
-        """The first part's name and head, those of the others, and the values that use each of these."""
+        """Take the first part's name and head, the heads of the others, and the values that use each of these."""
         super().__init__({name: first, **rest}, ["first", *(f"rest.{i}" for i in range(len(rest)))])
         self.first = first
         self.rest: Iterable[PartHead] = nn.ModuleList(rest.values())  # type: ignore[assignment]
         self.counts, self.widths = [len(uses[path]) for path in rest], self.sizes
         self.sizes = [n * width for n, width in zip([1, *self.counts], self.widths, strict=True)]
         self.size = sum(self.sizes)
-        self.values = users = [list(uses[path]) for path in rest]  # of each other part, those of the first that use it
+        self.values = users = [list(uses[path]) for path in rest]  # of the first, that use each other part
         values = range(first.size)
         places = [list(range(first.size)) for _ in values]
         for start, width, some in zip(accumulate(self.sizes[:-1]), self.widths[1:], users, strict=True):
@@ -89,7 +89,7 @@ class ConditionalHead(SeveralHeads):
         self.register_buffer("users", torch.tensor([v for some in users for v in some]), persistent=False)
 
     def axis(self, without: str | None = None) -> Axis:
-        """Without the numbers of a part."""
+        """Return the axis of the numbers, without those of one part."""
         (name, first), *rest = self.parts.items()
         found = [*first.segments(name)]
         for (path, part), values in zip(rest, self.values, strict=True):
@@ -138,28 +138,28 @@ class ConditionalHead(SeveralHeads):
         return torch.cat([self.first.embed(value), *parts], 1)
 
     def _every(self, params: Tensor) -> list[Tensor]:
-        """The first part's numbers [N, width], then of each other part [N, values that use it, width]."""
+        """Return the first part's numbers [N, width], then each other part's [N, values that use it, width]."""
         first, *parts = params.split(self.sizes, 1)
         shapes = zip(parts, self.counts, self.widths[1:], strict=True)
         return [first, *(x.unflatten(1, (count, width)) for x, count, width in shapes)]
 
     def _given(self, params: Tensor, value: Tensor) -> Sequence[Tensor]:
-        """Of each part its numbers [N, width], given the first part's value; where that doesn't use it, some."""
+        """Return each part's numbers [N, width], given the first part's value; arbitrary ones for unused parts."""
         return params.gather(1, self.at.index_select(0, value)).split(self.widths, 1)
 
     def _chosen(self, value: Tensor, parts: Iterable[Tensor]) -> Tree:
-        """The action of these parts, 0 where the value doesn't use them."""
+        """Return the action of these parts, 0 where the value does not use them."""
         unused = ~self.used.index_select(1, value)
         kept = [x.masked_fill(no.view(-1, *[1] * (x.dim() - 1)), 0) for x, no in zip(parts, unused, strict=True)]
         return dict(zip(self.paths, [value, *kept], strict=True))
 
 
-# Actions that name a unit, by the unit: OpenAI et al. 2019, Dota 2; a pointer as in Vinyals et al. 2015.
+# Actions that name a unit by its embedding: OpenAI et al. 2019, Dota 2; a pointer as in Vinyals et al. 2015.
 
 
 class UnitPointer(nn.Module):
-    """A ConditionalHead's numbers. Of `part`, for each value of the first that uses it, number u is q·e_u/√E: a query q
-    of the features, and E numbers of unit u. All others come from one Linear.
+    """Makes a ConditionalHead's numbers. In `part`, for each value of the first that uses it, number u is q·e_u/√E: a
+    query q from the features, and E numbers of unit u. All others come from one Linear.
     """
 
     def __init__(self, columns: Axis, head: ConditionalHead, part: str, embedding: int):
@@ -178,29 +178,29 @@ class UnitPointer(nn.Module):
         return torch.cat([before, named.flatten(1), behind], 1)
 
 
-NEVER = -1e9  # as a logit: probability exactly 0, and finite, so that no gradient is NaN
+NEVER = -1e9  # as a logit: its probability is exactly 0; it is finite, so that no gradient is NaN
 _EDGE = 2.0**-24  # uniforms are kept in [_EDGE, 1 - _EDGE]
 _HALF_LOG_TAU = 0.5 * math.log(2.0 * math.pi)
 
 
 def normal(noise: Tensor) -> Tensor:
-    """Standard normal numbers of uniforms in (0, 1), each of one; within ±5.4."""
+    """Convert uniforms in (0, 1) to standard normal numbers, one to one; within ±5.4."""
     return torch.erfinv(2.0 * noise.clamp(_EDGE, 1.0 - _EDGE) - 1.0) * math.sqrt(2.0)
 
 
 def to_half_ranges(action: Tensor, low: Tensor, high: Tensor) -> Tensor:
-    """Actions [N, A] in the environment's units, from −1 at `low` to 1 at `high` [A]; 0 where these are equal."""
+    """Convert actions [N, A] in the environment's units to −1 at `low` … 1 at `high` [A]; 0 where these are equal."""
     half = high / 2 - low / 2
     return (action - (low / 2 + high / 2)) / torch.where(half > 0, half, 1.0)
 
 
 def from_half_ranges(inner: Tensor, low: Tensor, high: Tensor) -> Tensor:
-    """The other way, never outside of the bounds by a last bit."""
+    """Invert `to_half_ranges`; rounding never exceeds the bounds."""
     return torch.minimum(torch.maximum((low / 2 + high / 2) + (high / 2 - low / 2) * inner, low), high)
 
 
 class LeafHead(nn.Module):
-    """What the heads of one space share."""
+    """Base of the heads of one space."""
 
     def __init__(self, size: int, noise: int, action: Field):
         super().__init__()
@@ -214,7 +214,7 @@ class LeafHead(nn.Module):
         return self.segments()
 
     def segments(self, path: str = "", whose: str = "", silent: bool = True) -> Axis:
-        """Its numbers, as the part of an action; silent: new ones begin with 0."""
+        """Return the axis of its numbers, as a part of the action. silent: new ones begin with 0."""
         name = f"action {path}".strip() + whose
         return (AxisSegment(name, self.action.shape or (self.size,), part=path or None, silent=silent),)
 
@@ -233,13 +233,13 @@ class Categorical(LeafHead):
         self.guard = guard
 
     def sample(self, params: Tensor, noise: Tensor) -> Tensor:
-        """By the inverse CDF over the last dimension of params [..., n]: the first value whose cumulative probability
-        exceeds the uniform [..., 1]; never one of probability 0.
+        """Draw by the inverse CDF over the last dimension of params [..., n]: the first value whose cumulative
+        probability exceeds the uniform [..., 1]; never one of probability 0.
         """
         cdf = params.softmax(-1).cumsum(-1)
         u = noise.clamp(_EDGE, 1.0 - _EDGE) * cdf[..., -1:]
         found = torch.searchsorted(cdf, u, right=True).squeeze(-1)
-        return found.clamp_(max=params.shape[-1] - 1)  # NaN logits find none: the learner shall see them and stop
+        return found.clamp_(max=params.shape[-1] - 1)  # NaN logits find no value: the learner shall see them and stop
 
     def mode(self, params: Tensor) -> Tensor:
         return params.argmax(-1)
@@ -258,12 +258,12 @@ class Categorical(LeafHead):
 
 
 def guarded_log(pi: Tensor, guard: str) -> Tensor:
-    """Of probabilities of any shape; guard: max or plus."""
+    """Return the guarded logarithm of probabilities of any shape. guard: max or plus."""
     return ((pi + EPS) if guard == "plus" else pi.clamp_min(EPS)).log()
 
 
 class _Independent(Categorical):
-    """Several categorical numbers, independent of each other: what MultiCategorical and Bernoulli share."""
+    """Several independent categorical numbers: the base of MultiCategorical and Bernoulli."""
 
     def sample(self, params: Tensor, noise: Tensor) -> Tensor:
         return self._shaped(super().sample(self._rows(params), noise.unsqueeze(-1)))
@@ -275,14 +275,14 @@ class _Independent(Categorical):
         return super().entropy(self._rows(params)).sum(-1)
 
     def _rows(self, params: Tensor) -> Tensor:
-        """Logits [..., numbers, values of each]."""
+        """Return logits [..., numbers, values of each]."""
         raise NotImplementedError
 
 
 class MultiCategorical(_Independent):
     """One of nvec[i] values for each number i, independently: int64 [*shape]. params: logits, number by number."""
 
-    at: Tensor  # [size]: where each logit stands among rows of `most`
+    at: Tensor  # [size]: place of each logit among rows of `most`
 
     def __init__(self, shape: tuple[int, ...], nvec: tuple[int, ...], guard: str = "none"):
         super().__init__(sum(nvec), guard, len(nvec), Field(tuple(shape), "int64"))
@@ -301,7 +301,7 @@ class MultiCategorical(_Independent):
         return one_hot(action.flatten(), self.most).unflatten(0, (-1, self.noise)).flatten(1)[:, self.at]
 
     def _rows(self, params: Tensor) -> Tensor:
-        """Filled up with values that have no chance."""
+        """Pad with values of probability 0."""
         if self.size < self.noise * self.most:
             filled = params.new_full((*params.shape[:-1], self.noise * self.most), NEVER)
             params = filled.index_copy(-1, self.at, params)
@@ -329,18 +329,18 @@ class Bernoulli(_Independent):
 
 
 class Gaussian(LeafHead):
-    """Independent normals: means by the network, log standard deviations learnt but the same in every state.
+    """Independent normals: means from the network, learned log standard deviations that are the same in every state.
 
-    Actions are float32 [*shape], in the environment's units and unbounded; pools clip them, log-probabilities are those
-    of the unclipped. `scaled` to a Box: means, deviations and densities, and an action as an input, are in half ranges,
-    −1 at its low and 1 at its high; parts without bounds are as they are.
+    Actions are float32 [*shape], in the environment's units and unbounded; pools clip them, but log-probabilities are
+    those of unclipped actions. `scaled` to a Box: means, deviations and densities, and an action as an input, are in
+    half ranges, −1 at its low and 1 at its high; parts without bounds are not scaled.
     """
 
     def __init__(self, shape: tuple[int, ...], scaled: Box | None = None):
         super().__init__(math.prod(shape), math.prod(shape), Field(tuple(shape), "float32"))
         self.log_std = nn.Parameter(torch.zeros(self.size))
         self.axes = {"log_std": TensorAxes((axis("numbers", *shape),))}
-        # no buffers, which would be published and averaged with the weights
+        # not buffers, which would be published and averaged with the weights
         self.range: Tensor | None = None
         if scaled is not None and not (known := ActionRange.of(scaled)).unit:
             self.range = torch.from_numpy(np.stack([known.middle, known.half])).reshape(2, -1)
@@ -370,11 +370,11 @@ class Gaussian(LeafHead):
         return self._inner(action.reshape(-1, self.inputs))
 
     def _outer(self, inner: Tensor) -> Tensor:
-        """From half ranges to the environment's units."""
+        """Convert from half ranges to the environment's units."""
         return inner if self.range is None else self.range[0] + self.range[1] * inner
 
     def _inner(self, outer: Tensor) -> Tensor:
-        """The other way; 0 where there is but one number to choose."""
+        """Convert back; 0 where the bounds are equal."""
         if self.range is None:
             return outer
         middle, half = self.range
@@ -382,7 +382,7 @@ class Gaussian(LeafHead):
 
 
 class Composite(SeveralHeads):
-    """Several heads at once, independent of each other: actions are a dict of theirs."""
+    """Several independent heads at once; actions are a dict of theirs."""
 
     def __init__(self, heads: Mapping[str, PartHead]):
         super().__init__(heads, [f"heads.{i}" for i in range(len(heads))])
@@ -412,7 +412,7 @@ class Composite(SeveralHeads):
         return torch.cat([h.embed(a) for h, a in zip(self.heads, self._leaves(action), strict=True)], 1)
 
     def _each(self, params: Tensor, *others: Sequence[str] | Sequence[Tensor]) -> Iterator[tuple]:
-        """Of each part its head, its numbers, and what else there is of it."""
+        """Return each part's head, numbers and other given values."""
         return zip(self.heads, params.split(self.sizes, 1), *others, strict=True)
 
     def _leaves(self, action: Tree) -> list[Tensor]:
@@ -423,14 +423,14 @@ class Composite(SeveralHeads):
         return tree.nest(dict(zip(self.paths, actions, strict=True)))
 
 
-# A distribution over actions [N, *action.shape] given `params` [N, size], the last layer's output; `masked` and
-# `entropy` of parts take [..., size]. It is a module, for what it learns itself. Of several parts actions and masks are
-# dicts, as its `action`. All have
+# A head is a distribution over actions [N, *action.shape] given `params` [N, size], the last layer's output; `masked`
+# and `entropy` of parts take [..., size]. It is a module, since it may have weights. With several parts, actions and
+# masks are dicts like its `action`. All heads have
 #
 #     size, noise, inputs     numbers it takes per row; uniforms in (0, 1) that a sample takes; numbers of `embed`
-#     parts, axis()           its parts by their paths, of one alone ""; what stands along its numbers
-#     masked(params, mask)    params under which only legal actions have a chance
-#     sample(params, noise)   an action of uniforms [N, noise]; mode(params): the likeliest
+#     parts, axis()           its parts by their paths, "" for a single one; names along its numbers
+#     masked(params, mask)    params in which illegal actions have probability 0
+#     sample(params, noise)   an action of uniforms [N, noise]; mode(params): the most probable
 #     logp(params, action)    [N]; entropy(params): [N]
 #     embed(action)           [N, inputs]: an action as a network's input
 
@@ -440,12 +440,12 @@ ActionHead = PartHead | Composite | ConditionalHead
 
 
 def for_space(space: ActionSpec, guard: str = "none", scaled: bool = True) -> ActionHead:
-    """The head for an action space; `guard` is that of its categorical parts; scaled: −1 … 1 are the bounds of its real
-    parts. UserError for spaces that have none.
+    """Make the head for an action space. guard: of its categorical parts; scaled: −1 … 1 are the bounds of its real
+    parts. Raises UserError: the space has no head.
     """
     if guard != "none" and all(isinstance(leaf, Box) for _, leaf in tree.leaves(space)):
-        needs = "it is for actions with probabilities, the environment's are real numbers"
-        raise UserError(f"--correction {guard}: {needs}; use none, or vtrace")
+        needs = "needs actions with probabilities, but the environment's are real numbers"
+        raise UserError(f"--correction {guard}: {needs}; use none or vtrace")
     if isinstance(space, Conditional):
         rest = {path: _for_leaf(space[path], guard, scaled) for path in space.uses}
         return ConditionalHead(space.first, Categorical(space[space.first].n, guard), rest, space.uses)
@@ -464,5 +464,5 @@ def _for_leaf(space: Leaf, guard: str, scaled: bool) -> PartHead:
     if isinstance(space, Box):
         return Gaussian(tuple(space.shape), space if scaled else None)
     raise UserError(
-        f"network: actions {space} have no head; allowed are Discrete, MultiDiscrete, MultiBinary and Box, and dicts"
+        f"network: actions {space} are not supported; use Discrete, MultiDiscrete, MultiBinary, Box or a dict of these"
     )

@@ -2,9 +2,9 @@
 
 ActorCritic, a policy and its value: a torso (features of observations), an optional core, a head.
 
-Shapes: N rows of a batch, B lanes, T+1 rows of a rollout. Acting and unrolling take the same path, so that the same
-weights give the same bits on a CPU: whatever the batch for mlp torsos, cores and heads, and for convolutions when they
-run in batches of the acting size.
+Shapes: N rows of a batch, B lanes, T+1 rows of a rollout. Acting and unrolling take the same path, so the same weights
+give bitwise the same results on a CPU: in any batch for mlp torsos, cores and heads, and in batches of the acting size
+for convolutions.
 """
 
 from __future__ import annotations
@@ -45,10 +45,10 @@ from polyplay.nets.layers import (
 from polyplay.nets.policy import Normalize, Policy, ReturnScale, TaskValues, Torso, is_pixels, task_axis
 from polyplay.nets.recurrent import Core, Latent, Temporal, kl_terms
 
-# Rewards of an agent's own: weights on what happens in the game, which evolution tunes (Jaderberg et al. 2019).
+# An agent's own rewards: weights of events in the game, tuned by evolution (Jaderberg et al. 2019).
 
 
-PREFIX = "reward_"  # of the hyperparameter that is an event's weight
+PREFIX = "reward_"  # of a hyperparameter that is an event's weight
 SPIRIT = "team_spirit"  # the hyperparameter τ: r = (1 − τ) · own + τ · team's mean (Berner et al. 2019, appendix G)
 
 
@@ -68,7 +68,7 @@ class EventRewards(nn.Module):
         return (events * self.weights).sum(-1)
 
     def apply_hyperparameters(self, values: Mapping[str, float]) -> None:
-        """Take over the weights that are hyperparameters."""
+        """Set the weights that are hyperparameters."""
         known = dict(values)
         if SPIRIT in values:
             known |= {PREFIX + OWN_REWARD: 1.0 - values[SPIRIT], PREFIX + TEAM_REWARD: values[SPIRIT]}
@@ -80,43 +80,43 @@ class EventRewards(nn.Module):
 # Heads of UNREAL's auxiliary tasks (Jaderberg et al. 2016): values of pixel control, reward prediction.
 
 
-PICTURE, CELL = 84, 4  # UNREAL's picture, of which the middle 80 × 80 count, and a cell's side, in pixels
-CHANNELS = 32  # of the map that is deconvolved
+PICTURE, CELL = 84, 4  # pixels a side of UNREAL's image, of which the middle 80 × 80 count, and of a cell
+CHANNELS = 32  # of the map before the deconvolution
 REWARD_CLASSES = 3
-FRAMES = 3  # rows that a reward is predicted from
+FRAMES = 3  # rows from which a reward is predicted
 
 
 def control_cells(view: tuple[int, ...]) -> tuple[int, int]:
-    """Cells h, w of what is shown, [C, H, W]: 20 × 20 of 84 × 84 pixels, those of a smaller picture itself.
+    """Return the cells h, w of a view [C, H, W]: 20 × 20 of 84 × 84 pixels, or each pixel of a smaller view.
 
-    UserError for other pictures.
+    Raises UserError: other views.
     """
     if len(view) == 3 and view[1:] == (PICTURE, PICTURE):
         return PICTURE // CELL - 1, PICTURE // CELL - 1
     if len(view) == 3 and min(view[1:]) >= 3 and max(view[1:]) < PICTURE:
         return view[1], view[2]
     allowed = "[C, 84, 84], or planes of 3 to 83 cells a side"
-    raise UserError(f"--auxiliary pixel: a view {list(view)} given, allowed: {allowed}")
+    raise UserError(f"--auxiliary pixel: the view is {list(view)}, but must be {allowed}")
 
 
 class PixelControl(nn.Module):
-    """Action values of every cell, from features: a fully connected layer with ReLU, and a deconvolution that duels.
+    """Action values of every cell, from features: a fully connected layer with ReLU, and a dueling deconvolution.
 
-    Q(c, a) = V(c) + Σ_k (A_k(c, a_k) − mean A_k(c, ·)) for an action of parts a_k; of one part it is Wang et al.'s
+    Q(c, a) = V(c) + Σ_k (A_k(c, a_k) − mean A_k(c, ·)) for an action of parts a_k; with one part, it is Wang et al.'s
     dueling (2016), as in UNREAL. Its maximum over all actions is V + Σ_k (max A_k − mean A_k). 20 × 20 cells come from
-    9 × 9 by a kernel of 4 × 4 and a stride of 2; where a side is odd the kernel has 3. No ReLU behind it, unlike
-    miyosuda/unreal: a Q that ReLU made 0 would get no gradient. UserError for actions that are real numbers.
+    9 × 9 by a kernel of 4 × 4 and a stride of 2; along an odd side the kernel has 3. No ReLU follows, unlike in
+    miyosuda/unreal: a Q that ReLU made 0 would get no gradient. Raises UserError: actions are real numbers.
     """
 
-    options: Tensor  # [ΣA]: of each advantage, how many its part has
-    starts: Tensor  # [K]: of each part, its first channel of the deconvolution; channel 0 is V
+    options: Tensor  # [ΣA]: number of options of each advantage's part
+    starts: Tensor  # [K]: first channel of each part in the deconvolution; channel 0 is V
 
     def __init__(self, features: int, cells: tuple[int, int], action: ActionSpec):
         super().__init__()
         leaves = dict(tree.leaves(action))
         if not all(leaf.classes for leaf in leaves.values()):
             shown = describe_actions(action)
-            raise UserError(f"--auxiliary pixel: takes actions that are whole numbers, here they are {shown}")
+            raise UserError(f"--auxiliary pixel: needs discrete actions, but the environment's are {shown}")
         self.cells, self.paths = cells, tuple(leaves)
         self.parts = [n for leaf in leaves.values() for n in leaf.classes]
         options, starts = [n for n in self.parts for _ in range(n)], [*accumulate(self.parts[:-1], initial=1)]
@@ -136,18 +136,18 @@ class PixelControl(nn.Module):
             nn.init.uniform_(weight, -bound, bound)
 
     def forward(self, x: Tensor) -> Tensor:
-        """x [N, features] → the map [N, 32, h', w'] that the rest takes."""
+        """Return the map [N, 32, h', w'] of x [N, features], which the other methods take."""
         return F.relu(self.fc(x), inplace=True).unflatten(1, (CHANNELS, *self.map))
 
     def values(self, maps: Tensor) -> tuple[Tensor, tuple[Tensor, ...]]:
-        """V [N, h, w], and of each part A_k [N, n_k, h, w]."""
+        """Return V [N, h, w], and each part's A_k [N, n_k, h, w]."""
         value, *advantages = self.deconv(maps).split((1, *self.parts), 1)
         return value[:, 0], tuple(advantages)
 
     def chosen(self, maps: Tensor, action: Tree) -> Tensor:
-        """Q of the actions [N, …] alone: [N, h, w].
+        """Return Q of the actions [N, …] alone: [N, h, w].
 
-        It is linear in the deconvolution's kernels, so each row is deconvolved once, with its own sum of kernels, which
+        Q is linear in the deconvolution's kernels, so each row is deconvolved once, with its own sum of kernels, which
         takes a fraction of the time of all maps.
         """
         share = self._shares(action)
@@ -160,14 +160,14 @@ class PixelControl(nn.Module):
 
     @torch.no_grad()
     def best(self, maps: Tensor) -> Tensor:
-        """max_a Q [N, h, w], without gradient."""
+        """Return max_a Q [N, h, w], without gradient."""
         best, advantages = self.values(maps)
         for advantage in advantages:
             best = best + advantage.amax(1) - advantage.mean(1)
         return best
 
     def _shares(self, action: Tree) -> Tensor:
-        """What Q of the actions has of V and of every advantage: [N, 1 + ΣA]."""
+        """Return the coefficients of V and of every advantage in Q of the actions: [N, 1 + ΣA]."""
         found = dict(tree.leaves(action))
         parts = torch.cat([found[path].reshape(len(found[path]), -1) for path in self.paths], 1)
         mean = -1.0 / self.options.to(self.deconv.weight.dtype)
@@ -190,8 +190,8 @@ class RewardPrediction(nn.Module):
 
 
 def bootstrap_rows(batch: Batch) -> Tensor:
-    """Which rows' best values the loss looks at, bool [T+1, B]: the last one, and those that truncation
-    ended, unless they are terminated or the only one of their episode.
+    """Return the rows whose best values the loss uses, bool [T+1, B]: the last one, and those ended by truncation,
+    unless they are terminated or the only one of their episode.
     """
     first = batch["first"]
     rows = torch.cat([first[1:], torch.ones_like(first[:1])]) & ~batch["terminated"] & ~first
@@ -200,9 +200,8 @@ def bootstrap_rows(batch: Batch) -> Tensor:
 
 
 def pixel_control_values(head: PixelControl, x: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
-    """chosen [T, B, h, w] and best [T+1, B, h, w] for losses.unreal.pixel_control_loss, from features [T+1, B, F]; best
-    is 0 in rows where it is not looked at.
-
+    """Return chosen [T, B, h, w] and best [T+1, B, h, w] for losses.unreal.pixel_control_loss, from features
+    [T+1, B, F]; best is 0 in rows that the loss does not use.
     batch: rows "action" (a tree), "first", "terminated".
     """
     rows = bootstrap_rows(batch)
@@ -211,7 +210,7 @@ def pixel_control_values(head: PixelControl, x: Tensor, batch: Batch) -> tuple[T
     action = tree.map(lambda a: a[:-1].flatten(0, 1), batch["action"])
     chosen = head.chosen(head(x[:-1].flatten(0, 1)), action).unflatten(0, (-1, x.shape[1]))
     with torch.no_grad():
-        if tracing():  # all rows: how many are looked at is a number
+        if tracing():  # all rows: a trace cannot depend on how many are used
             every = head.best(head(x.flatten(0, 1))).unflatten(0, rows.shape)
             return chosen, torch.where(rows[..., None, None], every, 0.0)
         best = torch.zeros(*rows.shape, *head.cells, dtype=chosen.dtype, device=x.device)
@@ -220,7 +219,7 @@ def pixel_control_values(head: PixelControl, x: Tensor, batch: Batch) -> tuple[T
 
 
 class AuxiliaryHeads(nn.Module):
-    """The heads of `tasks`: pixel, reward; value has the policy's. features: behind the core, and behind the torso."""
+    """Heads of `tasks`: pixel, reward; value uses the policy's. features: of the core, and of the torso."""
 
     pixel: PixelControl | None
     reward: RewardPrediction | None
@@ -232,13 +231,13 @@ class AuxiliaryHeads(nn.Module):
             shown = [field.shape for _, field in tree.leaves(spec.obs) if is_pixels(field)]
             if len(shown) != 1:
                 seen = describe_fields(spec.obs)
-                raise UserError(f"--auxiliary pixel: takes one image of bytes, here they are {seen}")
+                raise UserError(f"--auxiliary pixel: takes one image of bytes, but the observations are {seen}")
             self.pixel = PixelControl(features[0], control_cells(shown[0]), spec.action)
         if "reward" in tasks:
             self.reward = RewardPrediction(features[1])
 
     def stand(self, behind: Axis, torso: Axis) -> None:
-        """Say what stands behind the core, and behind the torso."""
+        """Name the numbers that the core and the torso give."""
         if self.pixel is not None:
             self.pixel.fc.stand(axis("maps", self.pixel.fc.out_features, fixed=True), behind)
         if self.reward is not None:
@@ -246,7 +245,7 @@ class AuxiliaryHeads(nn.Module):
             self.reward.hidden.stand(axis("hidden", self.reward.hidden.out_features, fixed=True), seen)
 
 
-# What policies of a torso (features of observations), an optional core and a head share.
+# Base of policies of a torso (features of observations), an optional core and a head.
 
 
 Inputs = CenteredImages | SignedImages | Normalize
@@ -254,20 +253,20 @@ Inputs = CenteredImages | SignedImages | Normalize
 
 class TorsoPolicy(Policy):
     """previous: the core (or the head, without a core) also takes the previous action and the reward that came with the
-    observation, 0 on first rows; `clipped` to ±1 or as it is. inputs: what observations go through first.
+    observation, 0 on first rows; `clipped` to ±1 or not. inputs: preprocesses observations.
     """
 
-    bf16 = False  # the torso's numbers, see nets.device
-    bf16_core = False  # whether the core's input and the head's hidden layers have them too
+    bf16 = False  # whether the torso computes in bfloat16, see nets.device
+    bf16_core = False  # whether the core's input and the head's hidden layers do too
     clipped = True
-    outputs: tuple[str, ...]  # numbers that `act` puts out beside the action
+    outputs: tuple[str, ...]  # numbers that `act` returns beside the action
     action: Spec
     torso: Torso
     head: Any  # an ActionHead or a QHead
     core: Core | Temporal | None
     inputs: Inputs | None
     previous: bool
-    units = 0  # the last features, which go around the core to the head
+    units = 0  # number of last features, which bypass the core to the head
 
     def spec(self) -> Spec:
         return {"action": self.action} | dict.fromkeys(self.outputs, Field((), "float32"))
@@ -294,7 +293,7 @@ class TorsoPolicy(Policy):
         return precision_of(self, bool(self.bf16))
 
     def _features(self, torso: Callable[[Tree], Tensor], obs: Tree) -> Tensor:
-        """[N, features]; float32, whatever they were computed in, unless what is behind is computed in that too."""
+        """Return float32 [N, features], or bfloat16 if the core computes in that too."""
         if not self.bf16:
             return torso(obs if self.inputs is None else self.inputs(obs))
         with self._context():
@@ -304,9 +303,9 @@ class TorsoPolicy(Policy):
     def _behind_core(
         self, x: Tensor, rows: Batch, state: Batch, noise: Tensor | None = None
     ) -> tuple[Tensor, Batch, Latent | None]:
-        """What the head takes of features [N, …] of rows [B] or [R, B] but `units`, the core's state behind them, and
-        what a temporal core drew from with `noise` [N, …]. rows: reward and first, where somebody takes them; action,
-        where these are not rows to act in.
+        """Return the head's input (without `units`) from features [N, …] of rows [B] or [R, B], the core's state after
+        the rows, and what a temporal core drew from with `noise` [N, …]. rows: reward and first, if they are used;
+        action, except when acting.
         """
         if self.units:
             x = x[:, : -self.units].contiguous()
@@ -322,13 +321,13 @@ class TorsoPolicy(Policy):
         return y.flatten(0, 1), after, latent
 
     def _before(self, action: Tree, reward: Tensor, first: Tensor) -> Tensor:
-        """What came before these rows: embedded action, reward [N, numbers of an action + 1]."""
+        """Return what came before these rows: embedded action, reward [N, numbers of an action + 1]."""
         reward = reward.clamp(-1.0, 1.0) if self.clipped else reward
         return torch.cat([self.head.embed(action), reward.unsqueeze(1)], 1) * (~first).unsqueeze(1)
 
 
 def shifted(before: Tensor, action: Tensor) -> Tensor:
-    """[B, …] and [T+1, B, …] → [(T+1) · B, …]: the action before each row's."""
+    """Return the action before each row: [B, …] and [T+1, B, …] → [(T+1) · B, …]."""
     return torch.cat([before.unsqueeze(0), action[:-1]]).flatten(0, 1)
 
 
@@ -336,13 +335,13 @@ class ActorCritic(TorsoPolicy):
     """torso: observation tree [N, ...] → [N, torso.features].
 
     previous: the core (or the head, without a core) also takes the previous action and the reward that came with the
-    observation, clipped to ±1, both 0 on first rows, as in IMPALA. inputs: what observations go through first. returns:
-    learns the size of returns; `unroll` then gives what to multiply rewards with. rewards: of events, which then take
-    the reward's place everywhere. width: of a hidden layer of the policy and one of the value; 0: none.
+    observation, clipped to ±1, both 0 on first rows, as in IMPALA. inputs: preprocesses observations. returns: learns
+    the size of returns; `unroll` then returns the factor of rewards. rewards: of events, which then replace the reward
+    everywhere. width: of a hidden layer of the policy and one of the value; 0: none.
 
-    values: which of the value head's outputs is a row's, and their units; None: there is one, as it is.
+    values: selects each row's output of the value head, and its units; None: there is one output, used as it is.
 
-    With a temporal core rows have `latent_noise`, and `unroll` gives the KL divergences of recurrent.kl_terms.
+    With a temporal core rows have `latent_noise`, and `unroll` returns the KL divergences of recurrent.kl_terms.
     """
 
     outputs = ("logp", "value")
@@ -372,7 +371,7 @@ class ActorCritic(TorsoPolicy):
         self.noise, self.action = head.noise + self.latents, head.action
         self.units, own, pointer = torso.unit_features, torso.value_features, torso.pointer
         if own and (core is not None or previous):
-            raise UserError("--network: separate networks of policy and value have no core; use mlp with one")
+            raise UserError("--network: separate networks of policy and value take no core; use mlp")
         size = torso.core_features
         seen = torso.feature_axis or axis("features", size)
         behind = (*seen, *_embedded_axis(head, torso), *axis("reward", 1)) if previous else seen
@@ -400,20 +399,20 @@ class ActorCritic(TorsoPolicy):
         return {**super().spec(), **noise}
 
     def cache_weights(self) -> None:
-        """See Policy.cache_weights: the torso's."""
+        """See Policy.cache_weights: copies only the torso's."""
         if self.bf16:
             cache_half_weights(self.torso.modules())
 
     @property
     def recalls(self) -> bool:
-        """Whether `unroll` can take what `act` put on a tape."""
+        """Whether `unroll` can use a tape of `act`."""
         return self.torso.recalls
 
     def act(self, step: Batch, state: Batch, tape: Tape | None = None) -> tuple[Batch, Batch]:
-        """One row [B] of obs, reward, first, mask and events where there are any, and noise [B, noise] (without it the
-        action is the mode). tape: gets what `unroll` needs not compute again, see layers.recall.
+        """Act in one row [B] of obs, reward, first, mask and events if any, and noise [B, noise] (without it the action
+        is the mode). tape: receives what `unroll` need not compute again, see layers.recall.
 
-        → {"action", "logp", "value"} [B] and the state after it; the caller turns gradients off.
+        Return {"action", "logp", "value"} [B] and the state after the row; the caller turns gradients off.
         """
         torso = self.torso if tape is None else partial(self.torso, tape=tape)
         step = step if self.rewards is None else self.rewarded(step)
@@ -434,11 +433,11 @@ class ActorCritic(TorsoPolicy):
         return out, after
 
     def unroll(self, batch: Batch, state: Batch, tape: Tape | None = None) -> Batch:
-        """Rows [T+1, B] of obs, reward, first, action, mask where there is one, and the state before row 0, under the
+        """Evaluate rows [T+1, B] of obs, reward, first, action, mask if any, and the state before row 0, under the
         present weights.
 
-        → {"logp", "value", "entropy"} [T+1, B] for batch["action"], with `returns` also "reward_scale" [], with PopArt
-        "value_scale" [T+1, B], the unit of each value.
+        Return {"logp", "value", "entropy"} [T+1, B] for batch["action"], with `returns` also "reward_scale" [], with
+        PopArt "value_scale" [T+1, B], the unit of each value.
         `tape`: of acting in these rows with these weights.
         """
         batch = batch if self.rewards is None else self.rewarded(batch)
@@ -482,8 +481,8 @@ class ActorCritic(TorsoPolicy):
             self.values.settle(self.value)
 
     def _auxiliary_outputs(self, heads: AuxiliaryHeads, x: Tensor, batch: Batch) -> Batch:
-        """What losses of auxiliary tasks take, from features behind the core [(T+1) · B, features]. Of reward
-        prediction batch has `recent`, observations [3, N, …]; of value replay `replayed`, rows [T+1, N, …] with the
+        """Return the inputs of auxiliary losses, from features after the core [(T+1) · B, features]. For reward
+        prediction batch has `recent`, observations [3, N, …]; for value replay `replayed`, rows [T+1, N, …] with the
         `state` before them.
         """
         out: Batch = {}
@@ -503,12 +502,12 @@ class ActorCritic(TorsoPolicy):
         return out
 
     def rewarded(self, rows: Batch) -> Batch:
-        """See Policy.rewarded: its own reward is of events."""
+        """See Policy.rewarded: its own reward is made of events."""
         return {**rows, "reward": self.rewards(rows["events"])} if self.rewards and "events" in rows else rows
 
     def _tiled(self, obs: Tree) -> tuple[Tree, int]:
-        """Observations [N, …], and N. Where only Linear layers follow, with rows of zeros for whole tiles: once, not in
-        each layer.
+        """Return observations [N, …], and N. If only Linear layers follow, add rows of zeros for whole tiles: once, not
+        in each layer.
         """
         x = next(tree.leaves(obs))[1]
         n = x.shape[0]
@@ -517,8 +516,8 @@ class ActorCritic(TorsoPolicy):
         return tree.map(lambda x: F.pad(x, (0, 0) * (x.dim() - 1) + (0, more)), obs) if more else obs, n
 
     def _heads(self, x: Tensor, rows: Batch, features: Tensor, n: int) -> tuple[Tensor, Tensor]:
-        """The head's numbers, those of illegal actions out of the game, and values, of the first n rows [N]. rows:
-        their mask and task, where they have them; features: with the units'.
+        """Return the head's numbers, with illegal actions masked, and values, of the first n rows [N]. rows: their mask
+        and task, if any; features: with the units'.
         """
         acting, valued = (x, x) if self.split is None else x.split([self.split, x.shape[1] - self.split], 1)
         if self.hidden:
@@ -533,7 +532,7 @@ class ActorCritic(TorsoPolicy):
 
 
 def _embedded_axis(head: ActionHead, torso: Torso) -> Axis:
-    """The numbers of an action as an input. A part that names units has those of each set of them."""
+    """Return the axis of an action as an input. A part that names units has a segment for each set of them."""
     found = list[AxisSegment]()
     for path, part in head.parts.items():
         if torso.pointer is not None and path == torso.pointer[0]:

@@ -1,4 +1,4 @@
-"""Networks of SAC and TD3: an actor and an ensemble of critics in one module. Loops use it as any policy.
+"""Networks of SAC and TD3: an actor and an ensemble of critics in one module. Loops use it like any policy.
 
 An actor chooses an action y, numbers from −1 to 1 for each part of a Box. In the environment's units it is c + h·y with
 c = (high + low)/2 and h = (high − low)/2. Rows, pools and replays hold actions in the environment's units; losses,
@@ -24,20 +24,20 @@ from polyplay.envs.spaces import ActionSpec, Box, Discrete, fields
 from polyplay.nets.action_heads import from_half_ranges, normal, to_half_ranges
 from polyplay.nets.policy import Policy, Torso
 
-LOG_STD = (-20.0, 2.0)  # of an actor's log σ, as the SAC paper's code clips it
+LOG_STD = (-20.0, 2.0)  # bounds of an actor's log σ, as in the SAC paper's code
 HALF_LOG_TAU = 0.5 * math.log(2.0 * math.pi)
-WARM, MOMENTUM, EPS = 100_000, 0.01, 1e-3  # of batch renormalization, as CrossQ's code has them
+WARM, MOMENTUM, EPS = 100_000, 0.01, 1e-3  # of batch renormalization, as in CrossQ's code
 Held = Callable[[Tensor], Tensor]  # a weight as it is, or as a constant
 
 
 class BatchRenorm(nn.Module):
-    """Batch renormalization (Ioffe 2017) of x [n, N, size] over N, of each of n networks by itself:
+    """Batch renormalization (Ioffe 2017) of x [n, N, size] over N, separately for each of n networks:
 
     y = scale·((x − m)/√(v + ε)·r + d) + shift
 
-    Where it `learns`, m and v are the batch's and the running ones m̄ and v̄ follow them; r = √(v + ε)/√(v̄ + ε) in
-    ⅓ … 3 and d = (m − m̄)/√(v̄ + ε) in ±5 are constants, which are 1 and 0 in the first WARM passes (Bhatt et al. 2024,
-    as their code has it). Elsewhere m and v are the running ones, r = 1, d = 0.
+    If it `learns`, m and v are the batch's, and the running ones m̄ and v̄ follow them; r = √(v + ε)/√(v̄ + ε) in ⅓ … 3
+    and d = (m − m̄)/√(v̄ + ε) in ±5 are constants, which are 1 and 0 in the first WARM passes (Bhatt et al. 2024, as in
+    their code). Otherwise m and v are the running ones, r = 1, d = 0.
     """
 
     mean: Tensor
@@ -60,7 +60,7 @@ class BatchRenorm(nn.Module):
         return ((x - mean) * (variance + EPS).rsqrt() * r + d) * scale + shift
 
     def _follow(self, mean: Tensor, variance: Tensor) -> tuple[Tensor, Tensor]:
-        """Move the running statistics, and give r and d by those before."""
+        """Move the running statistics. Return r and d by those before."""
         deviation, warm = (self.variance + EPS).sqrt(), self.passes >= WARM
         r = torch.where(warm, ((variance + EPS).sqrt() / deviation).clamp(1 / 3, 3.0), 1.0)
         d = torch.where(warm, ((mean - self.mean) / deviation).clamp(-5.0, 5.0), 0.0)
@@ -82,11 +82,11 @@ class LayerNorm(nn.Module):
 
 
 class Ensemble(nn.Module):
-    """`n` MLPs of the same sizes, with ReLU between their layers, computed as stacked products: [N, inputs], which all
-    get, → [n, N, outputs]. Weights and biases begin uniform in ±1/√inputs, as torch's.
+    """`n` MLPs of the same sizes, with ReLU between their layers, computed as stacked products: all take the same
+    [N, inputs] → [n, N, outputs]. Weights and biases begin uniform in ±1/√inputs, as in torch.
 
-    normalization: batch, of the inputs of each layer (BatchRenorm); layer, of each hidden layer before ReLU, behind
-    its dropout (Hiraoka et al. 2022); none. dropout: the part of the units that `forward` with `draws` leaves out.
+    normalization: batch, of the inputs of each layer (BatchRenorm); layer, of each hidden layer after its dropout and
+    before ReLU (Hiraoka et al. 2022); none. dropout: fraction of the units that `forward` with `draws` leaves out.
     """
 
     def __init__(self, n: int, sizes: tuple[int, ...], normalization: str = "none", dropout: float = 0.0):
@@ -103,8 +103,8 @@ class Ensemble(nn.Module):
             nn.init.uniform_(bias, -bound, bound)
 
     def forward(self, x: Tensor, learns: bool = False, frozen: bool = False, draws: Tensor | None = None) -> Tensor:
-        """learns: BatchRenorm takes the batch's statistics. frozen: all weights are constants, and gradients go to the
-        inputs alone. draws [N, n·Σ widths]: integers of 16 bits, each of a unit; the lowest leave it out.
+        """learns: BatchRenorm uses the batch's statistics. frozen: all weights are constants, and gradients go to the
+        inputs alone. draws [N, n·Σ widths]: a 16-bit integer for each unit; the lowest leave it out.
         """
         hold: Held = Tensor.detach if frozen else _same
         kept: Sequence[Tensor] = ()
@@ -114,7 +114,7 @@ class Ensemble(nn.Module):
         return ensemble_values(x, [hold(w) for w in self.weights], [hold(b) for b in self.biases], before)
 
     def _before(self, learns: bool, hold: Held, kept: Sequence[Tensor], i: int, x: Tensor) -> Tensor:
-        """What layer i gets, of what the one before it gave."""
+        """Return the input of layer i, from the output of the one before it."""
         if i and kept:
             units = kept[i - 1].unflatten(1, (self.n, -1)).transpose(0, 1)
             x = x * units / (1.0 - self.dropout)
@@ -128,7 +128,7 @@ class Ensemble(nn.Module):
         return list(zip(self.weights, self.biases, strict=True))
 
     def last(self, i: int) -> nn.Module | None:
-        """What follows layer i."""
+        """Return the activation after layer i."""
         return None if i + 1 == len(self.weights) else nn.ReLU()
 
 
@@ -143,8 +143,8 @@ def _relu(i: int, x: Tensor) -> Tensor:
 def ensemble_values(
     x: Tensor, weights: list[Tensor], biases: list[Tensor], before: Callable[[int, Tensor], Tensor] = _relu
 ) -> Tensor:
-    """Outputs [n, N, outputs] of n MLPs: inputs x [N, inputs], weights [n, a, b] and biases [n, 1, b] of each layer.
-    before: what layer i gets of the outputs of the one before it.
+    """Return outputs [n, N, outputs] of n MLPs: inputs x [N, inputs], weights [n, a, b] and biases [n, 1, b] of each
+    layer. before: makes the input of layer i from the output of the one before it.
     """
     x = x.unsqueeze(0).expand(weights[0].shape[0], -1, -1)
     for i, (weight, bias) in enumerate(zip(weights, biases, strict=True)):
@@ -153,7 +153,7 @@ def ensemble_values(
 
 
 def _layer(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-    """x·W + b [n, N, outputs]: of one column a sum, as the stacked product takes ten times as long."""
+    """Return x·W + b [n, N, outputs]; one column as a sum, since the stacked product takes ten times as long."""
     if weight.shape[-1] == 1:
         return (x * weight.mT).sum(-1, keepdim=True) + bias
     return torch.baddbmm(bias, x, weight)
@@ -161,7 +161,7 @@ def _layer(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
 
 class CriticActions:
     """Actions of a Box, a Discrete, or a nest of several, as one Box of all real numbers and one Discrete of all
-    combinations of the rest, which count with the last part fastest. None: there are no such parts.
+    combinations of the rest, numbered with the last part fastest. None: there are no such parts.
     """
 
     def __init__(self, space: ActionSpec):
@@ -175,7 +175,7 @@ class CriticActions:
         self.choice = Discrete(math.prod(self.choices.values())) if self.choices else None
 
     def split(self, action: Tree) -> tuple[Tensor | None, Tensor | None]:
-        """Actions [N, …] as real numbers [N, size] in the environment's units and a number [N] of the combination."""
+        """Split actions [N, …] into real numbers [N, size] in the environment's units and combination numbers [N]."""
         leaves = dict(tree.leaves(action))
         real = [leaves[path].flatten(1) if leaves[path].ndim > 1 else leaves[path][:, None] for path in self.boxes]
         number: Tensor | None = None
@@ -185,7 +185,7 @@ class CriticActions:
         return torch.cat(real, 1) if len(real) > 1 else real[0] if real else None, number
 
     def join(self, real: Tensor | None, number: Tensor | None) -> Tree:
-        """The other way."""
+        """Invert `split`."""
         found: dict[str, Tensor] = {}
         if real is not None:
             parts = real.split([math.prod(x.shape) for x in self.boxes.values()], 1)
@@ -195,7 +195,7 @@ class CriticActions:
         return tree.nest({path: found[path] for path, _ in tree.leaves(self.space)})
 
     def mask(self, masks: Tree | None) -> Tensor | None:
-        """Legal combinations, bool [N, combinations], of masks [N, values] of the parts that have one."""
+        """Return the legal combinations, bool [N, combinations], by masks [N, values] of the parts that have one."""
         leaves, joint = {} if masks is None else dict(tree.leaves(masks)), None
         for path, n in self.choices.items() if leaves else ():
             own = leaves[path] if path in leaves else next(iter(leaves.values())).new_ones(1, n)
@@ -204,8 +204,8 @@ class CriticActions:
 
 
 class BoxActor(nn.Module):
-    """Of a bounded Box: conversion between y in −1 … 1 and the environment's units. size: numbers of an action;
-    outputs: of the actor's network; noise: uniforms in (0, 1) that an action takes.
+    """Base of actors for a bounded Box: converts between y in −1 … 1 and the environment's units. size: numbers of an
+    action; outputs: of the actor's network; noise: uniforms in (0, 1) that an action takes.
     """
 
     low: Tensor
@@ -219,17 +219,17 @@ class BoxActor(nn.Module):
             self.register_buffer(name, torch.tensor(bound, dtype=torch.float32).reshape(-1), persistent=False)
 
     def inner(self, action: Tensor) -> Tensor:
-        """Actions [N, size] in the environment's units as y [N, size]."""
+        """Convert actions [N, size] in the environment's units to y [N, size]."""
         return to_half_ranges(action, self.low, self.high)
 
     def outer(self, y: Tensor) -> Tensor:
-        """The other way, never outside of the bounds."""
+        """Convert back, never outside the bounds."""
         return from_half_ranges(y, self.low, self.high)
 
 
 class GaussianActor(BoxActor):
-    """SAC's: y = tanh(m + σ·z) with standard normal z. log_std: how log σ keeps to LOG_STD: clip, or tanh (CleanRL: to
-    −5 … 2).
+    """SAC's actor: y = tanh(m + σ·z) with standard normal z. log_std: how log σ is bounded: clip, to LOG_STD, or tanh,
+    to −5 … 2 (CleanRL).
     """
 
     def __init__(self, space: Box, log_std: str = "clip"):
@@ -237,10 +237,10 @@ class GaussianActor(BoxActor):
         self.log_std, self.outputs = log_std, 2 * self.size
 
     def sample(self, raw: Tensor, z: Tensor) -> tuple[Tensor, Tensor]:
-        """y [N, size] and its log-probability [N], of the actor's outputs [N, 2·size] and standard normal z [N, size].
+        """Return y [N, size] and its log-probability [N], by the actor's outputs [N, 2·size] and standard normal z.
 
         log π(y) = Σᵢ log N(uᵢ; mᵢ, σᵢ) − log(1 − yᵢ²) with u = m + σ·z and y = tanh u (Haarnoja et al. 2018b, appendix
-        C), where log(1 − tanh² u) = 2·(log 2 − u − softplus(−2u)) loses no digits.
+        C), where log(1 − tanh² u) = 2·(log 2 − u − softplus(−2u)) loses no digits. z: [N, size].
         """
         mean, log_std = raw.chunk(2, -1)
         log_std = log_std.clamp(*LOG_STD) if self.log_std == "clip" else -5.0 + 3.5 * (log_std.tanh() + 1.0)
@@ -249,7 +249,7 @@ class GaussianActor(BoxActor):
         return u.tanh(), logp.sum(-1)
 
     def act(self, raw: Tensor, noise: Tensor | None, epsilon: Tensor | None) -> Tensor:
-        """y [N, size]: without noise tanh m; epsilon [N]: where it is 1, uniform in −1 … 1."""
+        """Return y [N, size]: without noise tanh m; where epsilon [N] is 1, uniform in −1 … 1."""
         if noise is None:
             return raw.chunk(2, -1)[0].tanh()
         y = self.sample(raw, normal(noise))[0]
@@ -257,7 +257,7 @@ class GaussianActor(BoxActor):
 
 
 class DeterministicActor(BoxActor):
-    """TD3's: y = tanh m. When it acts, normal noise of `deviation` in half ranges is added."""
+    """TD3's actor: y = tanh m. Acting adds normal noise of `deviation` in half ranges."""
 
     def __init__(self, space: Box, deviation: float = 0.1):
         super().__init__(space)
@@ -273,18 +273,18 @@ class DeterministicActor(BoxActor):
 
 
 class CategoricalActor(nn.Module):
-    """SAC's of discrete actions: logits."""
+    """SAC's actor for discrete actions: logits."""
 
     def __init__(self, space: Discrete):
         super().__init__()
         self.outputs = self.size = self.noise = int(space.n)
 
     def log_probs(self, raw: Tensor, mask: Tensor | None) -> Tensor:
-        """log π [N, size] of logits; −∞ where an action is not legal."""
+        """Return log π [N, size] from logits; −∞ where an action is illegal."""
         return (raw if mask is None else raw.masked_fill(~mask, -torch.inf)).log_softmax(-1)
 
     def act(self, raw: Tensor, noise: Tensor | None, epsilon: Tensor | None, mask: Tensor | None = None) -> Tensor:
-        """Actions [N]: the likeliest, or with noise [N, size] drawn by Gumbel's trick; epsilon as in GaussianActor."""
+        """Return the most probable actions [N], or Gumbel draws by noise [N, size]; epsilon as in GaussianActor."""
         if mask is not None:
             raw = raw.masked_fill(~mask, -torch.inf)
         if noise is None:
@@ -301,14 +301,13 @@ Chosen = tuple[Tensor | None, Tensor | None]  # y [N, size] of the real parts, t
 class CriticsNetwork(Policy):
     """Actor and critics on the features of one trunk, and log α of SAC, all in one vector of weights.
 
-    trunk: observations → features; where it has weights, the critics' gradient alone changes them, and the actor gets
-    the features as constants. box, choice: what the actor's outputs mean, of real and of discrete parts of an action;
-    None: it has no such parts. Critics take y, and give the value of every combination of discrete parts.
+    trunk: observations → features; only the critics' gradient changes its weights, and the actor gets the features as
+    constants. box, choice: heads of the actor for real and for discrete parts of an action; None: it has no such parts.
+    Critics take y, and return the value of every combination of discrete parts.
 
-    hidden: sizes of the layers of the actor and of each of `critics` critics. alpha: the temperature that SAC begins
-    with; 0: there is none. values: rows hold "value" and "chosen", as priorities of actors elsewhere are made of them.
-    width: of the critics' layers, 0: as in `hidden`. normalization, dropout: the critics' (Ensemble); batch
-    normalization is the actor's too.
+    hidden: sizes of the layers of the actor and of each of `critics` critics. alpha: SAC's first temperature; 0: there
+    is none. values: rows hold "value" and "chosen", from which actors make priorities. width: of the critics' layers;
+    0: as in `hidden`. normalization, dropout: the critics' (Ensemble); batch normalization is the actor's too.
     """
 
     box: Any
@@ -368,42 +367,42 @@ class CriticsNetwork(Policy):
         return y, number
 
     def _parts(self, raw: Tensor) -> tuple[Tensor, Tensor]:
-        """The actor's outputs of real parts, and the logits of the others."""
+        """Split the actor's outputs into those of real parts and the logits of the others."""
         at = 0 if self.box is None else self.box.outputs
         return raw[..., :at], raw[..., at:]
 
     def taken(self, action: Tree) -> Chosen:
-        """Actions [N, …] in the environment's units as critics take them."""
+        """Convert actions [N, …] in the environment's units to the critics' inputs."""
         real, number = self.actions.split(action)
         return real if self.box is None or real is None else self.box.inner(real), number
 
     def sample(self, raw: Tensor, z: Tensor | None, mask: Tensor | None) -> tuple[Tensor | None, ...]:
-        """Of the actor's outputs: y [N, size] by standard normal z [N, size], its log-probability [N], and of the
-        discrete parts log π [N, combinations]. None: there are no such parts.
+        """Return y [N, size] by the actor's outputs and standard normal z [N, size], its log-probability [N], and log π
+        [N, combinations] of the discrete parts. None: there are no such parts.
         """
         ours, theirs = self._parts(raw)
         drawn = (None, None) if self.box is None else self.box.sample(ours, z)
         return *drawn, None if self.choice is None else self.choice.log_probs(theirs, mask)
 
     def raw(self, features: Tensor, learns: bool = False) -> Tensor:
-        """The actor's outputs [N, outputs]; no gradient goes to the features. learns: see Ensemble."""
+        """Return the actor's outputs [N, outputs]; no gradient goes to the features. learns: see Ensemble."""
         return self.actor(features.detach(), learns)[0]
 
     def scores(self, features: Tensor, y: Tensor | None, **given: Any) -> Tensor:
-        """What the critics give [n, N, combinations or 1] for y. given: to Ensemble."""
+        """Return the critics' outputs [n, N, combinations or 1] for y. given: arguments of Ensemble.forward."""
         return self.critics(features if y is None else torch.cat([features, y], 1), **given)
 
     def q(self, features: Tensor, chosen: Chosen) -> Tensor:
-        """Values [n, N] of the critics."""
+        """Return the critics' values [n, N]."""
         return picked(self.scores(features, chosen[0]), chosen[1])
 
     def first_q(self, features: Tensor, y: Tensor) -> Tensor:
-        """The first critic's value [N] of y, with constant weights."""
+        """Return the first critic's value [N] of y, with constant weights."""
         weights, biases = ([x[:1].detach() for x in own] for own in (self.critics.weights, self.critics.biases))
         return ensemble_values(torch.cat([features, y], 1), weights, biases)[0, :, 0]
 
     def unroll(self, batch: Batch, state: Batch) -> Batch:
-        """Values of rows [T+1, B] → {"value", "chosen"} [T+1, B]: of the best action, and of the one that was done."""
+        """Return the values {"value", "chosen"} [T+1, B] of rows [T+1, B]: of the best action, and of the one taken."""
         size = next(x for _, x in tree.leaves(batch["action"])).shape[:2]
         obs, action = (tree.map(lambda x: x.flatten(0, 1), batch[k]) for k in ("obs", "action"))
         features = self.trunk(obs)
@@ -413,7 +412,7 @@ class CriticsNetwork(Policy):
 
 
 def picked(scores: Tensor, number: Tensor | None) -> Tensor:
-    """Of critics' scores [n, N, combinations or 1] those [n, N] of combinations by their number [N]."""
+    """Pick [n, N] from critics' scores [n, N, combinations or 1], by the combinations' number [N]."""
     if number is None:
         return scores.squeeze(-1)
     return scores.gather(-1, number.expand(len(scores), -1).unsqueeze(-1)).squeeze(-1)

@@ -1,10 +1,10 @@
-"""Where and in what numbers networks compute.
+"""Devices and precision of networks.
 
-Where networks compute, the CPU or CUDA devices, and how numbers get there and back.
+Which devices networks compute on, the CPU or CUDA devices, and how numbers get there and back.
 
-Rows, queues and published weights are the CPU's memory always, and so are pools: only learners, replicas and GA3C's
-predictors have their weights elsewhere. A worker uses one device, and its default stream alone, so what it asks for is
-done in that order. Workers' fork servers must never ask for a device: what is forked then couldn't use one.
+Rows, queues, published weights and pools are always in the CPU's memory: only learners, replicas and GA3C's predictors
+have their weights elsewhere. A worker uses one device, and only its default stream, so its operations run in order.
+Workers' fork servers must never use a device: processes forked from them then couldn't use one.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ from polyplay.nets.policy import Policy
 
 
 def available() -> int:
-    """CUDA devices that this process may use."""
+    """Number of CUDA devices that this process may use."""
     return torch.cuda.device_count() if torch.cuda.is_available() else 0
 
 
 def choose_devices(how: str) -> tuple[str, ...]:
-    """The devices that `--device` stands for: ("cpu",) or ("cuda:0", …). Raises UserError: there are none."""
+    """Return the devices that `--device` stands for: ("cpu",) or ("cuda:0", …). Raises UserError: there are none."""
     n = 0 if how == "cpu" else available()
     if how == "cuda" and not n:
         built = "finds no GPU" if torch.version.cuda else "is built for the CPU alone"
@@ -43,7 +43,7 @@ def choose_devices(how: str) -> tuple[str, ...]:
 
 
 def enter_device(name: str) -> torch.device:
-    """The device, from now on this thread's."""
+    """Make the device this thread's default, and return it."""
     device = torch.device(name)
     if device.type == "cuda":
         torch.cuda.set_device(device)
@@ -51,12 +51,12 @@ def enter_device(name: str) -> torch.device:
 
 
 def device_name(name: str) -> str:
-    """What a device is called in a plan."""
+    """Return the name of a device for a plan."""
     return torch.cuda.get_device_name(name) if name.startswith("cuda") else "the CPU"
 
 
 def synchronize(device: torch.device) -> None:
-    """Wait until everything that was asked of a device is done: what was copied from may change now."""
+    """Wait until a device has done all that it was asked; the sources of copies may change then."""
     if device.type == "cuda":
         torch.cuda.current_stream(device).synchronize()
 
@@ -65,34 +65,34 @@ def synchronize(device: torch.device) -> None:
 
 
 def to_device(batch: Tree, device: torch.device) -> Tree:
-    """NumPy arrays and tensors as tensors of a device, without a copy where they are there already.
+    """Return NumPy arrays and tensors as tensors of a device, without copying those that are on it already.
 
-    Copies from page-locked memory may still be under way: see `finish`.
+    Copies from page-locked memory may still be under way: see `synchronize`.
     """
     if isinstance(batch, dict):
         return {k: to_device(v, device) for k, v in batch.items()}
     if device.type == "cpu" and type(batch) is np.ndarray:
-        return torch.from_numpy(batch)  # a third of the time
+        return torch.from_numpy(batch)  # takes a third of the time
     return torch.as_tensor(batch).to(device, non_blocking=True)
 
 
 def to_host(x: Tensor | np.ndarray) -> np.ndarray:
-    """A tensor's numbers for NumPy: its own memory on a CPU, a copy of it elsewhere. Arrays pass."""
+    """Return a tensor as a NumPy array: its own memory on a CPU, else a copy. Arrays pass."""
     return x if isinstance(x, np.ndarray) else x.detach().cpu().numpy()
 
 
 def fetch_outputs(batch: Batch) -> Batch:
-    """A device's tensors on the CPU, by one copy: a copy each would wait for the device each."""
+    """Copy a device's tensors to the CPU at once: separate copies would each wait for the device."""
     return split_bytes(join_bytes(batch).cpu(), batch) if any(tree.leaves(batch)) else {}
 
 
 def join_bytes(batch: Batch) -> Tensor:
-    """All tensors as bytes, side by side."""
+    """Join all tensors as bytes, side by side."""
     return torch.cat([x.contiguous().flatten().view(torch.uint8) for _, x in _by_size(batch)])
 
 
 def split_bytes(flat: Tensor, like: Batch) -> Batch:
-    """The inverse. like: tensors of the same shapes and types."""
+    """Invert `join_bytes`. like: tensors of the same shapes and types."""
     leaves = _by_size(like)
     parts = flat.split([x.numel() * x.element_size() for _, x in leaves])
     back = {path: part.view(x.dtype).view(x.shape) for (path, x), part in zip(leaves, parts, strict=True)}
@@ -100,20 +100,20 @@ def split_bytes(flat: Tensor, like: Batch) -> Batch:
 
 
 def _by_size(batch: Batch) -> list[tuple[str, Tensor]]:
-    """Its leaves, the largest numbers first: so each is aligned."""
+    """Return the leaves, those of the largest numbers first, so that each is aligned."""
     return sorted(tree.leaves(batch), key=lambda leaf: -leaf[1].element_size())
 
 
 def to_floats(scalars: Mapping[str, Tensor | float]) -> dict[str, float]:
-    """Their numbers; those of a device by one copy."""
+    """Convert scalars to floats; those of a device by one copy."""
     far = {k: v for k, v in scalars.items() if isinstance(v, Tensor) and v.device.type != "cpu"}
     read = dict(zip(far, torch.stack([v.float() for v in far.values()]).tolist(), strict=True)) if far else {}
     return {k: read[k] if k in read else float(v) for k, v in scalars.items()}
 
 
 class HostCopy:
-    """A flat tensor's numbers where NumPy reaches them: `array` is its own memory on a CPU, else a copy of it, which
-    `fetch` takes from the tensor and `put` brings back.
+    """A flat tensor as a NumPy `array`: its own memory on a CPU, else a copy, which `fetch` reads from the tensor and
+    `put` writes back.
     """
 
     def __init__(self, tensor: Tensor):
@@ -132,20 +132,20 @@ class HostCopy:
 
 
 # CUDA graphs: the kernels of a function, recorded once and then launched together. They read and write the memory that
-# they were recorded with, and every number that the host had then is a constant of them.
+# they were recorded with, and every number that was on the host is a constant in them.
 
 
 Function = Callable[..., tuple[Tensor, ...]]
-WARM = 3  # calls before one is recorded, in which libraries make what they need
+WARM = 3  # calls before the recording, in which libraries make what they need
 
 
 class StaticCall:
     """A function of tensors that runs on the same memory every time: on a GPU as one CUDA graph. On a CPU it is called
-    again, for rehearsals: so an argument that was forgotten shows there too.
+    again, as a rehearsal, so that a forgotten argument shows there too.
 
-    given: the arguments, as examples. The first `fixed` of them never move, and are used where they are; of the others
-    it has copies on the device, which each call fills. Making it runs the function. Raises RuntimeError: it waits for
-    the device, or there is no memory.
+    given: the arguments, as examples. The first `fixed` of them never move, and are used in place; the others have
+    copies on the device, which each call fills. Making it runs the function. Raises RuntimeError: the function waits
+    for the device, or memory is lacking.
     """
 
     def __init__(self, function: Function, given: Sequence[Tensor], fixed: int = 0, device: torch.device | None = None):
@@ -159,8 +159,8 @@ class StaticCall:
             return self.function(*self.static)
 
     def fill(self, given: Sequence[Tensor], at: int = 0) -> list[Tensor]:
-        """Copy these arguments, from the `at`-th on, to their places, which it gives. What is there already, as the
-        places themselves are, is not copied.
+        """Copy these arguments, starting with number `at`, to their places, and return the places. An argument that is
+        its own place is not copied.
         """
         places = self.static[at : at + len(given)]
         for place, x in zip(places, given, strict=True):
@@ -169,17 +169,17 @@ class StaticCall:
         return places
 
     def __call__(self, given: Sequence[Tensor]) -> list[Tensor]:
-        """What the function gives: the caller's own tensors."""
+        """Call the function. Return its outputs as the caller's own tensors."""
         self.fill(given)
         self._replay()
         return [x.clone() for x in self._outputs]
 
 
-Recorded = tuple[Callable[[], None], tuple[Tensor, ...]]  # computes the outputs again, where they are
+Recorded = tuple[Callable[[], None], tuple[Tensor, ...]]  # computes the outputs again, in place
 
 
 def _record_graph(run: Callable[[], tuple[Tensor, ...]]) -> Recorded:
-    """As torch's notes on CUDA graphs have it: first on a stream beside. Other threads may use the device meanwhile."""
+    """Record as in torch's notes on CUDA graphs: warm up on a side stream. Other threads may use the device."""
     side, here = torch.cuda.Stream(), torch.cuda.current_stream()
     side.wait_stream(here)
     with torch.cuda.stream(side):
@@ -203,7 +203,7 @@ def _run_again(run: Callable[[], tuple[Tensor, ...]]) -> Recorded:
 
 
 def signature_of(given: Batch) -> tuple[Any, list[Tensor]]:
-    """What a function of such tensors is recorded or compiled for, and the leaves: dense tensors."""
+    """Return the key by which a function of such tensors is recorded or compiled, and the leaves: dense tensors."""
     flat = dict(tree.leaves(given))
     return (tuple(flat), tuple([(x.shape, x.dtype) for x in flat.values()])), [x.contiguous() for x in flat.values()]
 
@@ -212,27 +212,27 @@ def signature_of(given: Batch) -> tuple[Any, list[Tensor]]:
 
 
 def page_lock(block: SharedBlock, device: torch.device) -> bool:
-    """Keep a block's pages where they are as long as it lives, so that a device copies from them by itself, beside
-    this thread. False where that cannot be: copies are slower then, and nothing else changes.
+    """Keep a block's pages in place as long as it lives, so that a device copies from them beside this thread. Return
+    False if that is impossible: copies are slower then, and nothing else changes.
     """
     if device.type != "cuda":
         return False
     at = block.array(block.nbytes, np.uint8).ctypes.data
     runtime: Any = torch.cuda.cudart()
     if int(runtime.cudaHostRegister(at, block.nbytes, 0)) != 0:
-        with contextlib.suppress(RuntimeError):  # CUDA tells of the error once more, at the next call
+        with contextlib.suppress(RuntimeError):  # CUDA reports the error once more, at the next call
             torch.zeros(1, device=device).add_(1)
         return False
     weakref.finalize(block, runtime.cudaHostUnregister, at).atexit = False  # before the memory can become another's
     return True
 
 
-# The numbers a network's torso is computed in. Weights, cores, heads, losses and optimizers are float32 always; but in
-# networks of action values the core's input and the head's hidden layers, being as large, go with the torso.
+# The precision of a network's torso. Weights, cores, heads, losses and optimizers are always float32; but in networks
+# of action values the core's input and the head's hidden layers, being as large, follow the torso.
 
 
 def is_half(how: str, device: str = "cpu") -> bool:
-    """Whether `how` is bfloat16 on this device: auto says yes where the processor multiplies such numbers itself."""
+    """Tell whether `how` is bfloat16 on this device: auto is, if the processor multiplies such numbers natively."""
     if how != "auto":
         return how == "bfloat16"
     if device != "cpu":
@@ -242,15 +242,15 @@ def is_half(how: str, device: str = "cpu") -> bool:
 
 
 def choose_precision(how: str) -> str:
-    """`how`, but float32 for auto where the processor multiplies bfloat16 itself without gain: some take 1.6 times as
-    long. For CPUs; decided once for all processes of a run.
+    """Return `how`, but float32 for auto if the processor gains nothing from bfloat16: some take 1.6 times as long. For
+    CPUs; decided once for all processes of a run.
     """
     return "float32" if how == "auto" and is_half(how) and _product(torch.bfloat16) > _product(torch.float32) else how
 
 
 @functools.cache
 def _product(dtype: torch.dtype) -> float:
-    """Seconds for a product of two matrices: the least of several."""
+    """Return the seconds for a product of two matrices: the least of several."""
     a, b = torch.ones(256, 1024, dtype=dtype), torch.ones(1024, 256, dtype=dtype)
     seconds = []
     for _ in range(10):
@@ -261,17 +261,17 @@ def _product(dtype: torch.dtype) -> float:
 
 
 def set_precision(policy: Policy, how: str) -> Policy:
-    """The policy, from now on in `how`. Raises UserError: it is a user's own, which decides on its precision itself."""
+    """Set a policy's precision to `how`, and return it. Raises UserError: a user's policy sets its own."""
     if policy.bf16 is not None:
         policy.bf16 = is_half(how, next(policy.parameters()).device.type)
     elif how == "bfloat16":
         name = type(policy).__name__
-        raise UserError(f"--precision: bfloat16 given, but {name} sets its own precision; leave it out")
+        raise UserError(f"--precision: bfloat16 given, but {name} sets its own precision; remove --precision")
     return policy
 
 
 def precision_of(net: nn.Module, bf16: bool) -> contextlib.AbstractContextManager[object]:
-    """The context to compute in, where `net` lies: with bf16, convolutions and products of such numbers, added up in
+    """Return the context to compute in, on `net`'s device. bf16: convolutions and products take bfloat16, and add up in
     float32.
     """
     if not bf16:

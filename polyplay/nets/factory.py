@@ -1,9 +1,9 @@
 """Policies by name: `make(name, spec, ...)`, for Q-learning `make_values(name, spec, ...)`, for Ape-X DPG
 `make_deterministic(name, spec, ...)`, for SAC and TD3 `make_critics(name, spec, ...)`, and `NetworkFactory`, which is
-what travels into workers.
+sent to workers.
 
 Names: auto, those of `NETS`, or "module:callable": a function of the EnvSpec (and options) that returns a
-Torso, which gets our head and core, or a whole Policy.
+Torso, to which head and core are added, or a whole Policy.
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ from polyplay.nets.torsos import MLP, FiveTorso, Flat, FTWTorso, SeparateMLPs
 
 Builder = Callable[..., Any]
 EMBEDDING = 32  # numbers of a task's embedding
-LAYERS = re.compile(r"(.+)\(([^()]*)\)")  # mlp(256,256,relu): a network, and what is asked of its layers
+LAYERS = re.compile(r"(.+)\(([^()]*)\)")  # mlp(256,256,relu): a network, and its layers
 WHOLE = "--network: {!r} is a whole policy; {} (polyplay.nets.policy.Torso)"
-# by name; the default of `init` is its publication's
+# builders by name; the default of `init` is the published one
 NETS: dict[str, Builder] = {
     name: partial(torsos.Conv, name, hidden=width, init=style) for name, (_, width, style, _) in torsos.CONVS.items()
 }
@@ -68,17 +68,17 @@ def make(
     value: str = "plain",
     **options: Any,
 ) -> Policy:
-    """A policy for `spec`'s observations and actions. Weights come from torch's global generator alone.
+    """Make a policy for `spec`'s observations and actions. Weights come from torch's global generator alone.
 
-    core: none, lstm, gru or temporal of `core_size`, and of the last one the words of its memory (0: it has none);
-    previous: it takes the last action and reward too; init: orthogonal, torch, or auto (the published one); inputs:
-    raw, center (images lose their mean picture first), signed (images as x/128 − 1, as GA3C has them) or normalize
-    (numbers that are no image get mean 0, deviation 1, within ±bound); returns: a discount whose returns' size is
-    learnt, for losses that scale rewards; guard: how the logarithm of a probability is kept from −∞, see
-    action_heads; real numbers beside such actions are left as they are; actions: of bounded real ones −1 … 1 is their
-    range (scale), or they are as drawn and pools clip them (clip); deviation: theirs at first. rewards: names of
-    events; width, auxiliary: see ActorCritic. value: plain, heads (an output for each task), or popart (these
-    normalized, see nets.policy). options: the network's own (hidden, activation, …). Raises UserError.
+    core: none, lstm, gru or temporal, of `core_size`; memory: words of the temporal core's memory (0: none); previous:
+    it takes the last action and reward too; init: orthogonal, torch, or auto (the published one); inputs: raw, center
+    (images minus their mean image), signed (images as x/128 − 1, as in GA3C) or normalize (numbers that are not images
+    get mean 0, deviation 1, within ±bound); returns: a discount whose returns' size is learned, for losses that scale
+    rewards; guard: how the logarithm of a probability is kept from −∞, see action_heads; real numbers beside such
+    actions are not guarded; actions: −1 … 1 is the range of bounded real ones (scale), or they are as drawn and pools
+    clip them (clip); deviation: theirs at first. rewards: names of events; width, auxiliary: see ActorCritic. value:
+    plain, heads (an output for each task), or popart (these normalized, see nets.policy). options: the network's own
+    (hidden, activation, …). Raises UserError.
     """
     _check_choices(core=core, inputs=inputs, actions=actions, guard=guard, value=value)
     title, build, init = _resolve(name, spec, init)
@@ -87,7 +87,7 @@ def make(
         asked = {"--core": core != "none", "--previous": previous, "--inputs": inputs != "raw"}
         asked |= {"--reward scale": returns is not None, "--auxiliary": bool(auxiliary)}
         asked |= {f"--correction {guard}": guard != "none", f"--value {value}": value != "plain"}
-        if width or rewards:  # the system's own, which nobody can leave out
+        if width or rewards:  # set by the system, so a user cannot leave them out
             raise UserError(WHOLE.format(title, "here a torso is needed"))
         if others := ", ".join(name for name, given in asked.items() if given):
             raise UserError(f"--network: {title!r} is a whole policy; leave out {others}")
@@ -103,7 +103,7 @@ def make(
     sizes = (behind if middle is None else middle.features), torso.core_features
     heads = AuxiliaryHeads(auxiliary, sizes, spec) if auxiliary else None
     if heads is not None and heads.value and value != "plain":
-        raise UserError(f"--value: {value} given with --auxiliary value, whose rows name no task; leave one out")
+        raise UserError(f"--value: {value} given with --auxiliary value, whose rows name no task; remove one of them")
     values = None if value == "plain" else VALUES[value](spec.tasks)
     given = _inputs(inputs, spec, torso, bound), size, own, width, heads, values
     return ActorCritic(torso, head, middle, previous, init, *given)
@@ -119,7 +119,7 @@ CHOICES = {
 
 
 def _check_choices(**given: str) -> None:
-    """Raises UserError."""
+    """Check options that have choices. Raises UserError."""
     for name, value in given.items():
         if value not in CHOICES[name]:
             raise UserError(f"{name}: {value!r} given, allowed: {', '.join(CHOICES[name])}")
@@ -144,14 +144,14 @@ def make_values(
     inputs: str = "raw",
     **options: Any,
 ) -> QNetwork:
-    """Action values for `spec`'s observations and its Discrete actions. Weights come from torch's global generator
+    """Make action values for `spec`'s observations and its Discrete actions. Weights come from torch's global generator
     alone.
 
     dueling, atoms (0: plain numbers), scale, noisy, sigma, bias: see q_network.QHead; support: lowest and highest atom.
-    width: of the head's hidden layers; None: what the network's fully connected layer has, which they replace (nature:
-    512), 0 for networks that have none of their own (mlp). core, inputs, options: as in `make`; previous: it
-    takes the last action and reward too, `clipped` to ±1 or as it is. R2D2 is name="nature", dueling=True, core="lstm",
-    previous=True. Raises UserError.
+    width: of the head's hidden layers; None: that of the network's fully connected layer, which they replace (nature:
+    512), or 0 for networks without one (mlp). core, inputs, options: as in `make`; previous: it takes the last action
+    and reward too, `clipped` to ±1 or not. R2D2 is name="nature", dueling=True, core="lstm", previous=True. Raises
+    UserError.
     """
     assert isinstance(spec.action, Discrete)
     _check_choices(inputs=inputs, noisy=noisy, bias=bias)
@@ -179,12 +179,12 @@ def make_deterministic(
     init: str = "torch",
     **options: Any,
 ) -> DPGNetwork:
-    """An actor and a critic for `spec`'s observations and its bounded Box of actions. Weights come from torch's global
-    generator alone.
+    """Make an actor and a critic for `spec`'s observations and its bounded Box of actions. Weights come from torch's
+    global generator alone.
 
-    actor, critic: sizes of the layers of each. The last is behind the torso, and in the critic the first that takes the
-    action; those before it are the torso's, where it has a tuple of sizes `hidden` (mlp), other networks are as they
-    are. options: as in `make`. Raises UserError.
+    actor, critic: sizes of the layers of each. The last layer is after the torso, and in the critic also takes the
+    action; those before it are the torso's, if that has a tuple of sizes `hidden` (mlp); other networks keep their
+    layers. options: as in `make`. Raises UserError.
     """
     space = spec.action
     assert isinstance(space, Box)
@@ -208,11 +208,11 @@ def make_critics(
     log_std: str = "clip",
     **options: Any,
 ) -> CriticsNetwork:
-    """An actor and critics for `spec`'s observations. Weights come from torch's global generator alone.
+    """Make an actor and critics for `spec`'s observations. Weights come from torch's global generator alone.
 
-    actor: gaussian or deterministic, of real parts of an action; of discrete parts it is categorical. hidden: sizes of
-    the layers of the actor and of each critic, behind the trunk: with mlp the observations themselves, else the named
-    network.
+    actor: gaussian or deterministic, for real parts of an action; for discrete parts it is categorical. hidden: sizes
+    of the layers of the actor and of each critic after the trunk, which for mlp is the observations themselves, else
+    the named network.
     deviation: of the deterministic actor's noise. options: of CriticsNetwork. Raises UserError.
     """
     if activation != "relu":
@@ -233,7 +233,7 @@ MAKERS: dict[str, Callable[..., Policy]] = {
 
 
 def _torso(build: Builder, title: str, spec: EnvSpec, options: Mapping[str, Any], need: str) -> Torso:
-    """A torso. Raises UserError, for a whole policy too."""
+    """Make a torso. Raises UserError, for a whole policy too."""
     torso = _made(build, title, spec, options)
     if isinstance(torso, Policy):
         raise UserError(WHOLE.format(title, need))
@@ -241,13 +241,13 @@ def _torso(build: Builder, title: str, spec: EnvSpec, options: Mapping[str, Any]
 
 
 def _inputs(how: str, spec: EnvSpec, torso: Torso, bound: float = BOUND) -> Inputs | None:
-    """What observations go through before the torso."""
+    """Make what preprocesses observations before the torso."""
     obs = spec.obs
     if how not in ("center", "signed"):
         return Normalize(obs, torso.unit_sets, bound, spec.classes) if how == "normalize" else None
     if not isinstance(obs, Field) or len(obs.shape) != 3 or obs.dtype != "uint8":
         seen = describe_fields(obs)
-        raise UserError(f"--inputs {how}: takes one image of bytes, the observations are {seen}; use raw or normalize")
+        raise UserError(f"--inputs {how}: takes one image of bytes, not {seen}; use raw or normalize")
     low, high = torsos.image_ends(spec)
     return CenteredImages(obs.shape, high - low) if how == "center" else SignedImages(low, high)
 
@@ -255,8 +255,8 @@ def _inputs(how: str, spec: EnvSpec, torso: Torso, bound: float = BOUND) -> Inpu
 @dataclass(frozen=True)
 class NetworkFactory(PolicyFactory):
     """Arguments of `make`, or by `kind` of `make_values`, `make_deterministic` or `make_critics`; calling it makes the
-    policy. Workers get this, never pickled weights. Option `exact`: a row has the same bits in every batch
-    (layers.Linear), which costs most where one lane acts.
+    policy. Workers get this, never pickled weights. Option `exact`: a row is bitwise the same in every batch
+    (layers.Linear), which costs most if one lane acts.
     """
 
     name: str | Builder
@@ -265,20 +265,20 @@ class NetworkFactory(PolicyFactory):
     kind: Literal["policy", "values", "deterministic", "critics"] = "policy"
 
     def __post_init__(self) -> None:
-        # a network does not depend on how long a step takes, which is another time in each run
+        # a network does not depend on the time of a step, which differs between runs
         object.__setattr__(self, "spec", replace(self.spec, step_time=0.0))
 
     def __call__(self) -> Policy:
-        with nullcontext() if self.own else outline():  # a user's code may compute as it makes it
+        with nullcontext() if self.own else outline():  # a user's code may compute while it makes the network
             return self._make()
 
     @property
     def own(self) -> bool:
-        """Whether a user's function makes it."""
+        """Whether a user's function makes the network."""
         return callable(self.name) or ":" in self.name
 
     def check_unroll(self) -> None:
-        """Raises UserError: it makes a whole policy of a user's that losses of actors and critics can't learn."""
+        """Check a user's whole policy. Raises UserError: losses of actors and critics can't train it."""
         policy = self()
         if not isinstance(policy, ActorCritic):
             try_unroll(policy, user_modules.title(self.name), self.spec)
@@ -286,7 +286,7 @@ class NetworkFactory(PolicyFactory):
     def _make(self) -> Policy:
         name, layers = read_layers(self.name, self.spec)
         if self.kind == "deterministic" and "hidden" in layers:
-            raise UserError("--hidden: given, but actor and critic have the sizes that follow from --width: use that")
+            raise UserError("--hidden: given, but actor and critic get their sizes from --width; use that")
         options = {k: v for k, v in self.options.items() if k != "exact"}
         policy = MAKERS[self.kind](name, self.spec, **options, **layers)
         for layer in policy.modules():
@@ -306,7 +306,7 @@ class NetworkFactory(PolicyFactory):
 
     @property
     def choice(self) -> str:
-        """What `auto` stands for, and what it reads in another way than one may think."""
+        """Network that `auto` stands for, and observations that it reads in an unexpected way."""
         if callable(self.name):
             return user_modules.title(self.name)
         name, colon, rest = self.name.partition("(")
@@ -322,8 +322,8 @@ class NetworkFactory(PolicyFactory):
 
 
 def read_layers(name: str | Builder, spec: EnvSpec) -> tuple[str | Builder, dict[str, Any]]:
-    """The name without layers, and what they ask of its function: `hidden`, sizes or, where it has one such layer, a
-    size, and `activation`. Raises UserError.
+    """Return a name without layers, and the options that these stand for: `hidden`, sizes or, for networks with one
+    such layer, a size, and `activation`. Raises UserError.
     """
     found = None if callable(name) else LAYERS.fullmatch(name)
     if found is None:
@@ -331,17 +331,17 @@ def read_layers(name: str | Builder, spec: EnvSpec) -> tuple[str | Builder, dict
     plain, words = found[1], [w for w in found[2].replace(" ", "").split(",") if w]
     sizes, others = tuple(int(w) for w in words if w.isdigit()), [w for w in words if not w.isdigit()]
     if len(others) > 1 or min(sizes, default=1) < 1:
-        raise UserError(f"--network: {name!r} given; write sizes and an activation: mlp(256,256,relu)")
+        raise UserError(f"--network: {name!r} is malformed; write sizes and an activation: mlp(256,256,relu)")
     known = NETS.get(_auto(spec) if plain == "auto" else plain)
     default = inspect.signature(known).parameters["hidden"].default if known else ()
     layers: dict[str, Any] = {"activation": others[0]} if others else {}
     if sizes and isinstance(default, int) and len(sizes) > 1:
-        raise UserError(f"--hidden: {sizes} given, but {plain} has one such layer: give one size, or --network mlp")
+        raise UserError(f"--hidden: {sizes} given, but {plain} has one such layer; give one size, or use --network mlp")
     return plain, layers | ({"hidden": sizes[0] if isinstance(default, int) else sizes} if sizes else {})
 
 
 def _auto(spec: EnvSpec) -> str:
-    """nature for one image of some size, combined for others and for trees with images, else mlp."""
+    """Choose nature for one image of enough pixels, combined for others and for trees with images, else mlp."""
     spec = spec if spec.task_input == "none" else without_task(spec)
     obs, images = spec.obs, spec.image_leaves
     if spec.images is None and (flaw := rules.image_flaw(obs)):
@@ -352,7 +352,7 @@ def _auto(spec: EnvSpec) -> str:
 
 
 def _resolve(name: str | Builder, spec: EnvSpec, init: str) -> tuple[str, Builder, str]:
-    """The network's title, the function that makes its torso, and the initialization of head and core."""
+    """Return the network's title, the function that makes its torso, and the initialization of head and core."""
     own = "orthogonal" if init == "auto" else init
     if callable(name):
         return user_modules.title(name), name, own
@@ -368,16 +368,16 @@ def _resolve(name: str | Builder, spec: EnvSpec, init: str) -> tuple[str, Builde
 
 
 def _load(name: str) -> Builder:
-    """What "module:callable" names. Raises UserError."""
+    """Load the function that "module:callable" names. Raises UserError."""
     allowed = f"auto, {', '.join(NETS)}, or module:callable, a function of the EnvSpec"
     found: Builder = user_modules.find(name, "--network", allowed)
     if not callable(found):
-        raise UserError(f"--network: {name!r} is no function of the EnvSpec, but {type(found).__name__}")
+        raise UserError(f"--network: {name!r} must be a callable that takes an EnvSpec, got {type(found).__name__}")
     return found
 
 
 def _made(build: Builder, title: str, spec: EnvSpec, options: Mapping[str, Any]) -> Torso | Policy:
-    """A whole policy, or a torso; a user's own is tried. Raises UserError."""
+    """Make a whole policy, or a torso; a user's own is tried. Raises UserError."""
     signature = inspect.signature(build)
     try:
         signature.bind(spec, **options)
@@ -407,7 +407,7 @@ def _with_task(build: Builder, spec: EnvSpec, options: Mapping[str, Any]) -> Tor
 
 
 def without_task(spec: EnvSpec) -> EnvSpec:
-    """The description of what a network sees beside the task."""
+    """Return the description of the observations without the task."""
     seen = spec.obs["seen"] if isinstance(spec.obs, dict) else spec.obs
     images = None if spec.images is None else tuple(path.removeprefix("seen").removeprefix("/") for path in spec.images)
     classes = {path.removeprefix("seen/"): n for path, n in spec.classes.items() if path.startswith("seen/")}
@@ -419,7 +419,7 @@ def without_task(spec: EnvSpec) -> EnvSpec:
 
 DECLARED = {
     "forward": "forward(obs): observations [N, …] → float32 [N, features]",
-    "spec": "spec(): what `act` puts out, a Field per lane each, `action` among them",
+    "spec": "spec(): the outputs of `act`, a Field per lane each, with `action` among them",
     "act": "act(step, state): a row [B, …] and its state → (outputs [B, …] as in `spec`, the state after it)",
     "unroll": "unroll(batch, state): rows [T+1, B, …] and the state before them → logp, value, entropy [T+1, B]",
 }
@@ -429,20 +429,20 @@ LEARNT = {"logp": NUMBER, "value": NUMBER, "entropy": NUMBER}
 
 
 class NetworkTrial:
-    """Tries methods of a user's network. Mistakes are UserErrors of one line, by class and method."""
+    """Tries methods of a user's network. Mistakes are UserErrors of one line that name class and method."""
 
     def __init__(self, net: Torso | Policy, title: str, **missing: bool):
         """missing: by name, whether a method is still the base class's."""
         self.net, self.where = net, f"--network: {title!r}: class {type(net).__name__}"
         base = Torso if isinstance(net, Torso) else Policy
         if taken := [name for name in (*net._modules, *net._parameters, *net._buffers) if hasattr(base, name)]:
-            uses = f"which {base.__name__} uses for another purpose: rename it"
-            raise UserError(f"{self.where}: {taken[0]} is a module or tensor of its own, {uses}")
+            uses = f"but {base.__name__} uses this name for another purpose; rename it"
+            raise UserError(f"{self.where}: {taken[0]} names a module or tensor, {uses}")
         if lacks := [DECLARED[name] for name, none in missing.items() if none]:
             raise UserError(f"{self.where} lacks {lacks[0]}")
 
     def call(self, method: Callable[..., Any], takes: str, *given: Any) -> Any:
-        """Call a method without gradient. takes: what it is given, in words."""
+        """Call a method without gradient. takes: its arguments, in words."""
         training = self.net.training
         self.net.eval()
         try:
@@ -469,17 +469,17 @@ def _zeros(spec: Spec, *lead: int) -> Any:
 
 
 def _rows(spec: EnvSpec, *lead: int) -> Batch:
-    """Rows of zeros in which every action is legal."""
+    """Return rows of zeros in which every action is legal."""
     events = {"events": Field((len(spec.events),), "float32")} if spec.events else {}
     rows: Batch = _zeros({"obs": spec.obs, **ARRIVES, **events}, *lead)
     return rows if spec.mask is None else {**rows, "mask": tree.map(torch.ones_like, _zeros(spec.mask, *lead))}
 
 
 def _try_torso(torso: Torso, title: str, obs: Spec) -> None:
-    """Raises UserError."""
+    """Try a user's torso. Raises UserError."""
     trial = NetworkTrial(torso, title, forward=type(torso).forward is Torso.forward)
     if not isinstance(torso.features, int) or torso.features < 1:
-        wanted = "it must be an int, how many numbers `forward` makes of a row"
+        wanted = "it must be an int, the number of features that `forward` makes of a row"
         raise UserError(f"{trial.where}: features is {torso.features!r}, {wanted}")
     takes = f"two observations of {describe_fields(obs)}"
     made = trial.call(torso.forward, takes, _zeros(obs, 2))
@@ -522,7 +522,7 @@ _building = threading.Lock()
 
 
 def count_parameters(policy: PolicyFactory) -> int:
-    """Of a network that is made and thrown away; torch's generator is as before."""
+    """Count the parameters of a temporary network; torch's generator is restored."""
     with _building, torch.random.fork_rng(devices=[]):
         return sum(p.numel() for p in policy().parameters())
 
@@ -530,8 +530,8 @@ def count_parameters(policy: PolicyFactory) -> int:
 def build_network(
     policy: PolicyFactory, seed: int, precision: str = "float32", device: torch.device | str = "cpu"
 ) -> Policy:
-    """The network on a device with the initial weights of `seed`; torch's generator is global: threads take turns, and
-    environments that step in this process have one of their own.
+    """Build the network on a device with the initial weights of `seed`. Torch's generator is global, so threads take
+    turns, and environments that step in this process have a separate one.
     """
     with _building, outside(), outlines(False):
         torch.manual_seed(seed)

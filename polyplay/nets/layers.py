@@ -1,6 +1,6 @@
-"""Layers, what stands along their axes, reuse of activations.
+"""Layers, names along their axes, reuse of activations.
 
-What networks share: a Linear whose rows don't depend on each other, named initializations, image input.
+Shared parts of networks: a Linear whose rows don't depend on each other, named initializations, image input.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ from polyplay.core import tree
 from polyplay.core.compiled import compiled, inlined
 from polyplay.envs.pool import EnvSpec, byte_bounds
 
-# What stands along the axes of a network's tensors, so that one that grows knows which numbers are the old ones.
+# Names along the axes of a network's tensors, by which a network that grows finds its old numbers.
 
 
 @dataclass(frozen=True)
 class AxisSegment:
-    """Numbers beside each other that belong together; `shape` is what they have before they are flattened.
+    """Adjacent numbers that belong together; `shape` is theirs before they are flattened.
 
-    fixed: they are as many in every network of the kind. part: the leaf of observations or the part of actions that
-    they are of, which may be missing as a whole. silent: new ones begin with 0, not with random numbers.
+    fixed: their number is the same in every network of the kind. part: their leaf of observations or part of actions,
+    which may be missing as a whole. silent: new ones begin with 0, not with random numbers.
     """
 
     name: str
@@ -49,16 +49,16 @@ Axis = tuple[AxisSegment, ...]
 
 
 def axis(name: str, *shape: int, fixed: bool = False) -> Axis:
-    """An axis of one segment."""
+    """Make an axis of one segment."""
     return (AxisSegment(name, shape, fixed),)
 
 
 @dataclass(frozen=True)
 class TensorAxes:
-    """The axes of a tensor. A module has those of its tensors that may grow in a dict `axes`, by their names in it.
+    """The axes of a tensor. A module has a dict `axes` of those of its tensors that may grow, by name.
 
-    fill: what new numbers begin with, if not with a new network's. counts: it is the number of rows that its module's
-    other tensors were learnt from. spare: it may be missing in the other network, see surgery.tensor_axes.
+    fill: first value of new numbers; None: as in a new network. counts: the tensor is the number of rows that its
+    module's other tensors were learned from. spare: it may be missing in the other network, see surgery.tensor_axes.
     """
 
     axes: tuple[Axis, ...]
@@ -68,7 +68,7 @@ class TensorAxes:
 
 
 def observed_axis(spec: EnvSpec, one_hot: bool = True, without: tuple[str, ...] = ()) -> Axis:
-    """Observations' leaves, flattened, in the spec's order; those with classes one-hot."""
+    """Return the axis of observations: leaves flattened, in the spec's order; those with classes one-hot."""
     found: list[AxisSegment] = []
     for path, field in tree.leaves(spec.obs):
         name, classes = f"observation {path}".strip(), spec.classes.get(path, 0) if one_hot else 0
@@ -86,8 +86,8 @@ _planned: ContextVar[bool] = ContextVar("_planned", default=False)
 
 @contextlib.contextmanager
 def outlines(planned: bool = True) -> Iterator[None]:
-    """Within it, factories of our networks make outlines: shapes and names, no weights. `planned` False takes that
-    back.
+    """Let factories of Polyplay's networks make outlines here: shapes and names, no weights. `planned` False: real
+    networks again.
     """
     token = _planned.set(planned)
     try:
@@ -97,16 +97,16 @@ def outlines(planned: bool = True) -> Iterator[None]:
 
 
 def outline() -> contextlib.AbstractContextManager[Any]:
-    """Where a factory makes its network: within `outlines` on a device that holds no numbers."""
+    """Return the context in which a factory makes its network: for `outlines`, a device without numbers."""
     return torch.device("meta") if _planned.get() else contextlib.nullcontext()
 
 
-_recording = list[None]()  # of all threads: torch runs a GPU's backward passes in one of its own
+_recording = list[None]()  # of all threads: torch runs a GPU's backward passes in another one
 
 
 @contextlib.contextmanager
 def recording() -> Iterator[None]:
-    """Within it, what is computed is recorded, and run again on other numbers later."""
+    """Mark a context whose computation is recorded, and run again on other numbers later."""
     _recording.append(None)
     try:
         yield
@@ -115,50 +115,50 @@ def recording() -> Iterator[None]:
 
 
 def tracing() -> bool:
-    """Whether a tracer, or somebody else, records what is computed: then no number of a tensor may decide on a shape or
-    a branch.
+    """Tell whether a tracer or a recording records what is computed: then no number in a tensor may decide on a shape
+    or a branch.
     """
     return torch.compiler.is_compiling() or get_proxy_mode() is not None or bool(_recording)
 
 
 def one_hot(x: Tensor, n: int) -> Tensor:
-    """Numbers [N] from 0 to n − 1 → float32 [N, n]. Raises RuntimeError for others on a CPU."""
+    """Encode numbers [N] from 0 to n − 1 as float32 [N, n]. Raises RuntimeError: others, on a CPU."""
     return torch.zeros(x.shape[0], n, device=x.device).scatter_(1, x.long().unsqueeze(1), 1.0)
 
 
 _TILE = 8  # rows (and, in narrow layers, columns) that BLAS kernels take at once, or a multiple of that
-_LEAST = 16  # rows: Intel's processors take other kernels for fewer
+_LEAST = 16  # rows: on Intel's processors, BLAS takes other kernels for fewer
 _NARROW = 16
 
 
 def spare_rows(n: int) -> int:
-    """The number of rows to add to n for whole tiles."""
+    """Return the number of rows to add to n for whole tiles."""
     return max(_LEAST, n + -n % _TILE) - n
 
 
 class Linear(nn.Linear):
-    """x [N, in] → [N, out], each row to the bit what it would be in any other batch.
+    """x [N, in] → [N, out], where each row is bitwise the same in every batch.
 
     On a CPU, BLAS computes the rows at a batch's ragged edge with other instructions than the rest, so the
     same row has other last bits in a batch of 5 than in one of 100. Rows are padded to whole tiles, and so
-    are the inputs of narrow layers. Measured with MKL, not promised by it. `exact` False leaves that out: a single
-    row of a large layer takes a third of the time.
+    are the inputs of narrow layers. Measured with MKL, which does not promise it. `exact` False: no padding; a single
+    row of a large layer then takes a third of the time.
     """
 
     exact = True
     half_weight: Tensor | None = None  # the weight in bfloat16, for acting until it changes (Policy.cache_weights)
-    present_half: Tensor | None = None  # the same, where somebody keeps it equal to the weight, for learning too
-    factors: list[tuple[Tensor, Tensor]] | None = None  # if not None, where backward puts (dL/dy, x), and no dL/dw
+    present_half: Tensor | None = None  # the same, but kept equal to the weight, for learning too
+    factors: list[tuple[Tensor, Tensor]] | None = None  # if not None, backward puts (dL/dy, x) there, not in dL/dw
 
     @classmethod
     def along(cls, rows: Axis, columns: Axis) -> Self:
-        """A layer of these axes."""
+        """Make a layer with these axes."""
         layer = cls(sum(s.size for s in columns), sum(s.size for s in rows))
         layer.stand(rows, columns)
         return layer
 
     def stand(self, rows: Axis, columns: Axis) -> None:
-        """Say what stands along its axes."""
+        """Name its axes."""
         self.axes = {"weight": TensorAxes((rows, columns)), "bias": TensorAxes((rows,))}
 
     def forward(self, x: Tensor) -> Tensor:
@@ -180,8 +180,8 @@ class Linear(nn.Linear):
 
 
 class _WithFactors(torch.autograd.Function):
-    """F.linear whose weight's gradient is left to who has the factors: it is their product, dL/dyᵀ·x. half: the weight
-    in bfloat16; token: its gradient is 0, and comes once the factors are there.
+    """F.linear that appends the factors of its weight's gradient, dL/dyᵀ·x, and leaves their product to others. half:
+    the weight in bfloat16; token: its gradient is 0, and comes after the factors were appended.
     """
 
     @staticmethod
@@ -208,14 +208,14 @@ class _WithFactors(torch.autograd.Function):
 
 class RepeatedLinear(Linear):
     """A Linear that one unroll uses at many rows: within `repeated` its gradient is one product over all of them, not a
-    sum of one for each, whose memory traffic costs more than all else of a small batch.
+    sum over the rows, whose memory traffic costs more than all else of a small batch.
     """
 
     _open: tuple[Tensor, list[tuple[Tensor, Tensor]]] | None = None
 
     @contextlib.contextmanager
     def repeated(self) -> Iterator[None]:
-        """What follows is one unroll."""
+        """Mark a context as one unroll."""
         if torch.is_grad_enabled() and self.weight.requires_grad and not tracing():
             uses: list[tuple[Tensor, Tensor]] = []
             self._open = _GradientOfUses.apply(self.weight, self.bias, uses), uses
@@ -235,7 +235,7 @@ class RepeatedLinear(Linear):
 
 
 class _GradientOfUses(torch.autograd.Function):
-    """A token that every use gets: its backward runs once all of theirs have."""
+    """A token that every use takes, so that its backward runs after all of theirs."""
 
     @staticmethod
     def forward(ctx: Any, weight: Tensor, bias: Tensor | None, uses: list[tuple[Tensor, Tensor]]) -> Tensor:
@@ -250,10 +250,10 @@ class _GradientOfUses(torch.autograd.Function):
 
 
 class Conv2d(nn.Conv2d):
-    """A convolution that may keep its weight in bfloat16."""
+    """A convolution that may keep a copy of its weight in bfloat16."""
 
     half_weight: Tensor | None = None  # as Linear's
-    present_half: Tensor | None = None  # nobody keeps one
+    present_half: Tensor | None = None  # never set
 
     def forward(self, x: Tensor) -> Tensor:
         if self.half_weight is not None and x.dtype == torch.bfloat16 and not torch.is_grad_enabled():
@@ -262,8 +262,8 @@ class Conv2d(nn.Conv2d):
 
 
 def cache_half_weights(layers: Iterable[nn.Module]) -> None:
-    """Every layer of these kinds computes with a copy of its weight in bfloat16 while acting in that precision. The
-    copy stays where it is: a CUDA graph reads it there.
+    """Let every Linear and Conv2d compute with a copy of its weight in bfloat16 while acting in that precision. The
+    copy stays in place: a CUDA graph reads it there.
     """
     for layer in layers:
         if isinstance(layer, Linear | Conv2d) and layer.present_half is None:
@@ -273,7 +273,7 @@ def cache_half_weights(layers: Iterable[nn.Module]) -> None:
 
 
 def pad_lanes(lanes: int, device: torch.device) -> int:
-    """Lanes to add for whole tiles."""
+    """Return the number of lanes to add for whole tiles."""
     return -lanes % _TILE if device.type == "cpu" else 0
 
 
@@ -282,8 +282,8 @@ def initialize(module: nn.Module, style: str, gain: float = math.sqrt(2.0)) -> N
 
     orthogonal: orthogonal with `gain`, zero bias (OpenAI baselines).
     torch: weights and biases uniform in ±1/√fan_in (Torch 7's, as in A3C and GA3C).
-    sonnet: weights normal with deviation 1/√fan_in, drawn anew beyond twice that, zero bias (Sonnet's, as in IMPALA).
-    dopamine: weights uniform in ±∜3/√fan_in, zero bias (Dopamine's Rainbow). Of these three none has a `gain`.
+    sonnet: weights normal with deviation 1/√fan_in, redrawn beyond twice that, zero bias (Sonnet's, as in IMPALA).
+    dopamine: weights uniform in ±∜3/√fan_in, zero bias (Dopamine's Rainbow). These three ignore `gain`.
     """
     for layer in module.modules():
         if not isinstance(layer, (nn.Linear, nn.Conv2d)):
@@ -303,13 +303,13 @@ def initialize(module: nn.Module, style: str, gain: float = math.sqrt(2.0)) -> N
 
 
 def pixels(obs: Tensor, scale: float = 1.0 / 255.0, low: float = 0.0) -> Tensor:
-    """Images [N, C, H, W] as float32, channels last in memory; bytes are scaled to [0, 1], those of pixels by 255. low:
-    the lowest byte, 0 of pixels.
+    """Convert images [N, C, H, W] to float32, channels last in memory; bytes are scaled to [0, 1], those of pixels by
+    1/255. low: the lowest byte, 0 of pixels.
 
     With contiguous weights, channels last is the faster input on a CPU for every net's training pass and for
-    the deep net's acting; shallow nets act a little slower. Acting and training must use the same to agree.
+    the deep net's acting; shallow nets act a little slower. Acting and training must use the same layout to agree.
     """
-    if obs.is_floating_point():  # what came through CenteredImages or SignedImages, or a user's own: in their numbers
+    if obs.is_floating_point():  # from CenteredImages, SignedImages or a user's own: already converted
         return obs.contiguous(memory_format=torch.channels_last)
     if obs.device.type == "cuda" and torch.is_autocast_enabled("cuda"):  # bytes are exact in bfloat16
         x = obs.to(torch.bfloat16, memory_format=torch.channels_last)
@@ -318,19 +318,19 @@ def pixels(obs: Tensor, scale: float = 1.0 / 255.0, low: float = 0.0) -> Tensor:
 
 
 class FlatLeaves(nn.Module):
-    """A leaf [N, …] at a time as float32 [N, numbers], bytes from their declared bounds to [0, 1]."""
+    """Converts a leaf [N, …] at a time to float32 [N, numbers], bytes from their declared bounds to [0, 1]."""
 
     def __init__(self, spec: EnvSpec):
         super().__init__()
         bounds = byte_bounds(spec)
         self.pixels = {path: bool((low == 0).all() and (high == 255).all()) for path, (low, high) in bounds.items()}
-        for i, ends in enumerate(bounds.values()):  # bytes too: no numbers that are learnt or averaged
+        for i, ends in enumerate(bounds.values()):  # as bytes, which are neither learned nor averaged
             numbers = np.stack([x.astype(np.uint8).ravel() for x in ends])
             self.register_buffer(f"ends{i}", torch.from_numpy(numbers), persistent=False)
 
     def numbers(self, path: str, x: Tensor) -> Tensor:
         flat = x.reshape(x.shape[0], -1)  # not len(x): that would fix N in an exported graph
-        if x.dtype != torch.uint8 or path not in self.pixels:  # what was normalized before are no bytes any more
+        if x.dtype != torch.uint8 or path not in self.pixels:  # normalized leaves are no longer bytes
             return flat.float()
         if self.pixels[path]:
             return flat.float() * (1.0 / 255.0)
@@ -339,9 +339,9 @@ class FlatLeaves(nn.Module):
 
 
 def _scaled(obs: Tensor, mean: Tensor | None, scale: float) -> Tensor:
-    """(obs − mean)·scale of bytes [N, C, H, W], channels last in memory. mean: float32, [C, H, W] or []; None is 0."""
+    """Return (obs − mean)·scale of bytes [N, C, H, W], channels last. mean: float32, [C, H, W] or []; None is 0."""
     fits = obs.dtype == torch.uint8 and obs.device.type == "cpu" and obs.shape[1] == 4 and obs.is_contiguous()
-    if fits and not tracing() and not torch.jit.is_tracing():  # what `_fused` knows, in real memory
+    if fits and not tracing() and not torch.jit.is_tracing():  # what `_fused` supports, in real memory
         planes = (torch.zeros(()) if mean is None else mean).expand(obs.shape[1:]).flatten(1).contiguous()
         return _fused(obs, planes.numpy(), scale)
     # first the type, then the order: two simple passes are a third faster than one that does both
@@ -350,8 +350,8 @@ def _scaled(obs: Tensor, mean: Tensor | None, scale: float) -> Tensor:
 
 
 def _fused(obs: Tensor, mean: np.ndarray, scale: float) -> Tensor:
-    """(obs − mean)·scale in one pass, for what takes torch three or four; the same to the bit, in bfloat16 where that
-    is asked for. mean: float32 [4, H · W].
+    """Return (obs − mean)·scale in one pass, where torch needs three or four; bitwise the same, in bfloat16 if autocast
+    asks for it. mean: float32 [4, H · W].
     """
     n, planes, height, width = obs.shape
     half = torch.is_autocast_enabled("cpu")
@@ -367,15 +367,15 @@ def _fused(obs: Tensor, mean: np.ndarray, scale: float) -> Tensor:
 
 @inlined
 def _bfloat16(number: np.float32) -> np.uint32:
-    """The bits of a float32 rounded to bfloat16, to the nearest even as torch does; no NaN."""
+    """Return the bits of a float32 rounded to bfloat16, to the nearest even as in torch; no NaN."""
     bits = np.float32(number).view(np.uint32)
     return (bits + np.uint32(0x7FFF) + ((bits >> np.uint32(16)) & np.uint32(1))) >> np.uint32(16)
 
 
 @compiled
 def _interleave_halves(x: np.ndarray, mean: np.ndarray, scale: np.float32, out: np.ndarray) -> None:
-    """(x − mean)·scale of four planes, interleaved. x uint8 [N, 4, P], mean float32 [4, P], out uint64 [N, P]: four
-    bfloat16 a pixel. Packed by hand: stores of neighbors are what keeps compilers from using wide registers.
+    """Write (x − mean)·scale of four planes, interleaved. x uint8 [N, 4, P], mean float32 [4, P], out uint64 [N, P]:
+    four bfloat16 a pixel. Packed by hand: stores of neighbors keep compilers from using wide registers.
     """
     a, b, c, d = mean[0], mean[1], mean[2], mean[3]
     for n in range(x.shape[0]):
@@ -392,7 +392,7 @@ def _interleave_halves(x: np.ndarray, mean: np.ndarray, scale: np.float32, out: 
 
 @compiled
 def _interleave(x: np.ndarray, mean: np.ndarray, scale: np.float32, out: np.ndarray) -> None:
-    """The same as float32 numbers, out [N, 4 · P]: a pixel's four planes side by side."""
+    """Write the same as float32 numbers, out [N, 4 · P]: a pixel's four planes side by side."""
     a, b, c, d = mean[0], mean[1], mean[2], mean[3]
     for n in range(x.shape[0]):
         p, q, r, s, row = x[n, 0], x[n, 1], x[n, 2], x[n, 3], out[n]
@@ -404,14 +404,14 @@ def _interleave(x: np.ndarray, mean: np.ndarray, scale: np.float32, out: np.ndar
 
 
 class CenteredImages(nn.Module):
-    """Images [N, C, H, W] of bytes minus their mean picture: what never changes on the screen vanishes.
+    """Images [N, C, H, W] of bytes minus their mean image, so that constant parts of the screen vanish.
 
-    The mean is learnt from the first `ROWS` rows a learner sees, then stays. It is a floating buffer, so it is
+    The mean is learned from the first `ROWS` rows a learner sees, then stays. It is a floating buffer, so it is
     published, saved and averaged over replicas with the weights. span: from the lowest byte to the highest.
     """
 
     ROWS = 20_000
-    GAIN = 3.0  # what is left is small: most pixels are near 0
+    GAIN = 3.0  # differences are small: most pixels are near 0
 
     mean: Tensor
     count: Tensor
@@ -440,7 +440,7 @@ class CenteredImages(nn.Module):
 
 class SignedImages(nn.Module):
     """Images [N, C, H, W] of bytes as x/128 − 1, in [−1, 0.9921875]: GA3C's input. Bytes from `low` to `high` that are
-    no pixels are in [−1, 1].
+    not pixels are mapped to [−1, 1].
     """
 
     def __init__(self, low: int = 0, high: int = 255):
@@ -452,26 +452,26 @@ class SignedImages(nn.Module):
         return _scaled(obs, torch.tensor(self.middle), 1.0 / self.reach)
 
     def observe(self, obs: Tensor) -> None:
-        """Nothing to learn."""
+        """Do nothing."""
 
 
-# Layers whose outputs are at hand from acting: nothing is computed again, only gradients go back through them.
+# Layers that reuse their outputs from acting: only gradients are computed.
 #
-# At lag 0 the weights that learn are those that acted, so the learner's forward pass would repeat the actor's. `act`
-# fills a tape with each layer's output; `join_tapes` puts the tapes of a rollout together; in `unroll` each layer takes
-# its output from there. What lies between them (padding, flattening, heads, cores) is computed anew: it is cheap.
+# At lag 0 the learner has the weights that acted, so its forward pass would repeat the actor's. `act` fills a tape with
+# each layer's output; `join_tapes` puts the tapes of a rollout together; in `unroll` each layer takes its output from
+# there. Operations between layers (padding, flattening, heads, cores) are computed again: they are cheap.
 
 
-Tape = list[Tensor]  # a layer's output each, [N, …], after its ReLU
+Tape = list[Tensor]  # each layer's output, [N, …], after its ReLU
 
 
 def join_tapes(tapes: list[Tape]) -> Tape:
-    """Tapes of n acts as one, in their order: rows are laid end to end."""
+    """Join the tapes of n acts, in order, rows end to end."""
     return [torch.cat(outputs) for outputs in zip(*tapes, strict=True)]
 
 
 def recall(layer: nn.Conv2d | nn.Linear, x: Tensor, y: Tensor) -> Tensor:
-    """relu(layer(x)), known to be y."""
+    """Return relu(layer(x)), known to be y."""
     conv = (layer.stride, layer.padding) if isinstance(layer, nn.Conv2d) else None
     out: Tensor = _Recalled.apply(x.to(y.dtype), layer.weight.to(y.dtype), layer.bias.to(y.dtype), y, conv)  # type: ignore[union-attr]
     return out
@@ -497,7 +497,7 @@ class _Recalled(torch.autograd.Function):
         return *torch.ops.aten.convolution_backward(back, x, weight, ctx.biases, *more), None, None
 
 
-# For networks and losses of a user's own.
+# For users' own networks and losses.
 
 
 def mlp(*sizes: int) -> nn.Sequential:

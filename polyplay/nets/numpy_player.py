@@ -1,8 +1,8 @@
 """Acting of small networks without torch: NumPy on the weights' own memory.
 
-For two layers of 64 and a few lanes, torch's calls take ten times as long as the numbers need. `fast_player` knows
-networks of fully connected layers, with an LSTM or a GRU or without, by the exact types of their parts. It gives what
-their `act` gives, from the same noise, but for rounding: sums are in another order.
+For two layers of 64 and a few lanes, torch's calls take ten times as long as the arithmetic. `fast_player` supports
+networks of fully connected layers, with or without an LSTM or a GRU, by the exact types of their parts. It returns what
+their `act` returns from the same noise, except for rounding: sums are in another order.
 """
 
 from __future__ import annotations
@@ -39,9 +39,9 @@ class ArrayPlayer(Player):
 
 
 def fast_player(policy: Player) -> ArrayPlayer | None:
-    """Make what acts as this network does, with the weights that it has at the time; None: it is to act itself.
+    """Make a player that acts like this network, with its present weights; None: the network has to act itself.
 
-    Its weights must stay where they are: bind it (weights.params.FlatParams) before.
+    The weights must stay in place: bind the network (weights.params.FlatParams) before.
     """
     make = PLAYERS.get(type(policy))
     if make is None or not _is_plain(cast("Policy", policy)):
@@ -53,27 +53,27 @@ def fast_player(policy: Player) -> ArrayPlayer | None:
 
 
 class _Unknown(Exception):
-    """A part of the network is of another type."""
+    """A part of the network has another type."""
 
 
 def _is_plain(policy: Policy) -> bool:
-    """Whether all numbers are float32 on the CPU, and all features go through the core."""
+    """Tell whether all numbers are float32 on the CPU, and all features go through the core."""
     own = all(x.device.type == "cpu" and x.dtype == torch.float32 for x in policy.parameters())
     return own and not (policy.bf16 or (isinstance(policy, TorsoPolicy) and policy.units))
 
 
-# Layers. NumPy's BLAS begins threads of its own for larger products, which would spin beside the run's: those are
-# torch's.
+# Layers. NumPy's BLAS starts its own threads for larger products, which would spin beside the run's, so torch computes
+# those.
 
 
-PRODUCT, VECTOR = 1 << 18, 1 << 13  # multiplications of two matrices, and of a matrix and a vector
+PRODUCT, VECTOR = 1 << 18, 1 << 13  # most multiplications of two matrices, and of a matrix and a vector
 ZERO, HALF, ONE, TWO = (np.float32(x) for x in (0.0, 0.5, 1.0, 2.0))
 FLOAT = np.dtype(np.float32)
 
 
 @compiled
 def _add(x: np.ndarray, bias: np.ndarray, cut: bool) -> None:
-    """Add bias [n] to rows [B, n] in place; cut: and make what is below 0 that, not what is no number."""
+    """Add bias [n] to rows [B, n] in place. cut: replace what is below 0 by 0, but keep NaN."""
     for row in range(len(x)):
         for i in range(len(bias)):
             y = x[row, i] + bias[i]
@@ -81,7 +81,7 @@ def _add(x: np.ndarray, bias: np.ndarray, cut: bool) -> None:
 
 
 def _dense(layer: nn.Module, activation: nn.Module | None) -> Layer:
-    """x·Wᵀ + b, and what follows it. Raises _Unknown: it is no Linear."""
+    """Make x·Wᵀ + b and its activation. Raises _Unknown: the layer is not a Linear."""
     if type(layer) not in (Linear, nn.Linear):
         raise _Unknown
     layer = cast("nn.Linear", layer)
@@ -90,7 +90,7 @@ def _dense(layer: nn.Module, activation: nn.Module | None) -> Layer:
 
 
 def _matrix(weight: Tensor, bias: np.ndarray, activation: nn.Module | None) -> Layer:
-    """x·W + b of W [n, m], and what follows it."""
+    """Make x·W + b of W [n, m] and its activation."""
     wide, turned, size = weight.detach(), weight.detach().numpy(), weight.numel()
     least, most = 1 + (size > VECTOR), (VECTOR if weight.shape[1] == 1 else PRODUCT) // size  # rows
     cut, curved = type(activation) is nn.ReLU, type(activation) is nn.Tanh
@@ -104,7 +104,7 @@ def _matrix(weight: Tensor, bias: np.ndarray, activation: nn.Module | None) -> L
 
 
 def _stack(layers: Iterable[nn.Module]) -> list[Layer]:
-    """Layers that follow one another, each with the activation behind it. Raises _Unknown."""
+    """Make layers that follow one another, each with its activation. Raises _Unknown."""
     left, found = list(layers), list[Layer]()
     while left:
         layer = left.pop(0)
@@ -119,14 +119,14 @@ def _through(layers: list[Layer], x: np.ndarray) -> np.ndarray:
 
 
 def _known(torso: Any) -> MLP:
-    """The torso. Raises _Unknown."""
+    """Return the torso. Raises _Unknown: it is not an MLP."""
     if type(torso) is not MLP:
         raise _Unknown
     return torso
 
 
 def _array(x: Tensor) -> np.ndarray:
-    """A tensor's own memory."""
+    """Return a tensor's own memory."""
     return x.detach().numpy()
 
 
@@ -134,7 +134,7 @@ def _array(x: Tensor) -> np.ndarray:
 
 
 def _read(torso: MLP, inputs: Any) -> Read:
-    """What the torso's first layer takes. Raises _Unknown: something else than Normalize is before."""
+    """Make the input of the torso's first layer. Raises _Unknown: a preprocessing other than Normalize."""
     if inputs is not None and (type(inputs) is not Normalize or any(inputs.sets)):
         raise _Unknown
     moments = {} if inputs is None else dict(zip(inputs.paths, inputs.moments, strict=True))
@@ -199,7 +199,7 @@ def _normalized(moments: RunningMoments) -> Read:
     return read
 
 
-# Cores, as in recurrent: the input's share of the gates, the state and its layer → the state behind, output first.
+# Cores, as in recurrent: the input's share of the gates, the state and its layer → the next state, output first.
 
 
 def _sigmoid(x: np.ndarray) -> np.ndarray:
@@ -227,7 +227,7 @@ CELLS: dict[type[nn.Module], Callable[..., tuple[np.ndarray, ...]]] = {LSTMCell:
 
 
 class _Behind:
-    """What is behind the torso: the action and the reward before, and a core. Raises _Unknown."""
+    """The part after the torso: previous action and reward, and a core. Raises _Unknown."""
 
     def __init__(self, policy: TorsoPolicy):
         self.head, self.previous, self.clipped, core = policy.head, policy.previous, policy.clipped, policy.core
@@ -241,7 +241,7 @@ class _Behind:
             self.input, self.recurrent = _dense(core.input, None), _dense(core.cell.recurrent, None)
 
     def __call__(self, x: np.ndarray, step: Batch, state: Batch) -> tuple[np.ndarray, Batch]:
-        """What the heads take of features [B, n], and the core's state behind them."""
+        """Return the heads' input from features [B, n], and the core's next state."""
         alive = (~step["first"])[:, None].astype(np.float32)
         if self.previous:
             reward = step["reward"].astype(np.float32)
@@ -271,8 +271,8 @@ GUARDS = {"none": 0, "plus": 1, "max": 2}  # of logarithms, as in action_heads
 
 @compiled
 def _choose(params: np.ndarray, noise: np.ndarray, guard: int) -> tuple[np.ndarray, np.ndarray]:
-    """Of logits [N, n] actions int64 [N] and their log-probabilities float32 [N]: by the inverse of the distribution
-    function of uniforms [N, 1], the last where a logit is no number; without uniforms, [0, 1], the greatest.
+    """Choose actions int64 [N] from logits [N, n], and return their log-probabilities float32 [N] too: by the inverse
+    CDF of uniforms [N, 1], the last one if a logit is NaN; without uniforms, [0, 1], the greatest.
     """
     rows, n = params.shape
     action, logp, weight = np.zeros(rows, np.int64), np.empty(rows, np.float32), np.empty(n, np.float32)
@@ -288,7 +288,7 @@ def _choose(params: np.ndarray, noise: np.ndarray, guard: int) -> tuple[np.ndarr
         at = best
         if len(noise):
             bound, at = min(max(noise[b, 0], EDGE), ONE - EDGE) * total, n
-            for power in weight:  # what are no numbers exceed nothing: the last
+            for power in weight:  # NaN exceeds nothing: the last one is chosen
                 below += power
                 at -= below > bound
             at = min(at, n - 1)
@@ -321,8 +321,8 @@ def _several(head: MultiCategorical) -> Choose:
 
 
 def _normal(noise: np.ndarray) -> np.ndarray:
-    """Standard normal numbers of uniforms float32 [B, n], as action_heads.normal."""
-    inverse = torch.erfinv(torch.from_numpy(TWO * _inside(noise) - ONE)).numpy()  # NumPy has none
+    """Convert uniforms float32 [B, n] to standard normal numbers, as action_heads.normal."""
+    inverse = torch.erfinv(torch.from_numpy(TWO * _inside(noise) - ONE)).numpy()  # NumPy has no erfinv
     return inverse * ROOT
 
 
@@ -332,7 +332,7 @@ def _gaussian(head: Gaussian) -> Choose:
     span = np.where(half > 0, half, ONE)
 
     def choose(params: np.ndarray, noise: np.ndarray | None) -> tuple[np.ndarray, np.ndarray]:
-        """Log-probabilities are of the numbers that actions were rounded to."""
+        """Choose actions; log-probabilities are those of the rounded actions."""
         inner = params if noise is None else params + np.exp(log_std) * _normal(noise)
         action = inner if middle is None else middle + half * inner
         inner = action if middle is None else (action - middle) / span
@@ -354,7 +354,7 @@ HEADS: dict[type[nn.Module], Callable[[Any], Choose]] = {
 
 
 class _NetworkPlayer(ArrayPlayer):
-    """What players of all networks have."""
+    """Base of the players of networks with a torso."""
 
     def __init__(self, policy: TorsoPolicy, torso: MLP):
         self.policy, self.noise, self.read = policy, policy.noise, _read(torso, policy.inputs)
@@ -363,7 +363,7 @@ class _NetworkPlayer(ArrayPlayer):
 
     @np.errstate(all="ignore")
     def act(self, step: Batch, state: Batch) -> tuple[Batch, Batch]:
-        """As the network's. It warns of no numbers that are none: the learner stops at them."""
+        """See Policy.act. NaN causes no warning: the learner stops at it."""
         x, after = _through(self.torso, self.read(step["obs"])), Batch()
         if self.behind is not None:
             x, after = self.behind(x, step, state)
@@ -374,7 +374,7 @@ class _NetworkPlayer(ArrayPlayer):
 
     @abstractmethod
     def outputs(self, x: np.ndarray, step: Batch) -> Batch:
-        """What the network puts out of features [B, n] of rows [B]."""
+        """Return the network's outputs from features [B, n] of rows [B]."""
 
     def spec(self) -> Spec:
         return self.policy.spec()
@@ -449,7 +449,7 @@ class _ValuePlayer(_NetworkPlayer):
         return {"action": action, "value": value, "chosen": chosen}
 
     def _values(self, x: np.ndarray) -> np.ndarray:
-        """Q float32 [B, actions], as QHead has it."""
+        """Return Q float32 [B, actions], as in QHead."""
         scores, *value = (_through(branch, x) for branch in self.branches)
         scores = scores.reshape(-1, self.actions, self.atoms) if self.atoms else scores
         if self.shared is not None:
@@ -492,7 +492,7 @@ class _DeterministicPlayer(_NetworkPlayer):
 
 
 class _CriticsPlayer(ArrayPlayer):
-    """Of SAC's and TD3's networks: the actor alone."""
+    """Player of SAC's and TD3's networks: the actor alone."""
 
     def __init__(self, policy: CriticsNetwork):
         trunk, head, space = cast("Flat", policy.trunk), cast("Any", policy.box), policy.actions.space
@@ -520,7 +520,7 @@ class _CriticsPlayer(ArrayPlayer):
         return {"action": action.reshape(len(raw), *self.shape)}, {}
 
     def _drawn(self, raw: np.ndarray, noise: np.ndarray | None) -> np.ndarray:
-        """What tanh is taken of."""
+        """Return the input of tanh."""
         mean, log_std = raw[:, : self.size], raw[:, self.size :]
         if noise is None:
             return mean

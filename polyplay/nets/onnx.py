@@ -1,9 +1,9 @@
 """A policy as an ONNX file: one acting step in mode, for any number of lanes, normalizers and recurrent core inside.
 
-Inputs: `obs` (or `obs/KEY`), and what this network takes besides: `first`, `reward`, `events`, `mask`, `state/NAME`.
-Outputs: `action`, `value` if the policy has one value, and `next/NAME`, to be given back as `state/NAME`; zeros are the
-state before step 0.
-The file is checked against torch before it is written; its metadata under `polyplay` says in JSON what it is.
+Inputs: `obs` (or `obs/KEY`), and those of `first`, `reward`, `events`, `mask`, `state/NAME` that this network takes.
+Outputs: `action`, `value` if the policy has one value, and `next/NAME`, to be passed as `state/NAME` in the next step;
+the first state is zeros.
+The file is checked against torch before it is written; its metadata under `polyplay` describes it in JSON.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 CHECKED = (1, 5, 8)  # lanes of the steps that are compared
 CLOSE = 1e-3  # largest difference of a number, absolute or relative
-SAME = 0.9  # of whole-number actions: two that are equally likely may change places
+SAME = 0.9  # least share of equal whole-number actions: two that are equally likely may change places
 
 
 class ExportedStep(nn.Module):
@@ -62,7 +62,7 @@ def _outputs(policy: Policy, units: ValueUnits, step: Batch, state: Batch) -> Ba
 
 
 def check_export(file: Path) -> None:
-    """UserError if nothing can be exported to `file`."""
+    """Raise UserError if nothing can be exported to `file`."""
     missing = [name for name in ("onnx", "onnxscript") if importlib.util.find_spec(name) is None]
     if missing:
         raise UserError(f"--onnx: needs the package {' and '.join(missing)}; `pip install 'polyplay[onnx]'`")
@@ -73,11 +73,11 @@ def check_export(file: Path) -> None:
 def export_onnx(
     policy: Policy, spec: EnvSpec, file: Path, about: Mapping[str, object], units: ValueUnits = ValueUnits()
 ) -> dict[str, Any]:
-    """Write `file`; what was written and how far it is from torch. units: of the policy's values; those of the file are
-    in the environment's. Raises UserError: then there is no file.
+    """Write `file`. Return what was written and how far it is from torch. units: of the policy's values; those of the
+    file are in the environment's. Raises UserError: no file was written.
     """
     if isinstance(policy, actor_critic.ActorCritic) and isinstance(policy.core, recurrent.Temporal):
-        why = "this policy has --core temporal, whose slow clock runs in some lanes only, which no fixed graph can say"
+        why = "this policy has --core temporal, whose slow clock runs in some lanes only, which no fixed graph allows"
         raise UserError(f"--onnx: {why}; use it with polyplay.load, or train with --core lstm or gru")
     if policy.bf16 is not None:
         policy.bf16 = False  # the file's numbers are float32
@@ -103,7 +103,7 @@ def export_onnx(
 
 
 def exported_inputs(policy: Policy, spec: EnvSpec) -> dict[str, Field]:
-    """All that a policy may take in a step, by name."""
+    """Return all that a policy may take in a step, by name."""
     inputs: dict[str, Spec] = {"obs": spec.obs}
     if spec.mask is not None:
         inputs["mask"] = spec.mask
@@ -117,7 +117,7 @@ def exported_inputs(policy: Policy, spec: EnvSpec) -> dict[str, Field]:
 
 
 def _graph(policy: Policy, fields: dict[str, Field], units: ValueUnits) -> tuple[onnx.ModelProto, dict[str, Field]]:
-    """The model for any number of lanes, and its outputs. Raises UserError."""
+    """Return the model for any number of lanes, and its outputs. Raises UserError."""
     step = ExportedStep(copy.deepcopy(policy), list(fields), units).eval()
     values = tuple(torch.from_numpy(x) for x in tree.zeros(fields, (3,)).values())
     nested = tree.nest(dict(zip(fields, values, strict=True)))
@@ -140,12 +140,12 @@ def _graph(policy: Policy, fields: dict[str, Field], units: ValueUnits) -> tuple
 
 @contextlib.contextmanager
 def _plain(net: nn.Module) -> Iterator[None]:
-    """Without the padding to whole tiles: it is for torch's bits on a CPU and would fix the number of lanes."""
+    """Turn off the padding to whole tiles: it is for torch's bits on a CPU and would fix the number of lanes."""
     for layer in net.modules():
         if isinstance(layer, Linear):
             layer.exact = False
     disabled = logging.root.manager.disable
-    logging.disable(logging.WARNING)  # exporters tell of packages that are not needed here
+    logging.disable(logging.WARNING)  # exporters warn of packages that are not needed here
     try:
         with mock.patch.object(recurrent, "pad_lanes", return_value=0), warnings.catch_warnings():
             warnings.simplefilter("ignore")
@@ -164,8 +164,8 @@ def _shapes(fields: Mapping[str, Field]) -> dict[str, Any]:
 def compare_outputs(
     policy: Policy, spec: EnvSpec, data: bytes, lanes: tuple[int, ...], units: ValueUnits = ValueUnits()
 ) -> tuple[float, float]:
-    """(largest difference of a number, share of equal whole numbers): random steps in a row each, by onnx's own
-    evaluator.
+    """Compare random steps with onnx's own evaluator. Return (largest difference of a number, share of equal whole
+    numbers).
     """
     from onnx.reference import ReferenceEvaluator
 
@@ -192,7 +192,7 @@ def compare_outputs(
 
 
 def _random(spec: EnvSpec, lanes: int, rng: np.random.Generator) -> Batch:
-    """Observations, and masks with something legal in them."""
+    """Draw random observations, and masks with something legal in them."""
     drawn = {path: _draw(f, spec.classes.get(path), lanes, rng) for path, f in tree.leaves(spec.obs)}
     step: Batch = {"obs": tree.nest(drawn)}
     if spec.mask is not None:

@@ -1,6 +1,6 @@
-"""What loops ask of a network, a torso, a player; running statistics.
+"""Interfaces of networks, torsos and players; running statistics.
 
-People inherit `Policy`, a whole network, or `Torso`, its features. `Player` is what acting asks of a network or a bot.
+Users inherit `Policy`, a whole network, or `Torso`, its features. `Player` is what acting needs of a network or a bot.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from polyplay.nets.layers import Axis, AxisSegment, Linear, Tape, TensorAxes, ax
 
 
 class Player:
-    """Acts in B lanes: a Policy, a bot or a search. What has no network inherits these defaults.
+    """Acts in B lanes: a Policy, a bot or a search. Players without a network inherit these defaults.
 
     A lane is one parallel environment.
     """
@@ -34,52 +34,52 @@ class Player:
         """See Policy.act."""
 
     def spec(self) -> Spec:
-        """Fields per lane of what `act` puts out; {}: rows of this player are not written."""
+        """Return the fields per lane of `act`'s outputs; {}: rows of this player are not written."""
         return {}
 
     def state_spec(self) -> Spec:
-        """Fields per lane of the state that goes from row to row; {}: there is none."""
+        """Return the fields per lane of the state between rows; {}: there is none."""
         return {}
 
     def initial(self, lanes: int) -> Batch:
-        """The state before the first step: zeros [lanes, …], on the weights' device."""
+        """Return the state before the first step: zeros [lanes, …], on the weights' device."""
         return {}
 
     def reward_scale(self) -> float | Tensor:
-        """The factor of rewards in losses, a number or [], where the network learns the size of returns."""
+        """Return the factor of rewards in losses, a number or []; 1 unless the network learns the size of returns."""
         return 1.0
 
     def cache_weights(self) -> None:
-        """Act from now on with copies of the large weights in bfloat16, where that is what is computed in.
+        """Act with copies of the large weights in bfloat16 from this call on, if the network computes in bfloat16.
 
-        The caller calls it again whenever the weights have changed. Without it they are converted in every pass.
+        The caller repeats this call whenever the weights have changed. Without it they are converted in every pass.
         """
 
 
 class Policy(nn.Module, Player):
     """Acts in B lanes and unrolls T+1 rows of them, as the same function of its weights.
 
-    A network of your own inherits this and defines `spec`, `act` and `unroll`; with a memory, `state_spec` and
+    Your own network inherits this and defines `spec`, `act` and `unroll`; with a memory, `state_spec` and
     `initial` too. The same weights, rows and noise give the same outputs: nothing is drawn from torch's generator.
-    Wrong shapes or types of a network by `module:callable` are a UserError before anything starts (nets.factory).
+    Wrong shapes or types of a network by `module:callable` raise a UserError before anything starts (nets.factory).
     """
 
     bf16: bool | None = None  # whether its torso computes in bfloat16; None: its precision cannot be chosen
-    # parts with a method apply_hyperparameters(values), which takes over what a run's hyperparameters, by name, say
+    # parts with a method apply_hyperparameters(values), which takes over a run's hyperparameters by name
     tuned: tuple[Any, ...] = ()
-    observes: bool = False  # whether `observe` learns from observations: it is then called before a replay has them
+    observes: bool = False  # whether `observe` learns from observations: it is then called before a replay gets them
     settles: bool = False  # whether `settle` changes weights
 
     def spec(self) -> Spec:
-        """Fields per lane of what `act` puts out: "action" as the environment takes it, and what losses ask for."""
+        """Return the fields per lane of `act`'s outputs: "action" as the environment takes it, and what losses need."""
         raise NotImplementedError
 
     def act(self, step: Batch, state: Batch) -> tuple[Batch, Batch]:
         """Choose actions in one row. The caller turns gradients off.
 
-        step: obs [B, …], reward float32 [B] that came with it, first bool [B]: an episode begins; mask, bool, where the
-        environment has legal actions; events float32 [B, E] where it counts some; noise float32 [B, noise], without
-        which actions are the most probable ones; epsilon float32 [B] where a system explores by it.
+        step: obs [B, …], reward float32 [B] that came with it, first bool [B]: an episode begins; mask, bool, if the
+        environment has legal actions; events float32 [B, E] if it counts some; noise float32 [B, noise], without
+        which actions are the most probable ones; epsilon float32 [B] if a system explores by it.
         state: [B, …] as `state_spec` says. It counts as zero where `first` is true.
 
         Returns the outputs [B, …] that `spec` says, and the state after the row.
@@ -87,24 +87,24 @@ class Policy(nn.Module, Player):
         raise NotImplementedError
 
     def unroll(self, batch: Batch, state: Batch) -> Batch:
-        """Compute what losses take of rows, with gradient, under the present weights.
+        """Compute the inputs of losses from rows, with gradient, under the present weights.
 
-        batch: rows [T+1, B, …] as docs/concepts/rows.md has them, with the actions that were done; state: [B, …],
-        before row 0. Returns outputs [T+1, B]: of actors and critics float32 logp and entropy of the policy, and value.
+        batch: rows [T+1, B, …] as in docs/concepts/rows.md, with the actions taken; state: [B, …], before row 0.
+        Returns outputs [T+1, B]: for losses of actors and critics float32 logp and entropy of the policy, and value.
         """
         raise NotImplementedError
 
     def observe(self, batch: Batch) -> None:
-        """Learn running statistics, which are floating buffers, from rows [T+1, B, …] once they were learnt from."""
+        """Learn running statistics, which are floating buffers, from rows [T+1, B, …] after learning from these."""
 
     def observe_targets(self, target: Tensor, batch: Batch) -> None:
-        """Learn running statistics from the targets [T, B] of values, and the rows [T+1, B] that they are of."""
+        """Learn running statistics from the targets [T, B] of values, and their rows [T+1, B]."""
 
     def settle(self) -> None:
-        """After an update, have the weights fit to the statistics. What the network says stays."""
+        """Adapt the weights to the statistics after an update. The network's outputs stay."""
 
     def rewarded(self, rows: Batch) -> Batch:
-        """The rows with the agent's own reward, where it is made of what happens in them."""
+        """Return the rows with the agent's own reward, if that is made of their events."""
         return rows
 
 
@@ -112,7 +112,7 @@ class PolicyFactory:
     """Makes a policy, the same modules in every call. It is pickled: workers get this, never weights."""
 
     def __call__(self) -> Policy:
-        """A policy on the CPU, its weights from torch's global generator."""
+        """Make a policy on the CPU, its weights from torch's global generator."""
         raise NotImplementedError
 
     @property
@@ -122,7 +122,7 @@ class PolicyFactory:
 
     @property
     def choice(self) -> str:
-        """What was chosen, for a plan."""
+        """Description of what was chosen, for a plan."""
         return self.title
 
     @property
@@ -134,25 +134,25 @@ class PolicyFactory:
 class Torso(nn.Module):
     """Makes features of observations: the part of a network before its core and heads.
 
-    A torso of your own inherits this, sets `features` and defines `forward`. All else has defaults.
+    Your own torso inherits this, sets `features` and defines `forward`. All else has defaults.
     """
 
-    features: int = 0  # numbers of a row that `forward` gives
-    value_features: int = 0  # the last of them that are the value's alone, where policy and value share nothing
-    unit_features: int = 0  # the last of them that are numbers of units, which go around the core to a UnitPointer
+    features: int = 0  # numbers of a row that `forward` returns
+    value_features: int = 0  # number of last ones that are the value's alone, if policy and value share nothing
+    unit_features: int = 0  # number of last ones that belong to units, which bypass the core to a UnitPointer
     pointer: tuple[str, int] | None = None  # the part of actions that names a unit, and the numbers of a unit
     unit_sets: tuple[str, ...] = ()  # paths of observations that are sets of units [units, numbers]
     unit_axis: Axis = ()  # units, in the order of `unit_features`
-    feature_axis: Axis = ()  # what stands along the features without those of units; (): they belong together
+    feature_axis: Axis = ()  # names along the features without those of units; (): they belong together
     recalls: bool = False  # whether `forward` takes a tape, and `recall` is defined
-    tiled: bool = False  # it is Linear layers alone: rows of zeros for whole tiles may come with the observations
+    tiled: bool = False  # only Linear layers: rows of zeros for whole tiles may come with the observations
 
     def forward(self, obs: Tree) -> Tensor:
-        """Observations [N, …], a tensor or a dict of them → float32 [N, features]."""
+        """Return float32 [N, features] of observations [N, …], a tensor or a dict of them."""
         raise NotImplementedError
 
     def recall(self, obs: Tree, tape: Tape) -> Tensor:
-        """What forward(obs) gave with these weights, from its tape; gradients go back as through `forward`."""
+        """Return forward(obs) with these weights, from its tape; gradients go back as through `forward`."""
         raise NotImplementedError
 
     @property
@@ -161,26 +161,26 @@ class Torso(nn.Module):
         return self.features - self.unit_features
 
 
-# What a policy learns besides its weights: running statistics, in floating buffers. Those of inputs are of float64, so
+# Running statistics, which a policy learns besides its weights, in floating buffers. Those of inputs are float64, so
 # that numbers far from 0, such as time stamps, keep their differences.
 #
-# So they are published, saved and restored with the weights, and averaged over replicas like any buffer. They are made
-# so that this plain average is the statistic of all replicas' rows: sums, and moments about an origin that all share.
-# `observe` is called by learners alone: who acts or evaluates uses what it was given.
+# They are published, saved and restored with the weights, and averaged over replicas like any buffer. They are made so
+# that this plain average is the statistic of all replicas' rows: sums, and moments about an origin that all share.
+# Only learners call `observe`: actors and evaluations use the statistics that they were given.
 
 
-MOST = 1e7  # rows that a statistic remembers, roughly: older ones fade; float32 can't count on much further
-LEAST = 1e-29  # of the mean's square: the least variance, that of rounding in float64
-LARGEST = 1e150  # numbers count as no larger, since their squares are averaged
-TINY = 1e-200  # the least variance of what is 0
-BOUND = 10.0  # of what leaves here, unless it is told another
+MOST = 1e7  # rows that a statistic remembers, roughly: older ones fade; float32 can't count much further
+LEAST = 1e-29  # least variance, as a factor of the mean's square: that of rounding in float64
+LARGEST = 1e150  # numbers are clipped to this, since their squares are averaged
+TINY = 1e-200  # least variance of what is 0
+BOUND = 10.0  # default bound of normalized numbers
 
 
 class RunningMoments(nn.Module):
     """Running mean and variance of rows [n, *shape] in float64: Chan et al. 1979, one batch after the other.
 
-    `second` is the second moment about `origin`, the mean of the first batch, which replicas share; about means of
-    their own its average would lack the variance between replicas. The first batch counts as one row, at its mean.
+    `second` is the second moment about `origin`, the mean of the first batch, which replicas share; about separate
+    means its average would lack the variance between replicas. The first batch counts as one row, at its mean.
     """
 
     mean: Tensor
@@ -204,14 +204,14 @@ class RunningMoments(nn.Module):
         return (self.second - (self.mean - self.origin).square()).clamp_min(0.0)
 
     def forward(self, x: Tensor) -> Tensor:
-        """(x − mean)/deviation as float32, within ±bound; the deviation is 1 until one is known."""
-        floor = LEAST * self.mean.square() + TINY  # what never changes is 0, not its own rounding error
+        """Return (x − mean)/deviation as float32, within ±bound; the deviation is 1 until one is known."""
+        floor = LEAST * self.mean.square() + TINY  # a constant becomes 0, not its own rounding error
         deviation = torch.where(self.count > 1, (self.variance() + floor).sqrt(), 1.0)
         return ((x.double() - self.mean) / deviation).clamp(-self.bound, self.bound).float()
 
     @torch.no_grad()
     def observe(self, rows: Tensor) -> None:
-        """Learn from rows [n, *shape]; what isn't finite counts as the mean."""
+        """Learn from rows [n, *shape]; numbers that are not finite count as the mean."""
         known, x = float(self.count), torch.where(rows.isfinite(), rows.double(), self.mean).clamp(-LARGEST, LARGEST)
         weight = len(rows) / (known + len(rows))
         if known:
@@ -223,23 +223,23 @@ class RunningMoments(nn.Module):
 
 
 def is_pixels(field: Field) -> bool:
-    """Whether bytes are pixels: [C, H, W]."""
+    """Tell whether a field is pixels: bytes [C, H, W]."""
     return field.dtype == "uint8" and len(field.shape) == 3
 
 
 class Normalize(nn.Module):
-    """Observations whose numbers have mean 0 and deviation 1, each by itself. Images of bytes pass as they are, and so
-    does what is one of `classes`.
+    """Normalizes each number of observations to mean 0 and deviation 1. Images of bytes and leaves in `classes` pass
+    unchanged.
 
-    sets: paths of units [units, numbers] whose first number says whether one is there. It passes, and units share the
-    moments of all others, which are of those that are there.
+    sets: paths of units [units, numbers] whose first number says whether a unit is present. That number passes, and the
+    units share the moments of all others, which count only present units.
     """
 
     def __init__(self, obs: Spec, sets: Sequence[str] = (), bound: float = BOUND, classes: Collection[str] = ()):
         super().__init__()
         leaves = [(path, x) for path, x in tree.leaves(obs) if path not in classes and not is_pixels(x)]
         if not leaves:
-            takes = f"takes numbers that are neither an image nor classes, the observations are {describe_fields(obs)}"
+            takes = f"takes numbers that are not images or classes, but the observations are {describe_fields(obs)}"
             raise UserError(f"--inputs normalize: {takes}; use raw or center")
         self.paths = [path for path, _ in leaves]
         self.sets = [path in sets for path in self.paths]
@@ -266,7 +266,7 @@ class Normalize(nn.Module):
 
 @compiled
 def _discounted(reward: np.ndarray, goes_on: np.ndarray, gamma: np.float32) -> np.ndarray:
-    """G_t = r_t + γ·G_{t-1} float32 [T, B], from 0, and 0 where it does not go on."""
+    """Return G_t = r_t + γ·G_{t-1} float32 [T, B], from 0, and 0 where `goes_on` is False."""
     sums = np.zeros_like(reward)
     for b in range(reward.shape[1]):
         before = np.float32(0.0)
@@ -280,8 +280,8 @@ class ReturnScale(nn.Module):
     """The size of discounted returns: the root of the running mean of G², for losses that scale rewards by it.
 
     G_t = r_t + γ·G_{t-1} runs forward within a rollout, from 0 before its row 1 and again at every first row: short
-    rollouts see short sums. About 0, not about their mean (Gymnasium's NormalizeReward): a reward that never
-    changes has a size too.
+    rollouts see short sums. The mean is about 0, not about the mean of G (Gymnasium's NormalizeReward): a reward that
+    never changes has a size too.
     """
 
     total: Tensor
@@ -294,7 +294,7 @@ class ReturnScale(nn.Module):
         self.register_buffer("count", torch.zeros(()))
 
     def scale(self) -> Tensor:
-        """What to multiply rewards with: 1/size, [], 1 while all were 0."""
+        """Return the factor of rewards: 1/size, [], 1 while all were 0."""
         return torch.where(self.total > 0, (self.count / self.total.clamp_min(1e-30)).sqrt(), 1.0)
 
     @torch.no_grad()
@@ -313,13 +313,13 @@ class ReturnScale(nn.Module):
 
 
 # PopArt (van Hasselt et al. 2016; for several tasks Hessel et al. 2019): a value for each task, normalized by running
-# statistics of the task's targets, whose change keeps what is said. The policy and the features know no task.
+# statistics of the task's targets; when these change, values stay the same. The policy and the features know no task.
 #
 #     v = σ·n + μ, n = w·f + b        per task; f: features, n: the head's output, w and b: its row
 
 
 RATE = 3e-4  # β, the step of the statistics (Hessel et al. 2019)
-LOWEST, HIGHEST = 1e-4, 1e6  # of σ
+LOWEST, HIGHEST = 1e-4, 1e6  # bounds of σ
 
 
 def task_axis(tasks: tuple[str, ...], what: str = "value") -> Axis:
@@ -337,20 +337,20 @@ class TaskValues(nn.Module):
         self.tasks = tasks
 
     def forward(self, outputs: Tensor, task: Tensor | None) -> Tensor:
-        """Outputs [N, tasks], the numbers of the tasks int64 [N] → values [N]. None: of the first task."""
+        """Return values [N] of outputs [N, tasks], by the numbers of the tasks int64 [N]; None: of the first task."""
         if task is None or outputs.shape[1] == 1:
             return outputs[:, 0]
         return outputs.gather(1, task[:, None]).squeeze(1)
 
     def scale_of(self, task: Tensor | None, like: Tensor) -> Tensor | None:
-        """The unit of each row's value, σ in like's shape; None: it is 1."""
+        """Return the unit of each row's value, σ in like's shape; None: it is 1."""
         return None
 
     def observe(self, target: Tensor, task: Tensor | None, valid: Tensor) -> None:
         """Learn from targets, where they are valid."""
 
     def settle(self, head: Linear) -> None:
-        """Give the head's rows the present units."""
+        """Convert the head's rows to the present units."""
 
 
 class PopArt(TaskValues):
@@ -358,8 +358,8 @@ class PopArt(TaskValues):
 
     mean: μ, the running mean of targets; second: their running second moment about `origin`, the mean before the last
     update: float32 keeps a deviation that is small beside the mean, and replicas average their statistics. A replica
-    without rows of a task keeps the task's, so the average moves less. shift, scale: μ and σ as the head's rows have
-    them; `settle` makes them the present ones.
+    without rows of a task keeps the task's statistics, so the average moves less. shift, scale: μ and σ in the head's
+    rows; `settle` makes them the present ones.
     """
 
     mean: Tensor
@@ -377,7 +377,7 @@ class PopArt(TaskValues):
         self.axes = {name: TensorAxes((task_axis(tasks, "statistics"),), fill) for name, fill in fills.items()}
 
     def variance(self) -> Tensor:
-        """σ² [tasks] of the targets."""
+        """Return σ² [tasks] of the targets."""
         return (self.second - (self.mean - self.origin).square()).clamp_min(0.0)
 
     def forward(self, outputs: Tensor, task: Tensor | None) -> Tensor:
@@ -391,7 +391,7 @@ class PopArt(TaskValues):
 
     @torch.no_grad()
     def observe(self, target: Tensor, task: Tensor | None, valid: Tensor) -> None:
-        """Learn from targets [T, B] of tasks int64 [T, B] where they are valid, with G their mean by task:
+        """Learn from targets [T, B] of tasks int64 [T, B] where they are valid; E is the mean by task:
 
         μ ← (1 − β)·μ + β·E[G], ν ← (1 − β)·ν + β·E[G²] (Hessel et al. 2019, equation 4), where ν is about the old μ.
         Statistics of tasks without a row stay as they are.
@@ -410,7 +410,7 @@ class PopArt(TaskValues):
 
     @torch.no_grad()
     def settle(self, head: Linear) -> None:
-        """w ← w·σ_old/σ, b ← (σ_old·b + μ_old − μ)/σ, so that values stay (van Hasselt et al. 2016, proposition 1)."""
+        """Set w ← w·σ_old/σ, b ← (σ_old·b + μ_old − μ)/σ, so values stay (van Hasselt et al. 2016, proposition 1)."""
         deviation = self.variance().sqrt().clamp(LOWEST, HIGHEST)
         head.weight.mul_((self.scale / deviation)[:, None])
         head.bias.copy_((self.scale * head.bias + self.shift - self.mean) / deviation)

@@ -1,9 +1,9 @@
 """Action values: their heads, QNetwork and DPGNetwork.
 
-QNetwork: the policy that Q-learning acts with, and the networks that it learns. Loops use it as any policy.
+QNetwork: the policy and the networks of Q-learning. Loops use it like any policy.
 
 torso (features of observations), an optional core, a head: features → q [N, A], or logits [N, A, K] over K atoms.
-Shapes as in TorsoPolicy; the same weights give the same values to the bit in acting and unrolling, in the same batches.
+Shapes as in TorsoPolicy; in the same batches, acting and unrolling give bitwise the same values.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from polyplay.nets.layers import Conv2d, Linear, initialize, one_hot, tracing
 from polyplay.nets.policy import Torso
 from polyplay.nets.recurrent import Core, Temporal
 
-# Linear layers with noise in their weights (Fortunato et al. 2018), and that noise from keys: no generator, no state.
+# Linear layers with noise in their weights (Fortunato et al. 2018), and noise from keys, without generator or state.
 #
 # A key is an integer. It is hashed into as many numbers as a network needs, so the same key gives the same noise on any
 # machine and in any batch: a row's key while acting comes from its counted noise, an update's from its number.
@@ -40,20 +40,20 @@ from polyplay.nets.recurrent import Core, Temporal
 
 # name: distribution, first σ·√inputs
 VARIANTS = {"fortunato": ("normal", 0.5), "zoo": ("truncated", 0.1)}
-MANY = 16  # rows of one noise for which a matrix is made
+MANY = 16  # least rows with one noise for which a matrix is made
 COLUMNS = 2  # uniforms of acting noise that make a key
-_BITS = 23  # that such a uniform has (polyplay.core.numbers)
+_BITS = 23  # of such a uniform (polyplay.core.numbers)
 _A, _B, _C = (x - (1 << 64) for x in (0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB))
 
 
 class Noisy(nn.Module):
-    """y = W·x + b + ε_out ⊙ (S·(ε_in ⊙ x) + s): factorised noise, for every row its own or for all the same.
+    """y = W·x + b + ε_out ⊙ (S·(ε_in ⊙ x) + s): factorized noise, separate for every row or the same for all.
 
-    W, b start as torch's do, S and s at σ₀/√inputs. ε = sgn(x)·√|x| of numbers x from a standard normal distribution,
-    cut off beyond ±2 in variant "zoo" (dqn_zoo). bias: b; s is always there.
+    W, b start as in torch, S and s at σ₀/√inputs. ε = sgn(x)·√|x| of numbers x from a standard normal distribution,
+    cut off beyond ±2 in variant "zoo" (dqn_zoo). bias: whether b exists; s always does.
 
-    Where rows have noise of their own it is written out over them, and no noisy matrix is ever made. Where many share
-    it, W + S ⊙ ε_out·ε_inᵀ is made, and one product does for two, forward and back.
+    With separate noise, the formula is computed row by row, and no noisy matrix is ever made. If many rows share the
+    noise, W + S ⊙ ε_out·ε_inᵀ is made, and one product replaces two, forward and back.
     """
 
     def __init__(self, inputs: int, outputs: int, sigma: float, bias: bool = True, init: str = "torch"):
@@ -65,7 +65,7 @@ class Noisy(nn.Module):
         self.inputs, self.noise = inputs, inputs + outputs
 
     def forward(self, x: Tensor, noise: Tensor | None = None) -> Tensor:
-        """x [N, inputs], noise [N or 1, inputs + outputs] → [N, outputs]; without noise the mean weights alone."""
+        """Return [N, outputs] of x [N, inputs], with noise [N or 1, inputs + outputs], or by the mean weights."""
         if noise is not None and len(noise) == 1 and len(x) >= MANY:
             before, behind = noise[0].split((self.inputs, len(noise[0]) - self.inputs))
             weight = torch.addcmul(self.mean.weight, self.spread.weight, torch.outer(behind, before))
@@ -79,43 +79,43 @@ class Noisy(nn.Module):
 
 
 def keys(uniforms: Tensor) -> Tensor:
-    """int64 [N] from the last COLUMNS of uniforms float32 [N, columns]."""
+    """Make keys int64 [N] from the last COLUMNS of uniforms float32 [N, columns]."""
     high, low = (uniforms[:, -COLUMNS:].double() * 2.0**_BITS).long().unbind(1)
     return (high << _BITS) | low
 
 
 def draw_noise(key: Tensor, n: int, variant: str) -> Tensor:
-    """ε float32 [N, n] for keys int64 [N]: 16 bits of a hash each, as a place in the distribution."""
+    """Return ε float32 [N, n] of keys int64 [N]: from 16 bits of a hash each, as a place in the distribution."""
     bits = _mix(_mix(key + _A).unsqueeze(1) + _steps(-(-n // 4), key.device)).view(torch.int16)[:, :n]
     table = _table(VARIANTS[variant][0], key.device).expand(len(key), -1)
-    return table.gather(1, bits.long().add_(2**15))  # a fifth of the time that an index takes
+    return table.gather(1, bits.long().add_(2**15))  # takes a fifth of the time of an index
 
 
 @functools.cache
 def _steps(n: int, device: torch.device) -> Tensor:
-    """A·1 … A·n, int64, which wrap. A constant of traces: compilers take indices that wrap for impossible, and write
-    beyond a loop's end.
+    """Return A·1 … A·n, int64, which wrap. They are constants of traces: compilers assume that indices do not wrap, and
+    would write beyond a loop's end.
     """
     with _disable_current_modes():
         return torch.arange(1, n + 1, device=device) * _A
 
 
 def _mix(x: Tensor) -> Tensor:
-    """SplitMix64's finaliser, as in polyplay.core.numbers; int64 wraps."""
+    """Apply SplitMix64's finalizer, as in polyplay.core.numbers; int64 wraps."""
     x = (x ^ _down(x, 30)) * _B
     x = (x ^ _down(x, 27)) * _C
     return x ^ _down(x, 31)
 
 
 def _down(x: Tensor, by: int) -> Tensor:
-    """A shift to the right that brings zeros."""
+    """Shift to the right, filling with zeros."""
     return (x >> by) & ((1 << (64 - by)) - 1)
 
 
 @functools.cache
 def _table(how: str, device: torch.device) -> Tensor:
-    """float32 [65536]: sgn(x)·√|x| of x at the middles of as many equal parts of the distribution. Traces have it as a
-    constant.
+    """Return float32 [65536]: sgn(x)·√|x| of x at the middles of as many equal parts of the distribution, a constant of
+    traces.
     """
     with _disable_current_modes():
         place = (torch.arange(2**16, dtype=torch.float64) + 0.5) / 2**16
@@ -126,11 +126,11 @@ def _table(how: str, device: torch.device) -> Tensor:
         return (x.sign() * x.abs().sqrt()).float().to(device)
 
 
-# Values of actions from what a network puts out: of the chosen action, of the best, of atoms.
+# Values of actions from a network's outputs: of the chosen action, of the best, of atoms.
 
 
 def greedy_action(q: Tensor, mask: Tensor | None = None) -> Tensor:
-    """The action with the highest value, int64 [...], of q [..., A]; with `mask` (bool [..., A]) of the legal ones."""
+    """Return the best action, int64 [...], by q [..., A]; with `mask` (bool [..., A]) the best legal one."""
     if mask is None:
         return q.argmax(-1)
     if mask.shape != q.shape:
@@ -139,8 +139,8 @@ def greedy_action(q: Tensor, mask: Tensor | None = None) -> Tensor:
 
 
 def take_action(scores: Tensor, action: Tensor) -> Tensor:
-    """Scores [..., A] or [..., A, K] of the actions [...] alone: [...] or [..., K], with their gradient.
-    Raises ValueError for shapes that do not fit.
+    """Return the scores [..., A] or [..., A, K] of the actions [...] alone: [...] or [..., K], with their gradient.
+    Raises ValueError: the shapes do not fit.
     """
     lead = action.shape
     if scores.shape[: len(lead)] != lead or scores.ndim - len(lead) not in (1, 2):
@@ -150,23 +150,23 @@ def take_action(scores: Tensor, action: Tensor) -> Tensor:
 
 
 def support(low: float, high: float, like: Tensor) -> Tensor:
-    """The atoms z [K], evenly from `low` to `high`, for distributions [..., K] such as `like`."""
+    """Return the atoms z [K], evenly from `low` to `high`, for distributions [..., K] such as `like`."""
     return torch.linspace(low, high, like.shape[-1], dtype=like.dtype, device=like.device)
 
 
 def expected_value(logits: Tensor, low: float, high: float) -> Tensor:
-    """Mean Σ z·p of distributions given by logits [..., K] → [...]."""
+    """Return the mean Σ z·p of distributions given by logits [..., K] → [...]."""
     return (logits.softmax(-1) * support(low, high, logits)).sum(-1)
 
 
 class QHead(nn.Module):
     """Values of `actions` actions; atoms: 0 for numbers, else logits of that many atoms.
 
-    dueling: Q = V + A − mean_a A (Wang et al. 2016), atom by atom (Hessel et al. 2018), from two branches; the gradient
-    that they give the features together is multiplied by `scale` (1/√2 there). hidden: width of a branch's hidden
-    layer with ReLU, 0 for none. noisy: a variant of Noisy for every layer, and its first σ·√inputs, None for its own.
-    bias: of the last layer of Q, or of A: "each" action's, one "shared" by all (tuned double DQN), or "none" (all last
-    layers of dqn_zoo's Rainbow).
+    dueling: Q = V + A − mean_a A (Wang et al. 2016), atom by atom (Hessel et al. 2018), from two branches; their joint
+    gradient to the features is multiplied by `scale` (1/√2 there). hidden: width of a branch's hidden layer with ReLU,
+    0 for none. noisy: a variant of Noisy for every layer; sigma: its first σ·√inputs, None for the variant's. bias: of
+    the last layer of Q, or of A: "each" action's, one "shared" by all (tuned double DQN), or "none" (all last layers of
+    dqn_zoo's Rainbow).
     """
 
     def __init__(
@@ -205,7 +205,7 @@ class QHead(nn.Module):
         self.noise = sum(self.noises)
 
     def forward(self, x: Tensor, key: Tensor | None = None, bf16: bool = False) -> Tensor:
-        """x [N, inputs], key of the noise int64 [N or 1] → float32 [N, A] or [N, A, K]. bf16: of hidden layers."""
+        """Return float32 [N, A] or [N, A, K] of x [N, inputs], by noise keys int64 [N or 1]. bf16: of hidden layers."""
         if self.scale != 1.0 and x.requires_grad:
             x.register_hook(lambda grad: grad * self.scale)
         noise: Iterator[tuple[Tensor, ...]] = repeat(())  # of each layer; Linear takes none
@@ -227,24 +227,24 @@ class QHead(nn.Module):
         return value + scores - scores.mean(1, keepdim=True)
 
     def embed(self, action: Tensor) -> Tensor:
-        """Actions [N] as a network's input, [N, actions]."""
+        """Encode actions [N] as a network's input, [N, actions]."""
         return one_hot(action, self.actions)
 
 
-# ε-greedy actions from values: by torch's operations or, on a CPU, in one compiled loop, to the same bits.
+# ε-greedy actions from values: by torch's operations or, on a CPU, in one compiled loop, with bitwise the same results.
 
 
-CHANCE = 3  # uniforms of an action: explore or not, which action then, which of several best
+CHANCE = 3  # uniforms of an action: whether to explore, which action then, which of several best
 Choice = tuple[Tensor, Tensor, Tensor]
 
 
 def epsilon_greedy(q: Tensor, mask: Tensor | None, noise: Tensor, epsilon: Tensor | None) -> Choice:
-    """q [B, A] float32; mask bool [B, A]: legal actions, None: all; noise [B, CHANCE or more]; epsilon [B]: the chance
-    of a random legal action instead of the best one, None: 0.
+    """Choose from q [B, A] float32. mask bool [B, A]: legal actions, None: all; noise [B, CHANCE or more]; epsilon [B]:
+    the chance of a random legal action instead of the best one, None: 0.
 
-    → action int64, value max_a Q over legal actions, Q of the action, [B] each. Of several best actions one by chance.
-    On a CPU thirty operations on a few numbers each cost more than a small network, and beside another thread each
-    waits for the interpreter: there it is one compiled loop.
+    Return action int64, value max_a Q over legal actions, Q of the action, [B] each. Ties are broken by chance. On a
+    CPU this is one compiled loop: thirty operations on a few numbers each cost more than a small network, and beside
+    another thread each waits for the interpreter.
     """
     if q.device.type != "cpu" or tracing():
         return by_torch(q, mask, noise, epsilon)
@@ -259,8 +259,8 @@ def epsilon_greedy(q: Tensor, mask: Tensor | None, noise: Tensor, epsilon: Tenso
 def epsilon_greedy_loop(
     q: np.ndarray, legal: np.ndarray, noise: np.ndarray, epsilon: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """epsilon_greedy of q float32 and legal bool [B, A], noise [B, 3 or more] and epsilon [B] float32. A value that is
-    not a number is the greatest, as torch has it.
+    """Compute epsilon_greedy of q float32 and legal bool [B, A], noise [B, 3 or more] and epsilon [B] float32. NaN is
+    the greatest value, as in torch.
     """
     rows, actions = q.shape
     action, value, chosen = np.empty(rows, np.int64), np.empty(rows, np.float32), np.empty(rows, np.float32)
@@ -282,7 +282,7 @@ def epsilon_greedy_loop(
 
 @inlined
 def _nth_of(among: np.ndarray, u: np.float32) -> int:
-    """The index of one of those marked in bool [A], by a uniform; 0 where none is."""
+    """Return the index of a marked number in bool [A], by a uniform; 0 if there is none."""
     count = 0
     for marked in among:
         count += marked
@@ -295,7 +295,7 @@ def _nth_of(among: np.ndarray, u: np.float32) -> int:
 
 
 def by_torch(q: Tensor, mask: Tensor | None, noise: Tensor, epsilon: Tensor | None) -> Choice:
-    """epsilon_greedy on any device."""
+    """Compute epsilon_greedy on any device."""
     legal = q if mask is None else q.masked_fill(~mask, -torch.inf)
     value = legal.amax(1)
     action = random_choice(legal == value.unsqueeze(1), noise[:, 2])
@@ -306,7 +306,7 @@ def by_torch(q: Tensor, mask: Tensor | None, noise: Tensor, epsilon: Tensor | No
 
 
 def random_choice(among: Tensor, u: Tensor) -> Tensor:
-    """One of those marked in bool [N, A], each as likely, by uniforms [N] → int64 [N]; 0 where none is."""
+    """Return a marked index in bool [N, A], each as likely, by uniforms [N]: int64 [N]; 0 if there is none."""
     count = among.sum(1)
     nth = torch.minimum((u * count).long(), count - 1)
     return (among.cumsum(1) <= nth.unsqueeze(1)).sum(1)
@@ -317,7 +317,7 @@ def random_choice(among: Tensor, u: Tensor) -> Tensor:
 
 class QNetwork(TorsoPolicy):
     """previous: the core (or the head, without a core) also takes the previous action and the reward that came with the
-    observation, 0 on first rows; `clipped` to ±1 or as it is (R2D2). support: lowest and highest atom. Discrete
+    observation, 0 on first rows; `clipped` to ±1 or not (R2D2). support: lowest and highest atom. Discrete
     actions.
     """
 
@@ -343,12 +343,12 @@ class QNetwork(TorsoPolicy):
         self.noise = CHANCE + (COLUMNS if head.noise else 0)
 
     def act(self, step: Batch, state: Batch) -> tuple[Batch, Batch]:
-        """One row [B] of obs, reward, first, mask where there is one, noise [B, noise], and epsilon [B]: the chance of
-        a random legal action instead of the best one. No noise: the best action of the mean weights, the first of
+        """Act in one row [B] of obs, reward, first, mask if any, noise [B, noise], and epsilon [B]: the chance of a
+        random legal action instead of the best one. Without noise: the best action of the mean weights, the first of
         several.
 
-        → {"action", "value": max_a Q, "chosen": Q of the action} [B] and the state after it; over legal actions. The
-        caller turns gradients off.
+        Return {"action", "value": max_a Q, "chosen": Q of the action} [B] over legal actions, and the state after the
+        row. The caller turns gradients off.
         """
         noise, epsilon, mask = step.get("noise"), step.get("epsilon"), step.get("mask")
         key = None if noise is None or not self.head.noise else keys(noise)
@@ -368,8 +368,8 @@ class QNetwork(TorsoPolicy):
         return {"action": action, "value": value, "chosen": chosen}, after
 
     def unroll(self, batch: Batch, state: Batch) -> Batch:
-        """Rows [T+1, B] of obs, reward, first, action, mask where there is one, noise where weights shall be as noisy
-        as while acting, and the state before row 0 → {"value", "chosen"} [T+1, B].
+        """Return {"value", "chosen"} [T+1, B] of rows [T+1, B] of obs, reward, first, action, mask if any, noise if
+        weights shall be as noisy as while acting, and the state before row 0.
         """
         q = self.scores(batch, state)
         q = expected_value(q, *self.support) if self.head.atoms else q
@@ -377,11 +377,11 @@ class QNetwork(TorsoPolicy):
         return {"value": take_action(q, best), "chosen": take_action(q, batch["action"])}
 
     def scores(self, batch: Batch, state: Batch, key: Tensor | None = None, cached: bool = False) -> Tensor:
-        """What losses take: q [R, B, A] or logits [R, B, A, K] of rows [R, B], with gradient where it is wanted.
+        """Return the inputs of losses: q [R, B, A] or logits [R, B, A, K] of rows [R, B], with gradient if enabled.
 
         batch: obs; with a core or `previous` first, reward and action too, and the `state` before row 0. key: of the
-        noise, int64 [1] for all rows; None: batch["noise"]'s if it is there, else the mean weights. cached: may use the
-        copies that `cache_weights` made; otherwise the weights are the present ones.
+        noise, int64 [1] for all rows; None: batch["noise"]'s if it exists, else the mean weights. cached: may use the
+        copies that `cache_weights` made; otherwise the present weights are used.
         """
         if key is None and self.head.noise and "noise" in batch:
             key = keys(batch["noise"].flatten(0, 1))
@@ -393,7 +393,7 @@ class QNetwork(TorsoPolicy):
         return made.unflatten(0, lead)
 
     def after(self, batch: Batch, state: Batch) -> Batch:
-        """The state behind rows [R, B], R ≥ 1, by the present weights."""
+        """Return the state after rows [R, B], R ≥ 1, by the present weights."""
         obs = tree.map(lambda x: x.flatten(0, 1), batch["obs"])
         with self._present_weights():
             _, after, _ = self._behind_core(self._features(self.torso, obs), batch, state)
@@ -401,7 +401,7 @@ class QNetwork(TorsoPolicy):
 
     @contextlib.contextmanager
     def _present_weights(self) -> Iterator[None]:
-        """The weights as they are, whatever copies there are."""
+        """Compute with the present weights, even if there are cached copies."""
         layers = (m for m in self.modules() if isinstance(m, Linear | Conv2d))
         cached = [(layer, layer.half_weight) for layer in layers if layer.half_weight is not None]
         for layer, _ in cached:
@@ -413,15 +413,15 @@ class QNetwork(TorsoPolicy):
                 layer.half_weight = weight
 
 
-# DPGNetwork: an actor μ(s) and a critic Q(s, a) of real actions, in one module. Loops use it as any policy.
+# DPGNetwork: an actor μ(s) and a critic Q(s, a) of real actions, in one module. Loops use it like any policy.
 #
 # Actions are in the environment's units wherever they leave or enter this module: rows, pools and replays hold those.
 # Inside they are in half ranges, −1 at the space's `low` and 1 at its `high`; so are the deviation of noise and dQ/da.
 
 
 class DPGNetwork(TorsoPolicy):
-    """actor, critic: torsos of their own. Behind the actor's a layer of widths[0], tanh, and the action, tanh; behind
-    the critic's, beside the action, one of widths[1], tanh, and the value.
+    """actor, critic: separate torsos. The actor's is followed by a layer of widths[0], tanh, and the action, tanh; the
+    critic's, with the action beside it, by one of widths[1], tanh, and the value.
     """
 
     outputs = ("value", "chosen")
@@ -440,11 +440,11 @@ class DPGNetwork(TorsoPolicy):
         self.judge = _two(critic.core_features + self.size, widths[1], 1, init)
 
     def act(self, step: Batch, state: Batch) -> tuple[Batch, Batch]:
-        """One row [B] of obs, noise [B, noise] and epsilon [B], the deviation of the normal noise on each number of the
-        action. Without one of the two the action is μ(s).
+        """Act in one row [B] of obs, noise [B, noise] and epsilon [B], the deviation of the normal noise on each number
+        of the action. Without epsilon the action is μ(s).
 
-        → {"action" [B, …] within the bounds, "value": Q(s, μ(s)) [B], "chosen": Q of the action [B]} and no state. The
-        caller turns gradients off.
+        Return {"action" [B, …] within the bounds, "value": Q(s, μ(s)) [B], "chosen": Q of the action [B]} and no state.
+        The caller turns gradients off.
         """
         best, features = self._best(step["obs"]), self._features(self.critic, step["obs"])
         inner, noise, deviation = best, step.get("noise"), step.get("epsilon")
@@ -457,7 +457,7 @@ class DPGNetwork(TorsoPolicy):
         return {"action": action, "value": value, "chosen": chosen}, {}
 
     def unroll(self, batch: Batch, state: Batch) -> Batch:
-        """Rows [T+1, B] of obs and action → {"value", "chosen"} [T+1, B], as `act` gives them."""
+        """Return {"value", "chosen"} [T+1, B], as `act` does, of rows [T+1, B] of obs and action."""
         size = batch["action"].shape[:2]
         obs, action = (tree.map(lambda x: x.flatten(0, 1), batch[k]) for k in ("obs", "action"))
         features = self._features(self.critic, obs)
@@ -465,13 +465,13 @@ class DPGNetwork(TorsoPolicy):
         return {"value": value.unflatten(0, size), "chosen": chosen.unflatten(0, size)}
 
     def value(self, obs: Tree) -> Tensor:
-        """Q(s, μ(s)) [N] of observations [N, …]."""
+        """Return Q(s, μ(s)) [N] of observations [N, …]."""
         return self._q(self._features(self.critic, obs), self._best(obs))
 
     def learnt(self, obs: Tree, action: Tensor) -> Batch:
-        """What a loss takes of rows [N]: "q", Q of the actions [N, …], with the critic's gradient; with the actor's
-        "best", μ(s) [N, A] in half ranges, and "raw", what its tanh was made of; without gradient "value", Q(s, μ(s)),
-        and "slope", its dQ/da [N, A] there.
+        """Return a loss's inputs: "q", Q of the actions [N, …], with the critic's gradient; with the actor's gradient,
+        "best", μ(s) [N, A] in half ranges, and "raw", the input of its tanh; without gradient, "value", Q(s, μ(s)), and
+        "slope", its dQ/da [N, A] there.
         """
         features = self._features(self.critic, obs)
         raw = self.steer(self._features(self.actor, obs))
@@ -481,7 +481,7 @@ class DPGNetwork(TorsoPolicy):
         return {"q": q, "best": best, "raw": raw, "value": value, "slope": slope}
 
     def _best(self, obs: Tree) -> Tensor:
-        """μ(s) [N, A] in half ranges."""
+        """Return μ(s) [N, A] in half ranges."""
         return self.steer(self._features(self.actor, obs)).tanh()
 
     def _q(self, features: Tensor, inner: Tensor) -> Tensor:
@@ -489,18 +489,18 @@ class DPGNetwork(TorsoPolicy):
 
     @torch.no_grad()
     def _sloped(self, features: Tensor, inner: Tensor) -> tuple[Tensor, Tensor]:
-        """Q [N] of actions in half ranges, and dQ/da [N, A]: the chain rule of `_two`'s layers."""
+        """Return Q [N] of actions in half ranges, and dQ/da [N, A] by the chain rule of `_two`'s layers."""
         first, tanh, last = cast("tuple[Linear, nn.Tanh, Linear]", tuple(self.judge))
         hidden = tanh(first(torch.cat([features, inner], 1)))
         slope = torch.ops.aten.tanh_backward(last.weight.expand_as(hidden), hidden) @ first.weight
         return last(hidden).squeeze(1), slope[:, -self.size :]
 
     def _inner(self, action: Tensor) -> Tensor:
-        """From the environment's units [N, …] to half ranges [N, A]; 0 where there is but one number to choose."""
+        """Convert from the environment's units [N, …] to half ranges [N, A]; 0 where the bounds are equal."""
         return to_half_ranges(action.reshape(len(action), self.size), self.low, self.high)
 
     def _outer(self, inner: Tensor) -> Tensor:
-        """The other way, never outside of the bounds by a last bit."""
+        """Convert back; rounding never exceeds the bounds."""
         return from_half_ranges(inner, self.low, self.high).reshape(len(inner), *self.shape)
 
 

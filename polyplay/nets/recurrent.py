@@ -2,8 +2,8 @@
 
 Our own LSTM and GRU, since cuDNN's packed weights can't be views of one vector.
 
-The input's matrix product is done for all rows at once, the state's per step, with the state zeroed where an
-episode begins, before that row is consumed. Acting is an unroll of one row, so both take the same path.
+The input's matrix product is computed for all rows at once, the state's per step; the state is zeroed before a row that
+begins an episode. Acting is an unroll of one row, so both take the same path.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class LSTMCell(Cell):
 
 
 def lstm_step(gates: Tensor, c: Tensor) -> tuple[Tensor, Tensor]:
-    """h and c behind gates [B, 4·size], as LSTMCell has them in order, and c [B, size]."""
+    """Return h and c after gates [B, 4·size], in LSTMCell's order, and c [B, size]."""
     three = 3 * c.shape[1]
     i, f, o = torch.sigmoid(gates[:, :three]).chunk(3, 1)
     c = f * c + i * torch.tanh(gates[:, three:])
@@ -62,11 +62,11 @@ def lstm_step(gates: Tensor, c: Tensor) -> tuple[Tensor, Tensor]:
 
 
 class GRUCell(Cell):
-    """Cho et al. 2014 as cuDNN has it (reset after the product); gates: reset, update, candidate."""
+    """Cho et al. 2014 as in cuDNN (reset after the product); gates: reset, update, candidate."""
 
     names = ("h",)
     gates = 3
-    bias = True  # of it only the candidate's share is not redundant
+    bias = True  # only the candidate's share of it is not redundant
 
     def forward(self, gates: Tensor, state: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
         (h,) = state
@@ -106,8 +106,8 @@ class Core(nn.Module):
         state: Batch,
         context: contextlib.AbstractContextManager[object] = contextlib.nullcontext(),
     ) -> tuple[Tensor, Batch, None]:
-        """x [T+1, B, inputs], first bool [T+1, B], state before row 0 → [T+1, B, features], state behind. context: what
-        the input's product is computed in; all else is float32.
+        """Unroll x [T+1, B, inputs], first bool [T+1, B], the state before row 0 → [T+1, B, features], the state after.
+        context: of the input's product; all else is float32.
         """
         rows, lanes = first.shape
         with context:
@@ -115,7 +115,7 @@ class Core(nn.Module):
         gates = gates.view(rows, lanes, -1).float()
         keep = (~first).unsqueeze(-1).to(gates.dtype)
         now = tuple(state[name] for name in self.cell.names)
-        if self.exact and (more := pad_lanes(lanes, x.device)):  # whole tiles, for the reason `Linear` has
+        if self.exact and (more := pad_lanes(lanes, x.device)):  # whole tiles, as in `Linear`
             gates, keep = (F.pad(v, (0, 0, 0, more)) for v in (gates, keep))
             now = tuple(F.pad(v, (0, 0, 0, more)) for v in now)
         outputs = []
@@ -125,14 +125,14 @@ class Core(nn.Module):
         return torch.stack(outputs), {k: v[:lanes] for k, v in zip(self.cell.names, now, strict=True)}, None
 
 
-# How a differentiable memory is written, and addressed by content and by free space; by order: see _FollowLinks.
+# Writing a differentiable memory, addressed by content and by free space; by order: see _FollowLinks.
 #
-# Graves et al. 2016, "Hybrid computing using a neural network with dynamic external memory", as deepmind/dnc has it.
+# Graves et al. 2016, "Hybrid computing using a neural network with dynamic external memory", as in deepmind/dnc.
 # B lanes, N slots of W numbers, R read heads, one write head. Weights over slots are ≥ 0 and sum to 1 at most.
 
 
 _EPSILON = 1e-6
-_ROWS = 4  # rows that a small product must have a multiple of, see `bmm_rows`
+_ROWS = 4  # a small product's rows must be a multiple of this, see `bmm_rows`
 
 
 def content_weights(memory: Tensor, keys: Tensor, strengths: Tensor) -> Tensor:
@@ -143,8 +143,8 @@ def content_weights(memory: Tensor, keys: Tensor, strengths: Tensor) -> Tensor:
 
 
 def usage_after(usage: Tensor, write_weights: Tensor, free_gates: Tensor, read_weights: Tensor) -> Tensor:
-    """u = (u + w − u·w) · Π_i (1 − f_i·r_i): what the last access wrote is used, but for what it read
-    and is freed. [B, N], [B, N], [B, R], [B, R, N] → [B, N]; no gradient to what was written, as released.
+    """u = (u + w − u·w) · Π_i (1 − f_i·r_i): what the last access wrote is used, except what it read and
+    is freed. [B, N], [B, N], [B, R], [B, R, N] → [B, N]; no gradient to what was written, as in the released code.
     """
     written = usage + (1.0 - usage) * write_weights.detach()
     retention = (1.0 - free_gates.unsqueeze(2) * read_weights).unbind(1)
@@ -184,10 +184,10 @@ class _EraseAndAdd(torch.autograd.Function):
 
 
 def bmm_rows(a: Tensor, b: Tensor) -> Tensor:
-    """a·b lane by lane, [B, R, K], [B, K, M] → [B, R, M], each lane to the bit what it would be in any other batch.
+    """Return a·b lane by lane, [B, R, K], [B, K, M] → [B, R, M], where each lane is bitwise the same in every batch.
 
-    On a CPU, BLAS computes products of few rows with instructions that depend on where in memory they lie. Whole
-    tiles of rows it doesn't: measured with MKL, not promised by it.
+    On a CPU, BLAS computes products of few rows with instructions that depend on where in memory they lie, but not
+    whole tiles of rows: measured with MKL, which does not promise it.
     """
     rows = a.shape[1]
     more = -rows % _ROWS if a.device.type == "cpu" else 0
@@ -199,7 +199,7 @@ def _norm(x: Tensor) -> Tensor:
 
 
 class _FollowLinks(torch.autograd.Function):
-    """Write the temporal links, how much word i was written right after word j, and follow them from what was read.
+    """Write the temporal links, how much word i was written right after word j, and follow them from the last read.
 
     L[i, j] ← (1 − w_i − w_j)·L[i, j] + w_i·p_j, L[i, i] = 0; forward_i = Σ_j L[i, j]·r_j, backward_j = Σ_i L[i, j]·r_i.
     p is the precedence before the write w, r what the last access read. L [B, N, N], p and w [B, N], r [B, R, N] →
@@ -236,13 +236,13 @@ def _link_scale(write: Tensor) -> Tensor:
 
 # The external memory of the Differentiable Neural Computer (Graves et al. 2016): one write head, several read heads.
 #
-# It has no parameters. A linear layer of some controller says what to write and what to look for, anew in every access.
+# It has no parameters. In every access a controller's linear layer says what to write and what to look for.
 
 
 class Memory(nn.Module):
-    """`slots` words of `word` numbers. An access takes `interface` numbers and gives `features`, `reads` words.
+    """`slots` words of `word` numbers. An access takes `interface` numbers and returns `features`, `reads` words.
 
-    On a CPU a row's results are to the bit what they would be in any other batch.
+    On a CPU a row's results are bitwise the same in every batch.
     """
 
     def __init__(self, slots: int = 450, word: int = 32, reads: int = 4):
@@ -253,14 +253,14 @@ class Memory(nn.Module):
         self.interface = sum(self._sizes)
 
     def state_spec(self) -> Spec:
-        """All zero where an episode begins."""
+        """Return the state's fields, all zero where an episode begins."""
         n = self.slots
         shapes = {"memory": (n, self.word), "usage": (n,), "link": (n, n), "precedence": (n,)}
         shapes |= {"read_weights": (self.reads, n), "write_weights": (n,)}
         return {name: Field(shape, "float32") for name, shape in shapes.items()}
 
     def forward(self, interface: Tensor, state: Batch) -> tuple[Tensor, Batch]:
-        """One access, writing before it reads: [B, interface], the state → words [B, features], the state behind."""
+        """Write, then read the memory: [B, interface], the state → words [B, features], the next state."""
         write_vector, gates, modes, keys, strengths = interface.split(self._sizes, 1)
         erase, free, allocation_gate, write_gate = torch.sigmoid(gates).split((self.word, self.reads, 1, 1), 1)
         backward_mode, content_mode, forward_mode = (
@@ -286,7 +286,7 @@ class Memory(nn.Module):
 # A recurrent core of two clocks: FTW's recurrent temporal hierarchy (Jaderberg et al. 2019, supplement 2).
 #
 # The fast LSTM runs at every step, the slow one where the episode's step number is a multiple of the period τ; between
-# such ticks its state and all that it puts out are held.
+# such ticks its state and outputs are held.
 #
 #     tick:        s_t = LSTM_slow([h_{t-1}, s_{t-1}]),  prior  P_t = N(μ_p, σ_p²) of s_t
 #     every step:  h_t = LSTM_fast([x_t, s_t, μ_p, σ_p, h_{t-1}, z_{t-1}]),  posterior  Q_t = N(μ_q, σ_q²) of h_t
@@ -295,9 +295,9 @@ class Memory(nn.Module):
 # σ = 0.1·softplus(·)/softplus(0) + 1e-6. Shapes: R rows of B lanes; x [B, inputs], all else [B, size].
 
 
-SCALE, LEAST = 0.1, 1e-6  # of deviations: at first, and at least
-LINKS = 2**28  # numbers of link matrices that an unroll keeps for its gradients at once
-FIXED = 0.1  # deviation of what the prior is drawn toward
+SCALE, LEAST = 0.1, 1e-6  # of deviations: the first, and the least
+LINKS = 2**28  # most numbers of link matrices that an unroll keeps for its gradients at once
+FIXED = 0.1  # deviation of the distribution that the prior is drawn toward
 
 
 class Latent(NamedTuple):
@@ -311,8 +311,8 @@ class Latent(NamedTuple):
 
 
 class Temporal(nn.Module):
-    """See above. `noise` standard normal numbers per lane and row come with the rows: rows keep them, so that acting
-    and learning have the same z. memory: shared by both clocks, the slow one first; each also gets what it read last.
+    """See above. Rows keep `noise` standard normal numbers per lane, so that acting and learning have the same z.
+    memory: shared by both clocks, the slow one first; each also takes what it read last.
     """
 
     period: Tensor
@@ -323,12 +323,12 @@ class Temporal(nn.Module):
         self.inputs, self.features, self.noise, self.memory = inputs, size, size, memory
         self.rows = axis("gates", 4, size, fixed=True)
         self.register_buffer("period", torch.tensor(10.0))  # τ: steps from one tick to the next
-        self.register_buffer("gradient_scale", torch.tensor(1.0))  # of what flows from the fast into the slow clock
+        self.register_buffer("gradient_scale", torch.tensor(1.0))  # of gradients from the fast into the slow clock
         reads = 0 if memory is None else memory.features
         self.input = Linear(inputs, 4 * size)
         self.fast = RepeatedLinear(2 * size + reads, 4 * size, bias=False)
         self.slow = RepeatedLinear(2 * size + reads, 4 * size)
-        self.down = RepeatedLinear(3 * size + reads, 4 * size, bias=False)  # what the fast clock gets of the slow one
+        self.down = RepeatedLinear(3 * size + reads, 4 * size, bias=False)  # from the slow to the fast clock
         self.prior = RepeatedLinear(size + reads, 2 * size)
         self.posterior = RepeatedLinear(size + reads, 2 * size)
         initialize(self, init, gain=1.0)
@@ -341,7 +341,7 @@ class Temporal(nn.Module):
                 bias[size : 2 * size] += 1.0
 
     def apply_hyperparameters(self, values: Mapping[str, float]) -> None:
-        """Take over what hyperparameters say of the clocks."""
+        """Set the clocks' hyperparameters."""
         for name in ("period", "gradient_scale"):
             if name in values:
                 self.get_buffer(name).fill_(values[name])
@@ -363,7 +363,7 @@ class Temporal(nn.Module):
         context: contextlib.AbstractContextManager[object] = contextlib.nullcontext(),
         noise: Tensor | None = None,
     ) -> tuple[Tensor, Batch, Latent]:
-        """As recurrent.Core.unroll, z for its output; noise: ε [R, B, size], None: z is the posterior's mean."""
+        """See recurrent.Core.unroll; the output is z. noise: ε [R, B, size], None: z is the posterior's mean."""
         with context:
             gates = self.input(x.flatten(0, 1))
         gates = gates.view(*first.shape, -1).float()
@@ -382,7 +382,7 @@ class Temporal(nn.Module):
         return z, now | {"count": counts[-1]}, Latent(mean, scale, prior[0], prior[1], ticks)
 
     def _rows_at_once(self, rows: int, lanes: int) -> int:
-        """Rows that keep what gradients need of them at once: more are computed anew on the way back."""
+        """Number of rows whose activations are kept at once for gradients; with more, backward recomputes them."""
         if self.memory is None or tracing() or not torch.is_grad_enabled():
             return rows
         return max(1, LINKS // (2 * lanes * self.memory.slots**2))
@@ -390,7 +390,7 @@ class Temporal(nn.Module):
     def _rows(
         self, now: Batch, gates: Tensor, first: Tensor, ticks: Tensor, noise: Tensor | None = None
     ) -> tuple[Any, ...]:
-        """Some rows of an unroll: the state behind them, then of every row z, the posterior and the prior."""
+        """Unroll some rows: the state after them, then every row's z, posterior and prior."""
         traced, found = tracing(), []
         begins, lanes = [True] * len(first), [1] * len(first)  # a tracer can't ask which
         if not traced:
@@ -410,7 +410,7 @@ class Temporal(nn.Module):
         return now, *(torch.stack(x) for x in zip(*found, strict=True))
 
     def _tick(self, now: Batch, at: Tensor | None) -> Batch:
-        """The slow clock's step in the lanes `at`, int64, or bool [B] where all are computed; None: in all."""
+        """Step the slow clock in the lanes `at`: int64, or bool [B] where all are computed; None: all lanes."""
         some = at is not None and at.dtype != torch.bool
         old = tree.map(lambda x: x[at], now) if some else now
         reads = () if self.memory is None else (old["slow_reads"],)
@@ -429,7 +429,7 @@ class Temporal(nn.Module):
         return now | {k: tree.map(partial(put, at), now[k], v) for k, v in new.items()}
 
     def _step(self, now: Batch, gates: Tensor) -> tuple[Batch, Tensor, Tensor]:
-        """The fast clock's step, without z: the state, and the posterior's mean and scale."""
+        """Step the fast clock, without z. Return the state, and the posterior's mean and scale."""
         reads = () if self.memory is None else (now["reads"],)
         gates = gates + now["held"] + self.fast(torch.cat([now["h"], now["z"], *reads], 1))
         new = dict(now)
@@ -442,8 +442,8 @@ class Temporal(nn.Module):
 
 
 def kl_terms(latent: Latent) -> Batch:
-    """[R, B] each: KL(Q ‖ P) at every step, and KL(P ‖ N(0, 0.1²)) where the slow clock ticked, else 0. Of normal
-    distributions without covariance, nats summed over z: Σ ln(σ₂/σ₁) + (σ₁² + (μ₁ − μ₂)²)/(2σ₂²) − ½.
+    """Return KL(Q ‖ P) at every step, and KL(P ‖ N(0, 0.1²)) where the slow clock ticked, else 0: [R, B] each, of
+    normal distributions without covariance, in nats summed over z: Σ ln(σ₂/σ₁) + (σ₁² + (μ₁ − μ₂)²)/(2σ₂²) − ½.
     """
     fixed = torch.zeros_like(latent.prior_mean), torch.full_like(latent.prior_scale, FIXED)
     posterior = _kl(latent.mean, latent.scale, latent.prior_mean, latent.prior_scale)
@@ -477,27 +477,27 @@ class _ScaledGradient(torch.autograd.Function):
 
 
 def _counted(count: Tensor, first: Tensor) -> Tensor:
-    """Step numbers in the episodes of rows [R, B], and behind the last: int64 [R+1, B]. count: int64 [B], that of row 0
-    unless it begins an episode.
+    """Return step numbers in the episodes of rows [R, B], and after the last: int64 [R+1, B]. count: int64 [B], that of
+    row 0 unless it begins an episode.
     """
     rows = torch.arange(len(first) + 1, device=first.device).unsqueeze(1)
-    begun = torch.where(first, rows[:-1], -1).cummax(0).values  # the row of the episode's begin, -1: before these
+    begun = torch.where(first, rows[:-1], -1).cummax(0).values  # row where the episode begins, -1: before these
     begun = torch.cat([begun, begun[-1:]])
     return torch.where(begun < 0, count + rows, rows - begun)
 
 
 def _copied(at: Tensor, old: Tensor, new: Tensor) -> Tensor:
-    """The old with rows of the new at these places."""
+    """Return `old` with the rows of `new` at these places."""
     return old.index_copy(0, at, new)
 
 
 def _selected(where: Tensor, old: Tensor, new: Tensor) -> Tensor:
-    """The new where this is True, bool [B]."""
+    """Return `new` where `where` is True, bool [B], else `old`."""
     return torch.where(where.view(-1, *[1] * (old.dim() - 1)), new, old)
 
 
 def _zeroed(state: Batch, first: Tensor) -> Batch:
-    """The state, zero in lanes where an episode begins."""
+    """Return the state, zero in lanes where an episode begins."""
     return tree.map(lambda x: x.masked_fill(first.view(-1, *[1] * (x.dim() - 1)), 0.0), state)
 
 
@@ -505,7 +505,7 @@ CELLS = {"lstm": LSTMCell, "gru": GRUCell}
 
 
 def make_core(name: str, inputs: int, size: int, init: str = "orthogonal", memory: int = 0) -> Core | Temporal | None:
-    """An LSTM, a GRU, the temporal one, with so many words of memory, or None for "none"."""
+    """Make an LSTM, a GRU, the temporal core with `memory` words of memory, or None for "none"."""
     if name == "temporal":
         return Temporal(inputs, size, init, Memory(memory) if memory else None)
     return None if name == "none" else Core(CELLS[name](size), inputs, init)

@@ -1,10 +1,10 @@
-"""AlphaGo Zero's network; folded for acting.
+"""AlphaGo Zero's network, and its folded form for acting.
 
 The network of AlphaGo Zero (Silver et al. 2017): a residual tower of convolutions, with a policy and a value on it.
 
 Learning and acting are two functions of it. `unroll` normalizes by the batch's own statistics and moves the running
-ones; `act` and `predict` normalize by the running ones. Which of them computes is decided by who calls: `train()` and
-`eval()` change nothing. A gradient flows through `unroll` alone, and it refuses to compute without one.
+ones; `act` and `predict` normalize by the running ones. The caller chooses the function: `train()` and `eval()` change
+nothing. A gradient flows through `unroll` alone, which refuses to compute without one.
 
 The running statistics are floating buffers: they are published, saved and averaged over replicas with the weights, and
 no optimizer sees them (weights.params).
@@ -30,7 +30,7 @@ from polyplay.nets.policy import Policy, PolicyFactory
 
 
 class NormalizedConv(nn.Module):
-    """A convolution that keeps the board's size, without a bias, and a batch normalization behind it."""
+    """A convolution that keeps the board's size, without a bias, followed by batch normalization."""
 
     mean: Tensor
     variance: Tensor
@@ -44,7 +44,7 @@ class NormalizedConv(nn.Module):
         self.momentum, self.eps = momentum, eps
 
     def forward(self, x: Tensor, by_batch: bool) -> Tensor:
-        """By the batch's statistics, toward which the running ones move by `momentum`; or by the running ones."""
+        """Normalize by the batch's statistics, and move the running ones by `momentum`; or by the running ones."""
         statistics = self.mean, self.variance
         return F.batch_norm(self.conv(x), *statistics, self.scale, self.shift, by_batch, self.momentum, self.eps)
 
@@ -56,7 +56,7 @@ class DualResidualNetwork(Policy):
     convolution of 1 filter, a layer of `hidden`, one number, tanh. Every convolution has batch normalization and ReLU.
     """
 
-    bf16 = False  # the convolutions' numbers while learning, see nets.device
+    bf16 = False  # whether convolutions compute in bfloat16 while learning, see nets.device
 
     def __init__(
         self, planes: tuple[int, int, int], actions: int, blocks: int, filters: int, hidden: int, init: str = "torch"
@@ -76,7 +76,7 @@ class DualResidualNetwork(Policy):
         return f"residual, {len(self.tower) // 2} blocks of {self.stem.conv.out_channels} filters"
 
     def trunk(self) -> list[NormalizedConv]:
-        """The convolutions below the heads, in order."""
+        """Return the convolutions below the heads, in order."""
         return [self.stem, *(cast("NormalizedConv", conv) for conv in self.tower)]
 
     # -------------------------------------------------------------------------------- as a Policy
@@ -85,16 +85,16 @@ class DualResidualNetwork(Policy):
         return {"action": Field((), "int64"), "value": Field((), "float32")}
 
     def act(self, step: Batch, state: Batch) -> tuple[Batch, Batch]:
-        """One row [B] of obs, and mask where there is one → the most probable legal action and the value [B]."""
+        """Return the most probable legal action and the value [B] in one row [B] of obs, and mask if any."""
         logits, value = self.predict(step["obs"])
         mask = step.get("mask")
         legal = logits if mask is None else logits.masked_fill(~mask, -torch.inf)
         return {"action": legal.argmax(1), "value": value}, state
 
     def unroll(self, batch: Batch, state: Batch) -> Batch:
-        """Rows [T, B] of obs, to learn from → {"logits" [T, B, A], "value" [T, B]}. Moves the running statistics."""
+        """Learn from rows [T, B] of obs → {"logits" [T, B, A], "value" [T, B]}. Moves the running statistics."""
         if not torch.is_grad_enabled():
-            raise RuntimeError("unroll learns, and here are no gradients: take predict for answers")
+            raise RuntimeError("unroll is for learning, but gradients are off; use predict")
         logits, value = self._compute(batch["obs"].flatten(0, 1), by_batch=True)
         lead = batch["obs"].shape[:2]
         return {"logits": logits.unflatten(0, lead), "value": value.unflatten(0, lead)}
@@ -103,7 +103,7 @@ class DualResidualNetwork(Policy):
 
     @torch.no_grad()
     def predict(self, planes: Tensor) -> tuple[Tensor, Tensor]:
-        """Logits [N, A] and values [N] by the running statistics."""
+        """Return logits [N, A] and values [N] by the running statistics."""
         return self._compute(planes, by_batch=False)
 
     def _compute(self, planes: Tensor, by_batch: bool) -> tuple[Tensor, Tensor]:
@@ -133,10 +133,10 @@ class BoardNetworkFactory(PolicyFactory):
     def __post_init__(self) -> None:
         obs, action = self.spec.obs, self.spec.action
         if not isinstance(obs, Field) or len(obs.shape) != 3 or obs.dtype != "float32":
-            takes = "a board's planes are float32 [C, H, W]: take game:NAME"
+            takes = "a board's planes are float32 [C, H, W]; take game:NAME"
             raise UserError(f"--env: the observations are {describe_fields(obs)}; {takes}")
         if not isinstance(action, Discrete):
-            raise UserError(f"--env: the actions are {action}; a board's are Discrete: take game:NAME")
+            raise UserError(f"--env: the actions are {action}; a board's are Discrete; take game:NAME")
 
     @property
     def title(self) -> str:
@@ -158,10 +158,10 @@ class BoardNetworkFactory(PolicyFactory):
 
 
 class FoldedNetwork(nn.Module):
-    """What DualResidualNetwork.predict computes, by fewer operations: (x ∗ W − mean)·scale/deviation + shift is one
+    """Computes DualResidualNetwork.predict by fewer operations: (x ∗ W − mean)·scale/deviation + shift is one
     convolution with a bias. Both heads' 1×1 convolutions are one. Weights are those of the last `take`.
 
-    dtype: of the convolutions; those behind them are float32, or as the network's.
+    dtype: of the convolutions; later layers keep the network's.
     """
 
     def __init__(self, network: DualResidualNetwork, dtype: torch.dtype = torch.float32):
@@ -177,7 +177,7 @@ class FoldedNetwork(nn.Module):
 
     @torch.no_grad()
     def take(self, network: DualResidualNetwork) -> None:
-        """The present weights and running statistics of a network of the same sizes."""
+        """Take over the present weights and running statistics of a network of the same sizes."""
         for mine, theirs in zip(self.trunk(), network.trunk(), strict=True):
             _write(mine, *folded(theirs))
         heads = [folded(network.policy), folded(network.value)]
@@ -187,11 +187,11 @@ class FoldedNetwork(nn.Module):
             layer.load_state_dict(new.state_dict())
 
     def trunk(self) -> list[nn.Conv2d]:
-        """The convolutions below the heads, in order."""
+        """Return the convolutions below the heads, in order."""
         return [self.stem, *(cast("nn.Conv2d", conv) for conv in self.tower)]
 
     def forward(self, planes: Tensor) -> tuple[Tensor, Tensor]:
-        """Logits [N, A] and values [N] of planes [N, C, H, W]."""
+        """Return logits [N, A] and values [N] of planes [N, C, H, W]."""
         stem, *tower = self.trunk()
         x = F.relu_(stem(planes.to(stem.weight.dtype)))
         for first, second in zip(tower[::2], tower[1::2], strict=True):
@@ -203,13 +203,13 @@ class FoldedNetwork(nn.Module):
 
 
 def folded(conv: NormalizedConv) -> tuple[Tensor, Tensor]:
-    """Weight [out, in, k, k] and bias [out] of the convolution that does both, computed in float64."""
+    """Return weight [out, in, k, k] and bias [out] of the convolution that also normalizes, computed in float64."""
     factor = conv.scale.double() * (conv.variance.double() + conv.eps).rsqrt()
     return conv.conv.weight.double() * factor.view(-1, 1, 1, 1), conv.shift.double() - conv.mean.double() * factor
 
 
 def _empty_conv(like: nn.Conv2d, filters: int, dtype: torch.dtype) -> nn.Conv2d:
-    """One of `like`'s kernel with a bias, its weights channels last: with such planes the faster layout on a CPU."""
+    """Make a convolution like `like` with a bias, channels last: the faster layout for such planes on a CPU."""
     kernel, around = like.kernel_size[0], like.padding[0]
     conv = nn.Conv2d(like.in_channels, filters, kernel, padding=around, dtype=dtype, device=like.weight.device)
     conv.weight.data = conv.weight.data.contiguous(memory_format=torch.channels_last)

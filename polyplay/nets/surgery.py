@@ -1,14 +1,14 @@
 """A network that grows and stays the same function of its earlier inputs: OpenAI et al. 2019, Dota 2, Appendix B.
 
-What is old of a layer [rows, columns] keeps its weights, and hears nothing of what is new. New rows have the weights
-of a new network, so that what they put out differs; those of an action's new values have none.
+Old rows of a layer [rows, columns] keep their weights and ignore new columns, whose weights are 0 there. New rows have
+the weights of a new network, so that their outputs differ; those of an action's new values are 0.
 
               old columns   new columns
     old rows  the old ones  0
     new rows  fresh         fresh, or 0 for actions
 
-So outputs are the same for old inputs, to the bit where the matrix product adds in the same order, and the gradient
-reaches the weights at which old rows hear new units at once. Statistics of an optimizer are kept likewise, new ones 0.
+So outputs are the same for old inputs, bitwise if the matrix product adds in the same order, and the gradient reaches
+the weights of new columns in old rows at once. Statistics of an optimizer are kept in the same way, new ones 0.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ from polyplay.core.errors import UserError
 from polyplay.nets.actor_critic import ActorCritic
 from polyplay.nets.layers import Axis, AxisSegment, TensorAxes, axis
 
-RENEWED = 10_000  # rows that running statistics remember at most where some are new, so that these are soon their own
+RENEWED = 10_000  # most rows that grown running statistics remember, so that new ones soon follow their own rows
 Arrays = Mapping[str, np.ndarray]
 
 
 def tensor_axes(net: nn.Module) -> tuple[dict[str, TensorAxes], dict[str, str]]:
-    """The axes of every tensor in its state_dict, and by what names the tensors are found in another network.
+    """Return the axes of every tensor in a state_dict, and the tensors' names for finding them in another network.
 
-    A module that says nothing of a tensor never lets it grow. Where inner modules may stand elsewhere, or may be
-    missing, a module has a dict `stable` of their own names.
+    A tensor that its module does not mention never grows. If inner modules may stand elsewhere, or may be missing, a
+    module has a dict `stable` of names for them.
     """
     modules = {f"{path}.": vars(module) for path, module in net.named_modules()}
     stable = {p + k: name for p, own in modules.items() for k, name in own.get("stable", {}).items()}
@@ -47,8 +47,8 @@ def tensor_axes(net: nn.Module) -> tuple[dict[str, TensorAxes], dict[str, str]]:
 
 @dataclass(frozen=True)
 class AxisMatch:
-    """Where numbers of one axis stand in another: old[i] becomes new[i]. silent: places of new numbers that begin with
-    0. missing: parts that the other has no more.
+    """Places of one axis's numbers in another: old[i] becomes new[i]. silent: places of new numbers that begin with 0.
+    missing: parts that the other lacks.
     """
 
     old: np.ndarray
@@ -58,7 +58,7 @@ class AxisMatch:
 
 
 def match_axes(name: str, before: Axis, after: Axis) -> AxisMatch:
-    """Raises UserError: some numbers of the tensor `name` would be lost."""
+    """Match two axes. Raises UserError: some numbers of the tensor `name` would be lost."""
     there, at = dict[str, tuple[AxisSegment, np.ndarray]](), 0
     for s in after:
         there[s.name] = s, np.arange(at, at + s.size).reshape(s.shape)
@@ -86,14 +86,14 @@ def match_axes(name: str, before: Axis, after: Axis) -> AxisMatch:
 
 @dataclass(frozen=True)
 class TensorGrowth:
-    """A tensor of the new network, and the one it comes from; None: from none."""
+    """A tensor of the new network, and its source in the old one; None: it has none."""
 
     axes: TensorAxes
     source: str | None
     matches: tuple[AxisMatch, ...]
 
     def keep(self, old: np.ndarray, new: np.ndarray, deaf: bool = True) -> np.ndarray:
-        """`new` with the old numbers in their places. deaf: old rows hear nothing of what is new."""
+        """Return `new` with the old numbers in their places. deaf: old rows have 0 for new columns."""
         out = np.array(new)
         if deaf and self.matches and self.axes.fill is None:
             out[self.matches[0].new] = 0.0
@@ -101,7 +101,7 @@ class TensorGrowth:
         return out
 
     def fresh(self, new: np.ndarray) -> np.ndarray:
-        """What new numbers are, those of a new network given."""
+        """Return the first values of new numbers, given those of a new network."""
         out = np.array(new) if self.axes.fill is None else np.full_like(new, self.axes.fill)
         for i, match in enumerate(self.matches):
             np.moveaxis(out, i, 0)[match.silent] = 0.0
@@ -109,15 +109,15 @@ class TensorGrowth:
 
 
 class NetworkGrowth:
-    """How each tensor of `new` comes from one of `old`. Raises UserError: something would be lost, or is no part of an
-    observation, an action or a layer that is there.
+    """Makes each tensor of `new` from one of `old`. Raises UserError: something would be lost, or does not belong to an
+    observation, an action or an existing layer.
     """
 
     def __init__(self, old: ActorCritic, new: ActorCritic):
         (before, keys), (after, new_keys) = tensor_axes(old), tensor_axes(new)
         was, now = _activations(old), _activations(new)
         if was != now:
-            text = f"surgery: the grown network is not the old one: its activations are {now}, those of RUN {was}"
+            text = f"surgery: the new network's activations are {now}, those of RUN {was}"
             raise UserError(f"{text}; leave activations and other layers as they were")
         self.shapes = tuple({k: tuple(v.shape) for k, v in net.state_dict().items()} for net in (old, new))
         self.parameters = tuple([name for name, _ in net.named_parameters()] for net in (old, new))
@@ -135,23 +135,23 @@ class NetworkGrowth:
                 raise UserError(f"surgery: {name} would have {len(x.axes)} axes instead of {len(old_axes)}")
             both = zip(old_axes, x.axes, strict=bool(source))
             self.tensors[name] = TensorGrowth(x, source, tuple(match_axes(name, *axes) for axes in both))
-        match_axes("torso", *(net.torso.unit_axis for net in (old, new)))  # in the shape of no tensor
+        match_axes("torso", *(net.torso.unit_axis for net in (old, new)))  # this axis is in no tensor's shape
 
     @property
     def changed(self) -> dict[str, tuple[tuple[int, ...] | None, tuple[int, ...]]]:
-        """The tensors that grow: their shapes before and after; None: they are new."""
+        """Shapes of the tensors that grow, before and after; None: the tensor is new."""
         before, after = self.shapes
         both = {name: (before.get(growth.source or ""), after[name]) for name, growth in self.tensors.items()}
         return {name: shapes for name, shapes in both.items() if shapes[0] != shapes[1]}
 
     @property
     def missing(self) -> list[str]:
-        """Parts of observations and actions that the new network has no more."""
+        """Parts of observations and actions that the new network lacks."""
         found = (m.missing for growth in self.tensors.values() for m in growth.matches)
         return sorted({part for parts in found for part in parts})
 
     def grow(self, state: Arrays, fresh: Arrays) -> dict[str, np.ndarray]:
-        """The new network's tensors from the old one's and those of a new network that has learnt nothing."""
+        """Return the new network's tensors, from the old one's and those of an untrained new network."""
         changed, out = self.changed, dict[str, np.ndarray]()
         modules = {name.rpartition(".")[0] for name in changed}
         for name, growth in self.tensors.items():
@@ -162,7 +162,7 @@ class NetworkGrowth:
         return out
 
     def grow_statistics(self, flat: np.ndarray, rest: float = 0.0) -> np.ndarray:
-        """The optimizer's numbers of all weights, flat in the order of parameters; `rest` for new weights."""
+        """Return the optimizer's numbers of all weights, flat in the order of parameters; `rest` for new weights."""
         (before, after), (old_names, new_names) = self.shapes, self.parameters
         sizes = [int(np.prod(before[name], dtype=np.int64)) for name in old_names]
         parts = dict(zip(old_names, np.split(flat, np.cumsum(sizes)[:-1]), strict=True))
@@ -176,6 +176,6 @@ class NetworkGrowth:
 
 
 def _activations(net: ActorCritic) -> str:
-    """The kinds of activation that are modules, which no tensor shows."""
+    """Return the kinds of activation that are modules, which no tensor shows."""
     found = {type(m).__name__ for m in net.modules() if type(m).__module__ == nn.ReLU.__module__}
     return " and ".join(sorted(found)) or "none"

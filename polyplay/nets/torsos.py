@@ -37,8 +37,8 @@ class MLP(Torso):
     """Observation → [N, features]. Leaves of a tree are flattened and concatenated in the spec's order.
 
     Discrete and MultiDiscrete leaves (those in the spec's `classes`: path → number of values, or numbers) become
-    one-hot, bytes are scaled from their declared bounds to [0, 1], other numbers are taken as they are. Two layers of
-    64 with tanh are PPO's for MuJoCo (Schulman et al. 2017; there the value has its own).
+    one-hot, bytes are scaled from their declared bounds to [0, 1], other numbers are unchanged. Two layers of 64 with
+    tanh are PPO's for MuJoCo (Schulman et al. 2017; there the value has a separate network).
     """
 
     tiled = True
@@ -66,7 +66,7 @@ class MLP(Torso):
 
 
 class Flat(Torso):
-    """Observations as one vector [N, features]: classes one-hot, bytes from 0 to 1, other numbers as they are."""
+    """Observations as one vector [N, features]: classes one-hot, bytes from 0 to 1, other numbers unchanged."""
 
     def __init__(self, spec: EnvSpec):
         super().__init__()
@@ -81,9 +81,9 @@ class Flat(Torso):
 
 
 class Combined(Torso):
-    """Observation of any parts → [N, features]. Each image has convolutions and a layer of `hidden`: Nature's from 36
-    pixels a side, two of 3×3 below. All other parts together have a layer of `width`. A layer of `hidden` joins
-    them; hidden 0: no layer behind the convolutions, and none that joins.
+    """Observation of any parts → [N, features]. Each image has convolutions (Nature's from 36 pixels a side, else two
+    of 3×3) and a layer of `hidden`. All other parts together have a layer of `width`. A layer of `hidden` joins them.
+    hidden 0: no layer after the convolutions, and none that joins.
     """
 
     def __init__(self, spec: EnvSpec, hidden: int = 256, width: int = 64, init: str = "orthogonal"):
@@ -93,12 +93,12 @@ class Combined(Torso):
         rest = {path: field for path, field in fields.items() if path not in images}
         if not images:
             seen = describe_fields(spec.obs)
-            raise UserError(f"--network combined: takes images of bytes, the observations are {seen}; use mlp")
+            raise UserError(f"--network combined: takes images of bytes, but the observations are {seen}; use mlp")
         self.paths, convs = images, list[Conv]()
         for path in images:
             if min(fields[path].shape[1:]) < LEAST:
                 shape, least = list(fields[path].shape), f"{LEAST}×{LEAST}"
-                cure = "leave it out of --images, or show it larger"
+                cure = "leave it out of --images, or enlarge it"
                 raise UserError(f"--network combined: the image {path or BARE} {shape} is smaller than {least}: {cure}")
             one = replace(spec, obs=fields[path], classes={}, spaces=None)
             conv = Conv("nature" if min(fields[path].shape[1:]) >= LARGE else "small", one, hidden, init)
@@ -125,7 +125,7 @@ class Combined(Torso):
 
 class WithTask(Torso):
     """An image network's features joined with the task by a layer. width: of a learned embedding of the task; 0: it is
-    one-hot. joined: False: both stand beside each other, for a head with a layer of its own.
+    one-hot. joined False: both are only concatenated, for a head with its own layer.
     """
 
     def __init__(self, seen: Torso, tasks: tuple[str, ...], width: int, joined: bool = True, init: str = "orthogonal"):
@@ -147,7 +147,7 @@ class WithTask(Torso):
 
 
 class SeparateMLPs(Torso):
-    """Two of them, one for the policy and one for the value, as PPO has it for MuJoCo (Schulman et al. 2017, §6.1).
+    """Two MLPs, one for the policy and one for the value, as PPO's for MuJoCo (Schulman et al. 2017, §6.1).
 
     Observation → [N, features]: the policy's, then the value's last `value_features`.
     """
@@ -167,9 +167,9 @@ class SeparateMLPs(Torso):
 
 
 def _one_hot(x: Tensor, n: int | tuple[int, ...]) -> Tensor:
-    """Numbers [N, ...] below n, or each below its own, → float32 [N, numbers]."""
+    """Encode numbers [N, ...] below n, or each below its own n, as float32 [N, numbers]."""
     if isinstance(n, tuple):
-        first = torch.tensor([0, *n[:-1]], device=x.device).cumsum(0)  # of each part's numbers
+        first = torch.tensor([0, *n[:-1]], device=x.device).cumsum(0)  # the first number of each part
         return torch.zeros(x.shape[0], sum(n), device=x.device).scatter_(1, x.reshape(x.shape[0], -1) + first, 1.0)
     return layers.one_hot(x, n)
 
@@ -179,17 +179,17 @@ Padding = tuple[int, ...] | Literal["same"]  # pixels around each layer's input,
 
 
 def image(name: str, obs: Spec, least: int) -> tuple[int, int, int]:
-    """The observation's C, H, W. UserError unless it is one image of at least `least` pixels each way."""
+    """Return the observation's C, H, W. Raises UserError: not one image of at least `least` pixels each way."""
     if isinstance(obs, Field) and len(obs.shape) == 3 and min(obs.shape[1:]) >= least:
         return obs.shape
     raise UserError(
-        f"--network: {name!r} takes one image [C, H, W] of at least {least}×{least}, the observations are "
-        f"{describe_fields(obs)}; use mlp or a network of your own (module:callable)"
+        f"--network: {name!r} takes one image [C, H, W] of at least {least}×{least}, but the observations are "
+        f"{describe_fields(obs)}; use mlp or your own network (module:callable)"
     )
 
 
 def image_ends(spec: EnvSpec, path: str = "") -> tuple[int, int]:
-    """The lowest and the highest byte of the image at `path`, as declared; 0 and 255 where nothing was."""
+    """Return the lowest and the highest declared byte of the image at `path`; 0 and 255 if none is declared."""
     if (ends := byte_bounds(spec).get(path)) is None:
         return 0, 255
     low = int(ends[0].min(initial=255))
@@ -197,8 +197,8 @@ def image_ends(spec: EnvSpec, path: str = "") -> tuple[int, int]:
 
 
 def image_scale(spec: EnvSpec, path: str = "") -> tuple[float, float]:
-    """What bytes of the image at `path` are multiplied with, and what is taken from them first: 1/255 and 0 of pixels;
-    see layers.pixels.
+    """Return the factor of the image's bytes at `path`, and what is subtracted first: 1/255 and 0 of pixels; see
+    layers.pixels.
     """
     low, high = image_ends(spec, path)
     return 1.0 / (high - low), float(low)
@@ -207,7 +207,7 @@ def image_scale(spec: EnvSpec, path: str = "") -> tuple[float, float]:
 class Conv(Torso):
     """Convolutions and one fully connected layer, each followed by ReLU. [N, C, H, W] → [N, features].
 
-    name: of CONVS. hidden: that layer's width; 0 for none.
+    name: of CONVS. hidden: width of the fully connected layer; 0 for none.
     """
 
     recalls = True
@@ -218,7 +218,7 @@ class Conv(Torso):
         self.scale = image_scale(spec)
         same, least = padding == "same", 1
         around = (0,) * len(layers) if isinstance(padding, str) or not padding else padding
-        for _, kernel, stride in () if same else reversed(layers):  # of these at least one pixel is left
+        for _, kernel, stride in () if same else reversed(layers):  # the least side of which a pixel is left
             least = (least - 1) * stride + kernel
         channels, *sides = image(name, spec.obs, least)
         self.convs, self.pads = nn.ModuleList(), []
@@ -235,7 +235,7 @@ class Conv(Torso):
         initialize(self, init)
 
     def forward(self, obs: Tensor, tape: Tape | None = None) -> Tensor:
-        """tape: gets every layer's output."""
+        """tape: receives every layer's output."""
 
         def apply(layer: nn.Module, x: Tensor) -> Tensor:
             y = F.relu(layer(x), inplace=True)
@@ -251,7 +251,7 @@ class Conv(Torso):
         return self._through(obs, lambda layer, x: layers.recall(layer, x, next(outputs)))
 
     def _through(self, obs: Tensor, apply: Callable[[Any, Tensor], Tensor]) -> Tensor:
-        """Features, each layer by `apply`."""
+        """Return the features, computing each layer by `apply`."""
         x = pixels(obs, *self.scale)
         for conv, pad in zip(self.convs, self.pads, strict=True):
             x = apply(conv, F.pad(x, pad) if any(pad) else x)
@@ -259,7 +259,7 @@ class Conv(Torso):
 
 
 def _around(sides: list[int], kernel: int, stride: int) -> tuple[int, ...]:
-    """Pixels missing around an image, in F.pad's order; an odd one at the end (TensorFlow's SAME padding)."""
+    """Return the pixels missing around an image, in F.pad's order; an odd one at the end (TensorFlow's SAME)."""
     h, w = (max((-(-n // stride) - 1) * stride + kernel - n, 0) for n in sides)
     return w // 2, w - w // 2, h // 2, h - h // 2
 
@@ -318,7 +318,7 @@ class Impala(Torso):
 NATURE: Layers = ((32, 8, 4), (64, 4, 2), (64, 3, 1))
 SMALL: Layers = ((16, 8, 4), (32, 4, 2))
 TINY: Layers = ((32, 3, 2), (64, 3, 1))
-# name: convolutions, width of the layer behind them and initialization unless others are asked for, padding
+# name: convolutions, default width of the layer after them and default initialization, padding
 CONVS: dict[str, tuple[Layers, int, str, Padding]] = {
     # DQN's (Mnih et al. 2015), baselines' A2C and PPO, IMPALA's shallow Atari net. 1,687,719 parameters
     "nature": (NATURE, 512, "orthogonal", ()),
@@ -338,7 +338,7 @@ CONVS: dict[str, tuple[Layers, int, str, Padding]] = {
     "ga3c_large2": (((32, 8, 2), (32, 4, 2), (64, 4, 2)), 256, "torch", "same"),
     # the same with stride 1: 84 → 84 → 42 → 21. 7,284,871 parameters
     "ga3c_large1": (((32, 8, 1), (32, 4, 2), (64, 4, 2)), 256, "torch", "same"),
-    # as DQN's released code has it: a pixel of padding around its input, 84 → 20 all the same. 1,687,719 weights
+    # as in DQN's released code: a pixel of padding around its input, 84 → 20 all the same. 1,687,719 weights
     "dqn": (NATURE, 512, "torch", (1, 0, 0)),
     # Dopamine's, SAME padding: 84 → 21 → 11 → 11. 4,047,015 parameters
     "dopamine": (NATURE, 512, "dopamine", "same"),
@@ -349,17 +349,17 @@ CONVS: dict[str, tuple[Layers, int, str, Padding]] = {
 }
 
 
-# FTW's torso (Jaderberg et al. 2019, supplement, figure S11), and one in kind for small views such as arena:ctf's
-# window. Numbers beside the view join in front of the last layer.
+# FTW's torso (Jaderberg et al. 2019, supplement, figure S11), and a similar one for small views such as arena:ctf's
+# window. Numbers beside the view join before the last layer.
 
 
-LARGE = 36  # pixels of a side, from which on it is the paper's
-LEAST = 7  # that `small` takes
+LARGE = 36  # least pixels a side for a paper's convolutions
+LEAST = 7  # least pixels a side for `small`
 
 
 class FTWTorso(Torso):
     """[N, C, H, W] bytes, alone or in a tree with numbers beside → [N, hidden]. Large views: 32 filters 8×8/4, 64
-    4×4/2, twice 64 3×3 around which the input goes on. Small views: 32 filters 3×3, 64 3×3/2.
+    4×4/2, twice 64 3×3, each added to its input. Small views: 32 filters 3×3, 64 3×3/2.
     """
 
     def __init__(self, spec: EnvSpec, hidden: int = 256, init: str = "orthogonal"):
@@ -368,8 +368,8 @@ class FTWTorso(Torso):
         fields = dict(tree.leaves(spec.obs))
         views = [path for path, field in fields.items() if len(field.shape) == 3 and field.dtype == "uint8"]
         if len(views) != 1 or any(len(fields[path].shape) > 1 for path in self.paths if path not in views):
-            seen = describe_fields(spec.obs)
-            raise UserError(f"--network ftw: takes one image of bytes and numbers beside it, here they are {seen}")
+            seen = f"but the observations are {describe_fields(spec.obs)}"
+            raise UserError(f"--network ftw: takes one image of bytes and numbers beside it, {seen}")
         (self.view,) = views
         self.scale = image_scale(spec, self.view)
         channels, *sides = fields[self.view].shape
@@ -382,7 +382,7 @@ class FTWTorso(Torso):
             channels, sides = out, [(side + 2 * same - kernel) // stride + 1 for side in sides]
         if min(sides) < 1:
             shown = list(fields[self.view].shape)
-            raise UserError(f"--network ftw: takes an image of 5 × 5 or more, here it is {shown}")
+            raise UserError(f"--network ftw: takes an image of 5 × 5 or more, but it is {shown}")
         self.flat = layers.FlatLeaves(spec)
         view = layers.AxisSegment("view", (channels, *sides), fixed=True)
         columns = view, *layers.observed_axis(spec, one_hot=False, without=(self.view,))
@@ -400,25 +400,25 @@ class FTWTorso(Torso):
         return F.relu(self.fc(torch.cat([x.flatten(1), *numbers], 1) if numbers else x.flatten(1)))
 
 
-# A torso in OpenAI Five's kind (OpenAI et al. 2019, Dota 2): units of a set share layers and are pooled, and numbers
-# beside them join in front of the last layer.
+# A torso like OpenAI Five's (OpenAI et al. 2019, Dota 2): units of a set share layers and are pooled, and numbers
+# beside them join before the last layer.
 
 
 HERO, ALLIES = "own", "allies"  # a vector and a set, whose embeddings are pooled together
 
 
 class FiveTorso(Torso):
-    """Vectors [N, n] and sets of units [N, units, numbers], whose first number says whether a unit is there → features
-    [N, hidden]. hidden 0: no last layer. Two layers of each set make embeddings of its units; features hear their
-    maximum over the units that are there, 0 where none is.
+    """Vectors [N, n] and sets of units [N, units, numbers], whose first number says whether a unit is present →
+    features [N, hidden]. hidden 0: no last layer. Two layers of each set make embeddings of its units; features receive
+    their maximum over present units, 0 without any.
 
     Cross-hero pool: in the paper a maximum over the first quarter of the vectors of all five heroes, each of what that
-    hero sees. A row here is what one hero sees, so it is over the first quarter of the embeddings of `own` and of
-    `allies` as this row shows them, where an observation has both.
+    hero sees. A row here is what one hero sees, so the maximum is over the first quarter of the embeddings of `own` and
+    of `allies` in this row, if an observation has both.
 
-    Where a part of conditional actions has as many values as there are units, `pointer` has its name and the size of an
-    embedding. Then behind the features, as the last `unit_features` of [N, features], stand the embeddings of all units
-    in the observation's order, 0 where none is: see UnitPointer.
+    If a part of conditional actions has as many values as there are units, `pointer` has its name and the size of an
+    embedding. The last `unit_features` of [N, features] are then the embeddings of all units in the observation's
+    order, 0 for absent ones: see UnitPointer.
     """
 
     def __init__(self, spec: EnvSpec, hidden: int = 128, embedding: int = 32, init: str = "orthogonal"):
@@ -441,7 +441,7 @@ class FiveTorso(Torso):
         self.last = Linear.along(self.feature_axis, columns) if hidden else None
         units = sum(fields[path][0] for path in self.unit_sets)
         part = _pointing(spec.action, units)
-        sets = {path: None if part else path for path in self.unit_sets}  # where no action names units, a set may go
+        sets = {path: None if part else path for path in self.unit_sets}  # if no action names units, a set may vanish
         self.unit_axis = tuple(layers.AxisSegment(f"units of {k}", fields[k][:1], part=v) for k, v in sets.items())
         self.pointer = (part, embedding) if part else None
         self.unit_features = units * embedding if part else 0
@@ -462,17 +462,17 @@ class FiveTorso(Torso):
 
 
 def _numbers(spec: EnvSpec) -> dict[str, tuple[int, ...]]:
-    """Shapes by path. Raises UserError: others than of vectors and sets of units."""
+    """Return shapes by path. Raises UserError: one is neither a vector nor a set of units."""
     fields = dict(tree.leaves(spec.obs))
     real = all(len(field.shape) <= 2 and field.dtype.startswith("float") for field in fields.values())
     if not isinstance(spec.obs, dict) or not real or all(len(field.shape) < 2 for field in fields.values()):
-        seen = describe_fields(spec.obs)
-        raise UserError(f"--network five: takes a Dict of real vectors and sets [units, numbers], here they are {seen}")
+        seen = f"but the observations are {describe_fields(spec.obs)}"
+        raise UserError(f"--network five: takes a Dict of real vectors and sets [units, numbers], {seen}")
     return {path: field.shape for path, field in fields.items()}
 
 
 def _pointing(action: ActionSpec, units: int) -> str | None:
-    """The part of the actions that names a unit. Raises UserError: it could be one of several."""
+    """Return the part of the actions that names a unit. Raises UserError: several parts could."""
     uses = action.uses if isinstance(action, Conditional) else {}
     parts = [name for name in uses if action[name] == Discrete(units)]  # type: ignore[index]
     if len(parts) > 1:
@@ -481,13 +481,13 @@ def _pointing(action: ActionSpec, units: int) -> str | None:
 
 
 def _two_layers(path: str, numbers: int, embedding: int) -> nn.Sequential:
-    """The size of embeddings stays."""
+    """Make two layers; the size of embeddings is fixed."""
     rows = axis("embedding", embedding, fixed=True)
     first, second = Linear.along(rows, axis(f"observation {path}", numbers)), Linear.along(rows, rows)
     return nn.Sequential(first, nn.ReLU(inplace=True), second, nn.ReLU(inplace=True))
 
 
 def _embed(layers: nn.Module, units: Tensor) -> Tensor:
-    """[N, units, numbers] → [N, units, embedding], from 0 on, and 0 where none is."""
+    """Embed [N, units, numbers] → [N, units, embedding]; numbers are not negative, and 0 for absent units."""
     made: Tensor = layers(units.float().flatten(0, 1)).unflatten(0, (-1, units.shape[1]))
     return made * (units[:, :, :1] > 0)

@@ -1,13 +1,12 @@
-"""The numbers of a run, read from its crew's counters. How well a service works is counted where it is served and
-learnt, not from episodes:
+"""Numbers of a run, read from its crew's counters. Workers count the service they give as they serve and learn:
 
-pps                 predictions per second: rows served with an action; predict_batch: how many at once
-tps                 trainings per second: updates; train_batch: transitions of each
-prediction_queue    agents that wait when a predictor comes; queue_depth (elsewhere): chunks that wait for a trainer
-simulations_per_second, games_per_hour  of a search's players
+pps                 predictions per second: rows answered with an action; predict_batch: rows per call
+tps                 trainings per second: updates; train_batch: transitions per update
+prediction_queue    agents waiting when a predictor looks; queue_depth (elsewhere): chunks waiting for a trainer
+simulations_per_second, games_per_hour  of tree search
 agent_wait_ms       from an agent's row to its action
 shard_updates_…, grads_…, staleness_…  of a parameter server
-cpu                 fraction of all cores that this process and all below it use
+cpu                 fraction of all cores used by this process and its descendants
 Imports no torch.
 """
 
@@ -33,12 +32,12 @@ if TYPE_CHECKING:
     from polyplay.workers.crew import Crew
     from polyplay.workers.role import Role
 
-# Memory and processor time of a process and all below it, this one unless another is named. Imports no torch.
+# Memory and processor time of a process (default: this one) and its descendants. Imports no torch.
 
 
 class Throttled:
-    """The last result of `measure`, which is called so seldom that it takes no more than a `share` of the time: to read
-    the memory of 20 processes takes 0.15 s.
+    """Return the last result of `measure`, which is called again only as often as takes at most `share` of the time:
+    reading the memory of 20 processes takes 0.15 s.
     """
 
     def __init__(self, measure: Callable[[], float], share: float = 0.01, clock: Callable[[], float] = time.monotonic):
@@ -55,7 +54,7 @@ class Throttled:
 
 
 def process_tree(root: psutil.Process | None = None) -> list[psutil.Process]:
-    """Empty if it has ended."""
+    """Return the process and its descendants; empty if it has ended."""
     with contextlib.suppress(psutil.Error):
         root = root or psutil.Process()
         return [root, *root.children(recursive=True)]
@@ -63,12 +62,12 @@ def process_tree(root: psutil.Process | None = None) -> list[psutil.Process]:
 
 
 def memory_mb(root: psutil.Process | None = None) -> float:
-    """Megabytes; pages that processes share count once (PSS) where the system counts so."""
+    """Return megabytes used; pages that processes share count once where the system reports PSS."""
     return round(_total(root, lambda p: getattr(info := p.memory_full_info(), "pss", info.rss) / 2**20), 1)
 
 
 def cpu_seconds(root: psutil.Process | None = None, ended: bool = True) -> float:
-    """Processor time of all processes. ended: children that have ended included."""
+    """Return the processor time of all processes. ended: include children that have ended."""
     return _total(root, lambda process: sum(process.cpu_times()[: 4 if ended else 2]))
 
 
@@ -86,9 +85,9 @@ SILENCE = 120.0  # seconds without a turn of a worker before a warning
 
 
 class CrewMetrics:
-    """Totals of the run, and what is new since the last report. before: steps and updates that it is resumed with;
-    tasks: steps of each task. roles: where the time of each role's workers went, {role: {"workers": n, "env", "infer",
-    "learn", "replay", "wait": fraction}}.
+    """Totals of the run, and their growth since the last report. before: steps and updates at the resumed checkpoint;
+    tasks: steps of each task there. roles: how each role's workers spent their time, {role: {"workers": n, "env",
+    "infer", "learn", "replay", "wait": fraction}}.
     """
 
     def __init__(
@@ -97,7 +96,7 @@ class CrewMetrics:
         self.crew, self.frames_per_step, self.before, self.tasks_before = crew, frames_per_step, before, tasks or {}
         self.totals, self.at, self.memory = dict[str, Any](), time.monotonic(), Throttled(memory_mb)
         self.roles: dict[str, dict[str, float]] = {}
-        self.reported: dict[int, int] = {}  # row of the counters → games of it that were reported
+        self.reported: dict[int, int] = {}  # row of the counters → its games reported so far
         self.losses = np.zeros((1, 2))  # sums and numbers at the last report
 
     @property
@@ -115,8 +114,8 @@ class CrewMetrics:
 
     @property
     def updates(self) -> int:
-        """Of all learner roles. The workers of one count the same, those that learn apart a little later or sooner;
-        those that have left count too.
+        """Updates of all learner roles. A role's learners make the same updates, so the largest count is taken (its sum
+        over agents, where a worker serves several); workers that have left count too.
         """
         made, roles = self.counters.column("updates"), [role for role in self.crew.roles if role.learner]
         each = sum(made[self.crew.agent_rows(role)].sum() for role in roles)
@@ -124,7 +123,7 @@ class CrewMetrics:
         return self.before["updates"] + int(each + own)
 
     def report_games(self, reporter: Reporter, warn: Callable[[str], None]) -> None:
-        """Pass on the games that workers have finished since the last time, in the order in which they ended."""
+        """Report the games that ended since the last call, in the order in which they ended."""
         counts, games = self.counters.column("episodes").astype(np.int64), list[np.ndarray]()
         for row in map(int, np.flatnonzero(counts)):
             count = int(counts[row])
@@ -143,11 +142,11 @@ class CrewMetrics:
 
     @property
     def spec(self) -> EnvSpec | None:
-        """The description of the run's lanes; None: no worker acts in environments."""
+        """Description of the run's lanes; None if no worker acts in environments."""
         return next((role.envs.spec for role in self.crew.roles if role.envs is not None), None)
 
     def read(self) -> tuple[Row, dict[str, float]]:
-        """A report's numbers; and what learners report, means since the last time."""
+        """Return a report's numbers, and the means of the learners' metrics since the last call."""
         now, steps, column, roles = time.monotonic(), self.steps, self.counters.column, self.crew.roles
         passed, self.at = now - self.at, now
         made = self._new("steps", steps - self.before["steps"])
@@ -180,14 +179,14 @@ class CrewMetrics:
         return row, {name: float(new[i, 0] / new[i, 1]) for name, i in self.counters.names.items() if new[i, 1] > 0}
 
     def tasks(self, made: list[list[int]] | None = None) -> Row:
-        """Agent steps of each of several tasks. made: by workers, a row each; None: so far."""
+        """Return the agent steps of each task, {} if there is one. made: a row per worker; None: their counters."""
         steps, spec = np.sum(self.counters.tasks if made is None else made, 0, int).tolist(), self.spec
         if spec is None or not steps:
             return {}
         return {"task_steps": {k: n + self.tasks_before.get(k, 0) for k, n in zip(spec.tasks, steps, strict=True)}}
 
     def _times(self) -> Metrics:
-        """Sets `roles`; returns the fractions over all workers."""
+        """Set `roles`, and return the fractions over all workers."""
         rows = [self.crew.rows(role, past=True) for role in self.crew.roles]
         spent = [[self.counters.column(kind)[own].sum() for kind in KINDS] for own in rows]
         new = self._new("time", np.array(spent))
@@ -197,7 +196,7 @@ class CrewMetrics:
         return {f"time_{kind}": ratio(n, new.sum(), 4) for kind, n in zip(KINDS, new.sum(0), strict=True)}
 
     def _new(self, name: str, total: Any) -> Any:
-        """How much a total, or each of an array, grew since the last time; one that fell has begun anew: by 0."""
+        """Return the growth of a total, or of each total in an array, since the last call; 0 if it restarted lower."""
         before, self.totals[name] = self.totals.get(name, 0), total
         return np.maximum(total - before, 0)
 
@@ -205,9 +204,7 @@ class CrewMetrics:
         return float(self._new(name + column, self.counters.column(column)[list(rows)].sum()))
 
     def silent(self, now: float) -> Iterator[str]:
-        """A line for each worker that has stopped taking turns. Workers stamp their row at every turn: progress is what
-        shows that they live.
-        """
+        """Yield a line for each worker that has stopped taking turns: workers stamp their row at every turn."""
         for worker in self.crew.workers():
             stamp = self.counters.values[worker.ctx.row, COLUMNS.index("stamp")]
             if stamp and not worker.done and now - stamp > SILENCE:
@@ -216,7 +213,7 @@ class CrewMetrics:
     # ---------------------------------------------------------------------------------------------- the service
 
     def _service(self, passed: float, learnt: float) -> Metrics:
-        """What is new in so many seconds, in which so many transitions were learnt."""
+        """Return the service metrics of the last `passed` seconds, in which `learnt` transitions were learned."""
         acting, training = self._rows()
         served, calls = self._growth("served", acting), self._growth("calls", acting)
         updates = self._new("updates", self.updates - self.before["updates"])
@@ -238,8 +235,8 @@ class CrewMetrics:
         }
 
     def _rows(self) -> tuple[list[int], list[int]]:
-        """The counters' rows of workers that act, and of those that only learn; also of those that have left, so that
-        nothing that was counted is missing afterwards.
+        """Return the counters' rows of workers that act, and of workers that only learn. Workers that have left are
+        included, so no count is lost.
         """
         rows: tuple[list[int], list[int]] = [], []
         for role in self.crew.roles:
@@ -254,7 +251,7 @@ class CrewMetrics:
         return {f"{name}_p{round(100 * q)}": float(np.searchsorted(reached, q)) for q in DECILES}
 
     def _agents(self, acting: list[int]) -> Metrics:
-        """Of crews whose agents share tables that predictors serve."""
+        """Return the metrics of agents that predictors serve from shared tables; {} without such tables."""
         tables: list[tuple[Role, Any]] = [(r, r.edges()["agents"]) for r in self.crew.roles if "agents" in r.edges()]
         tables = [(role, table) for role, table in tables if table.is_open]
         if not tables:
@@ -273,8 +270,8 @@ class CrewMetrics:
         return metrics
 
     def _parameter_servers(self) -> Metrics:
-        """Of crews that learn by parameter servers: the shards' updates, gradients that were discarded so far, and how
-        stale gradients were that came since the last reading, each at its shard. Sums are over shards.
+        """Return the metrics of parameter servers, {} without one: the shards' updates, gradients discarded so far, and
+        the staleness of gradients since the last reading, each at its shard. Sums are over shards.
         """
         servers = [role.holds["server"] for role in self.crew.roles if "server" in role.holds]
         if not servers:
@@ -297,11 +294,11 @@ class CrewMetrics:
 
 
 def _largest(counts: np.ndarray, ever: int) -> int:
-    """Of a histogram, whose last bin holds all that is larger."""
+    """Return the largest value in a histogram; `ever`, the largest so far, if it is in the last, open bin."""
     top = int(np.flatnonzero(counts).max(initial=0))
     return top if top < len(counts) - 1 else ever
 
 
 def ratio(a: float, b: float, digits: int = 3) -> float | None:
-    """None: nothing to divide by."""
+    """Return a / b, rounded; None if b is not positive."""
     return round(float(a) / float(b), digits) if b > 0 else None

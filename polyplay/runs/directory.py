@@ -1,6 +1,4 @@
-"""The files of a run: directory, lock, listing, and what in it may be executed.
-
-The files of a run's directory: config.json, and what is cut off its lines when the run is resumed.
+"""Files of a run's directory: config.json, log lines, lock, requests, signature, population.json, list of runs.
 
 Imports no torch.
 """
@@ -35,12 +33,12 @@ from polyplay.envs.pool import ATARI57, task_words
 from polyplay.population import league_log, ratings, store
 from polyplay.runs.flags import flag
 
-# What a run wrote down line by line, as a table of columns.
+# A run's JSON lines as a table of columns.
 
 
 def current_rows(file: Path, *numbers: str) -> list[Row]:
-    """Lines that have these numbers, in the order of their frames: what a resumption did again takes the place of what
-    was there.
+    """Return the lines that have these numbers, in order of frames: lines repeated after a resume replace the earlier
+    ones.
     """
     rows: list[Row] = []
     for row in read_lines(file, "frames", "wall_seconds", *numbers):
@@ -51,27 +49,27 @@ def current_rows(file: Path, *numbers: str) -> list[Row]:
 
 
 def read_table(file: Path) -> dict[str, list[Any]]:
-    """{column: list}, as pandas.DataFrame takes it. What a line lacks is None."""
+    """Return {column: list}, as pandas.DataFrame takes it, with None where a line lacks a value."""
     rows = current_rows(file)
     names = list(dict.fromkeys(name for row in rows for name in row))
     return {name: [row.get(name) for row in rows] for name in names}
 
 
-# The lock on a run's directory: one process writes there. The system releases it when its holder ends, however.
+# The lock on a run's directory: one process writes there. The system releases it however its holder ends.
 
 
-LOCK_FILE = ".lock"  # in the run's directory; what it says is for people, the lock itself is the system's
+LOCK_FILE = ".lock"  # in the run's directory; its text is for people, the lock itself is the system's
 
 
 class DirectoryLock:
-    """Held from here to `close`. Raises UserError: another process holds it."""
+    """Lock held from construction to `close`. Raises UserError: another process holds it."""
 
     def __init__(self, directory: Path):
         self.path, self.fd, self.place = directory / LOCK_FILE, -1, -1
         self.take()
 
     def take(self) -> None:
-        """Also where the directory was deleted and made again."""
+        """Take the lock, also after the directory was deleted and made again. Raises UserError, OSError."""
         fd = os.open(self.path, os.O_RDWR | os.O_CREAT, 0o644)
         if not _lock(fd, fcntl.LOCK_EX) and not _lock(fd, fcntl.LOCK_EX, after=0.05):
             who = parse_json(os.pread(fd, 4096, 0))
@@ -81,26 +79,26 @@ class DirectoryLock:
             raise UserError(f"RUN: {self.path.parent} is being written by {holder}: wait until it has ended, or end it")
         self.close()
         self.fd = fd
-        self.place = os.open(self.path.parent, os.O_RDONLY)  # while it is open nobody else gets its inode
+        self.place = os.open(self.path.parent, os.O_RDONLY)  # while open, no other directory gets its inode
         if not self.held:  # deleted between open and lock
             return self.take()
         who = {"pid": os.getpid(), "host": socket.gethostname(), "since": machine.now()}
-        with contextlib.suppress(OSError):  # a full disk: it is locked nonetheless
+        with contextlib.suppress(OSError):  # full disk: the lock holds without its text
             os.ftruncate(fd, 0)
             os.pwrite(fd, json.dumps(who).encode(), 0)
 
     @property
     def held(self) -> bool:
-        """Whether what is at our path is what we locked, and not another directory or none."""
+        """Whether our path still leads to the file that we locked."""
         return _same(self.path, self.fd)
 
     @property
     def in_place(self) -> bool:
-        """Whether the directory at our path is the one that we locked, even if the lock in it was deleted."""
+        """Whether our path still leads to the directory that we locked, even if its lock file was deleted."""
         return _same(self.path.parent, self.place)
 
     def close(self) -> None:
-        """May be called again."""
+        """Release the lock. May be called again."""
         for fd in (self.fd, self.place):
             if fd >= 0:
                 os.close(fd)
@@ -108,7 +106,7 @@ class DirectoryLock:
 
 
 def is_locked(directory: Path) -> bool:
-    """Whether a process holds the lock on a directory. Writes nothing."""
+    """Tell whether a process holds the lock on a directory. Writes nothing."""
     try:
         with open(directory / LOCK_FILE, "rb") as file:
             return not _lock(file.fileno(), fcntl.LOCK_SH)
@@ -117,14 +115,14 @@ def is_locked(directory: Path) -> bool:
 
 
 def _lock(fd: int, how: int, after: float = 0.0) -> bool:
-    """Whether an open file is locked now: `is_locked` of another process may hold it for a moment. Raises OSError."""
+    """Try to lock an open file; True if it is locked now. `is_locked` elsewhere may hold it briefly. Raises OSError."""
     time.sleep(after)
     try:
         fcntl.flock(fd, how | fcntl.LOCK_NB)
     except BlockingIOError:
         return False
     except OSError as e:
-        if e.errno not in (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP):  # a file system without locks: it goes on
+        if e.errno not in (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP):  # file system without locks: run without one
             raise
     return True
 
@@ -136,17 +134,17 @@ def _same(path: Path, fd: int) -> bool:
         return False
 
 
-# What another program may ask of a run that goes on: to save a checkpoint, or to end.
+# Requests from another program to a running run: to save a checkpoint, or to end.
 #
-# A request to save is a file in the run's directory, which the session takes at its next look; a request to end is
-# SIGINT to the process that has the directory's lock.
+# A request to save is a file in the run's directory, which the session removes; a request to end is SIGINT to the
+# process that holds the directory's lock.
 
 
 SAVE = ".save"  # in the run's directory
 
 
 def take_save_request(directory: Path) -> bool:
-    """Whether somebody has asked for a checkpoint since the last time."""
+    """Tell whether a checkpoint was requested since the last call."""
     with contextlib.suppress(OSError):
         os.unlink(directory / SAVE)
         return True
@@ -154,7 +152,7 @@ def take_save_request(directory: Path) -> bool:
 
 
 def request_save(directory: Path) -> bool:
-    """Whether a run goes on there, which will save at its next update."""
+    """Ask the run in this directory to save at its next update; return False if no run is going there."""
     if lock_holder(directory) is None:
         return False
     (directory / SAVE).touch()
@@ -162,7 +160,7 @@ def request_save(directory: Path) -> bool:
 
 
 def request_end(directory: Path) -> bool:
-    """Whether a run goes on there, which now saves and ends as with Ctrl-C. Nobody else gets the signal."""
+    """End the run in this directory as Ctrl-C does; return False if no run is going there. Signals only that run."""
     with contextlib.suppress(OSError):
         if (pid := lock_holder(directory)) is not None:
             os.kill(pid, signal.SIGINT)
@@ -171,7 +169,7 @@ def request_end(directory: Path) -> bool:
 
 
 def lock_holder(directory: Path) -> int | None:
-    """The process that writes to a run's directory; None: nobody else on this machine does."""
+    """Return the id of the process that writes to a run's directory; None if no other process on this machine does."""
     who = None
     with contextlib.suppress(OSError):
         who = parse_json((directory / LOCK_FILE).read_bytes()) if is_locked(directory) else None
@@ -180,25 +178,25 @@ def lock_holder(directory: Path) -> int | None:
 
 
 def _has_open(pid: int, directory: Path) -> bool:
-    """Whether a process has the lock's file: a moment after the lock changed hands the file names the one before."""
+    """Tell whether a process has the lock file open: its text names the last holder until the new one has written."""
     with contextlib.suppress(OSError):
         lock = os.stat(directory / LOCK_FILE)
         return any(os.path.samestat(os.stat(fd), lock) for fd in Path(f"/proc/{pid}/fd").iterdir())
     return False
 
 
-# Whose run it is. A run whose files name code executes that wherever it is opened: modules of its environment, network
-# and wrappers, what a cluster's machines send, the program that an evaluation was played against. So one that was made
-# elsewhere needs a word from the user. Runs made here carry a signature by the user's own key.
+# Trust. A run whose files name code executes that code wherever it is opened: modules of its environment, network and
+# wrappers, objects sent by a cluster's machines, the program that an evaluation was played against. So a run made
+# elsewhere needs the user's permission (--trust). Runs made here carry a signature by the user's own key.
 
 
 OWN = ("ALE/", "game:", "arena:", "envpool:")  # beginnings of environments that import nothing of the user's
 OWN_GAME = re.compile(
     r"^game:(?:spiel:)?(?=(?!spiel:|connect:)[^\W\d][\w.]*:[^\W\d])"
-)  # what stands before module:Class
-MAIN = "__main__"  # the program that runs; workers and the command line have none of the user's
+)  # the prefix before module:Class
+MAIN = "__main__"  # the user's program; workers and the command line cannot import from it
 NAMING = ("over", "network", "optimizer", "loss", "wrapper")  # options that may be module:callable
-CLUSTER = "ray:"  # its machines and this one execute what they send each other
+CLUSTER = "ray:"  # machines of a cluster execute objects that the others send
 PROGRAM = "gtp:"
 NAMED = re.compile(r"[^\W\d][\w.]*:[^\W\d][\w.]*")  # module:callable
 WORD = "read that, then say --trust"
@@ -207,25 +205,25 @@ WORD = "read that, then say --trust"
 def check_trust(
     directory: Path, config: Row, trust: bool, given: Collection[str] = (), word: str = WORD, where: str = "RUN"
 ) -> list[str]:
-    """A line for every file that this run executes by name. config: config.json. given: options that are the caller's
-    own. Raises UserError: the run was made elsewhere, and `trust` was not given.
+    """Return a line for each file that this run executes by name. config: config.json. given: options set by the
+    caller. Raises UserError: the run was made elsewhere, without `trust`.
     """
     code = [(option_title(option), name) for option, name in code_of(config) if option not in given]
     if code and not trust and not is_ours(config):
         executed = " and ".join(f"its {option} {name} would execute {_executed(name)}" for option, name in code)
         raise UserError(f"{where}: {directory} was made elsewhere, and {executed}: {word}")
-    own = [(option, name) for option, name in code if not name.startswith((f"{MAIN}:", CLUSTER))]  # of who calls
+    own = [(option, name) for option, name in code if not name.startswith((f"{MAIN}:", CLUSTER))]  # the caller's
     return [f"the run's {option} {name} executes {_executed(name)}" for option, name in own]
 
 
 def option_title(option: str) -> str:
-    """What a command line has for this name in a run's files."""
+    """Return the command-line form of an option named in a run's files."""
     return "SYSTEM" if option == "system" else flag(option)
 
 
 def check_program(path: Path, record: Row, trust: bool) -> None:
-    """Raises UserError: the evaluation in this file was recorded elsewhere, and names a command that would be executed,
-    and `trust` was not given.
+    """Raise UserError if the evaluation in this file was recorded elsewhere and would execute a command, without
+    `trust`.
     """
     name = str(record.get("against"))
     if name.startswith(PROGRAM) and not trust and not _is_signed(record.get("signature"), _played(record)):
@@ -234,7 +232,7 @@ def check_program(path: Path, record: Row, trust: bool) -> None:
 
 
 def check_named(where: Path, other: Row, config: Row) -> None:
-    """Raises UserError: the `config` and `options` of another file of a run name code that its config.json does not."""
+    """Raise UserError if `config` and `options` of another file of a run name code that its config.json does not."""
     known = {name for _, name in code_of(config)}
     for option, name in code_of(other):
         if name not in known:
@@ -242,34 +240,34 @@ def check_named(where: Path, other: Row, config: Row) -> None:
 
 
 def code_of(config: Row) -> list[tuple[str, str]]:
-    """(option, name) of everything that a run executes by name. config: config.json, or some of what it has."""
+    """Return (option, name) of all code that a run executes by name. config: config.json, or a part of it."""
     values = {**config["config"], **config.get("options", {})}
     words = {name: list(map(str, v if isinstance(v, list | dict) else [v])) for name, v in values.items()}
     found = [("system", name) for name in (str(config.get("system", "")),) if ":" in name]
     envs = [OWN_GAME.sub("", task) for name in words.get("env", ()) for task in _tasks_in(name)]
     found += [("env", name) for name in envs if not name.startswith(OWN) and ":" in name.removeprefix("toy:")]
-    found += [("env", name) for name in envs if name.startswith("@") and (":" not in name)]  # what a file names
+    found += [("env", name) for name in envs if name.startswith("@") and (":" not in name)]  # a file of environments
     found += [(option, name) for option in NAMING for name in words.get(option, ()) if ":" in name]
     found += [("env_options", name) for name in words.get("env_options", ()) if ":" in name.partition("=")[0]]
     for word in words.get("env_kwargs", ()):  # some environments build others by name
         found += [("env_kwargs", name) for name in NAMED.findall(word.partition("=")[2])]
-    for word in words.get("vary", ()):  # what a population may choose from
+    for word in words.get("vary", ()):  # choices of a population
         if word.startswith(("env=", "network=", "optimizer=")):
             found += [("vary", name) for name in word.partition("=")[2].split(",") if ":" in name]
     return found + [("hosts", name) for name in words.get("hosts", ()) if name.startswith(CLUSTER) and name != CLUSTER]
 
 
 def _tasks_in(name: str) -> list[str]:
-    """The environments that a name stands for, and files that name others."""
+    """Return the environments that a name stands for, and files that name others."""
     try:
         words = task_words(name)
-    except UserError:  # a file or a function, or a list that is refused later
+    except UserError:  # a file, a function, or a list that is refused later
         return name.split(",")
     return [name] if not words else [] if name == ATARI57 else [task for task, _ in words]
 
 
 def _executed(name: str) -> str:
-    """What is executed by that name, in words: of a package the file that is executed first. Nothing is executed."""
+    """Describe the code that a name executes: of a package its first file. Executes nothing."""
     module, _, attribute = name.removeprefix("toy:").partition(":")
     if name.startswith(CLUSTER):
         return "what its machines send"
@@ -280,22 +278,22 @@ def _executed(name: str) -> str:
 
 
 def signature(config: Row) -> str | None:
-    """By which a run is known as made here; None: it needs none, or the key cannot be kept."""
+    """Return the signature of a run made here; None if it needs none, or the key cannot be kept."""
     return _sign([code_of(config), config.get("started")]) if code_of(config) else None
 
 
 def program_signature(record: Row) -> str | None:
-    """The same of an evaluation."""
+    """Return the signature of an evaluation; None if it needs none, or the key cannot be kept."""
     return _sign(_played(record)) if str(record.get("against")).startswith(PROGRAM) else None
 
 
 def is_ours(config: Row) -> bool:
-    """Whether no word is needed to open a run: it executes nothing by name, or is signed."""
+    """Tell whether a run opens without --trust: it executes nothing by name, or is signed."""
     return not code_of(config) or _is_signed(config.get("signature"), [code_of(config), config.get("started")])
 
 
 def _played(record: Row) -> list[Any]:
-    """What is signed of an evaluation."""
+    """Return the signed fields of an evaluation."""
     return [record.get("against"), record.get("checkpoint_sha256"), record.get("finished")]
 
 
@@ -305,8 +303,8 @@ def _is_signed(given: object, what: list[Any]) -> bool:
 
 
 def _sign(what: list[Any], make: bool = True) -> str | None:
-    """By the user's own key; None: there is none. make: one, where there is none yet."""
-    home = os.environ.get("XDG_DATA_HOME") or os.path.expanduser("~/.local/share")  # as it is, where there is no home
+    """Sign with the user's own key; None without a key. make: create the key if it does not exist."""
+    home = os.environ.get("XDG_DATA_HOME") or os.path.expanduser("~/.local/share")  # stays "~/…" without a home
     path = Path(home) / "polyplay" / "key"
     try:
         if make and not path.exists():
@@ -320,16 +318,16 @@ def _sign(what: list[Any], make: bool = True) -> str | None:
 
 
 SCHEMA = 1
-READ_ONLY = "READ_ONLY"  # a file in a run's directory, or in the folder around it: nothing is added to the run
+READ_ONLY = "READ_ONLY"  # a file in a run's directory or its parent folder: nothing is added to the run
 WIRING = "wiring.json"  # roles and arrows, as `polyplay diagram` draws them
-# the numbers that a line has at least
+# numbers that every line has
 METRICS = ("wall_seconds", "frames", "steps", "updates")
 GAME = ("wall_seconds", "frames", "steps", "lane", "episodic_return", "episodic_length")
-Shape = Mapping[str, Callable[[Any], bool]]  # name in a file → whether a value is as a run writes it
+Shape = Mapping[str, Callable[[Any], bool]]  # name in a file → test of its value
 
 
 def _of_kind(kind: type, of: type = object) -> Callable[[Any], bool]:
-    """Whether a value is of a kind, and all that it holds of another."""
+    """Return a test whether a value is of type `kind`, and its items of type `of`."""
 
     def fits(value: Any) -> bool:
         inner = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
@@ -346,11 +344,11 @@ SHAPE: Shape = {  # of config.json
 
 
 def check_shape(path: Path, contents: Row, shape: Shape) -> Row:
-    """The contents of a file. Raises UserError: they are of another version, or not as a run writes them."""
+    """Return the contents of a file. Raises UserError: another schema, or a value is missing or malformed."""
     if contents.get("schema") != SCHEMA:
-        raise UserError(f"{path} has not schema {SCHEMA}, which this version reads: use the version it names")
+        raise UserError(f"{path}: this version reads schema {SCHEMA} only; use the version that wrote the file")
     if wrong := sorted(name for name, fits in shape.items() if not fits(contents.get(name))):
-        raise UserError(f"{path} is damaged: no {', '.join(wrong)} as a run writes it; put back a copy of it")
+        raise UserError(f"{path} is damaged: missing or malformed: {', '.join(wrong)}; put back a copy of it")
     return contents
 
 
@@ -358,24 +356,24 @@ RunDescription = Mapping[str, Any]  # system, config, options, sources and envir
 
 
 def rewind(directory: Path, counters: Mapping[str, Any], say: Callable[[str], None]) -> None:
-    """Cut what came after a checkpoint out of a run's lines, because it is done again, and what is damaged, with a line
-    about that. Each file stays whole.
+    """Remove a run's lines written after a checkpoint, which will be repeated, and damaged lines, with a line to `say`.
+    Each file is replaced whole.
 
-    A game that ended before the checkpoint and was written down after it stays, with the checkpoint's counters. Raises
+    A game that ended before the checkpoint but was written after it stays, with the checkpoint's counters. Raises
     OSError.
     """
     steps, updates = counters["steps"], counters["updates"]
-    learnt, played = counters.get("agents", {"0": updates}), max(updates, 1)  # the update's own match is played again
+    learnt, played = counters.get("agents", {"0": updates}), max(updates, 1)  # the update's match is played again
 
     def cut(name: str, numbers: tuple[str, ...], stays: Callable[[Row], bool]) -> None:
         _cut(directory / name, lambda row: is_row(row, numbers), lambda row: row if stays(row) else None, say)
 
     for name, numbers in (("metrics", METRICS), ("decisions", ("steps",)), ("evaluations", ("steps",))):
         cut(f"{name}.jsonl", numbers, lambda row: row["steps"] <= steps)
-    if not league_log.has_league(directory):  # a league's matches were played, wherever learning goes on from
+    if not league_log.has_league(directory):  # a league's matches stay, from whichever update learning continues
         cut(league_log.LOG, ("steps", "candidate"), lambda row: row["candidate"] < played)
 
-    def game_stays(row: Row) -> bool:  # of self-play those until that step, of a gate those of earlier candidates
+    def game_stays(row: Row) -> bool:  # self-play: up to that step; gate: games of earlier candidates
         gate = row.get("kind") == "gate"
         return max(row["black"], row["white"]) < played if gate else row["steps"] <= steps
 
@@ -412,7 +410,7 @@ def _cut_games(path: Path, counters: Mapping[str, Any], say: Callable[[str], Non
 
 
 def worker_lanes(name: str) -> range:
-    """The lanes of a worker, as a checkpoint's counters name it."""
+    """Return the lanes of a worker from its name in a checkpoint's counters."""
     first, _, n = name.partition("+")
     return range(int(first), int(first) + int(n))
 
@@ -422,7 +420,7 @@ def _delivery(line: Any) -> bool:
 
 
 def _cut(path: Path, whole: Callable[[Any], bool], keep: Callable[[Any], Any], say: Callable[[str], None]) -> None:
-    """Rewrite a file of JSON lines without those that are not whole. keep: a line as it stays; None: it does not."""
+    """Rewrite a file of JSON lines without damaged ones. keep: returns the line to write, or None to remove it."""
     if not path.is_file():
         return
     before, after, damaged = path.read_bytes(), [], 0
@@ -442,14 +440,14 @@ def _cut(path: Path, whole: Callable[[Any], bool], keep: Callable[[Any], Any], s
 
 
 def write_config(directory: Path, run: RunDescription) -> None:
-    """Write what this run is; `config` and `options` from `options.to_json`. Raises OSError."""
+    """Write config.json; `config` and `options` come from `options.to_json`. Raises OSError."""
     contents = {"schema": SCHEMA, "seed": run["options"]["seed"], **run, **machine.stamp(), "resumed": []}
     contents |= {"signature": signed} if (signed := signature(contents)) else {}
     write_json(directory / "config.json", contents)
 
 
 def amend_config(directory: Path, run: RunDescription, was: Row | None = None) -> None:
-    """Write down a resumption: what holds from now on, when, on what machine and versions, and what it was before."""
+    """Record a resume in config.json: the new options, time, machine and versions. was: values before it."""
     contents = read_config(directory, population=True)
     ours = is_ours(contents)
     contents |= {k: run[k] for k in ("config", "options", "sources")}
@@ -459,8 +457,8 @@ def amend_config(directory: Path, run: RunDescription, was: Row | None = None) -
 
 
 def read_config(directory: Path, whole: bool = False, population: bool = False) -> Row:
-    """config.json of a run; UserError if there is none, it is damaged, of another version's schema, or a population's
-    unless that may be. whole: all is there that a run writes, which going on with it takes, not only what it was.
+    """Return config.json of a run. whole: require every entry, as a resume needs. Raises UserError: the file is missing
+    or damaged, has another version's schema, or is a population's and `population` is false.
     """
     path = Path(directory) / "config.json"
     try:
@@ -481,30 +479,30 @@ def read_config(directory: Path, whole: bool = False, population: bool = False) 
 
 
 def has_members(config: Row) -> bool:
-    """Whether config.json is of a population, whose members are runs."""
+    """Tell whether config.json is a population's, whose members are runs."""
     return "over" in config["config"]
 
 
 def is_read_only(directory: Path) -> bool:
-    """Whether nothing may be added to this run, see READ_ONLY."""
+    """Tell whether nothing may be added to this run; see READ_ONLY."""
     return any((folder / READ_ONLY).exists() for folder in (directory, directory.resolve().parent))
 
 
 def config_hash(config: Mapping[str, Any]) -> str:
-    """Of what decides how an agent was trained and plays: system, configuration, environment. config: config.json."""
+    """Return a hash of what decides how an agent trains and plays: system, configuration, environment, precision."""
     parts = {k: config[k] for k in ("system", "config", "environment")}
     parts["options"] = {k: config["options"].get(k) for k in ("precision",)}
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:16]
 
 
 def origin(directory: Path) -> Row:
-    """What a score of the run itself carries: its configuration's hash, and where it ran. Raises UserError."""
+    """Return the origin of a run's scores: configuration hash, machine and commit. Raises UserError."""
     config = read_config(directory, whole=True)
     last = (config["resumed"] or [config])[-1]
     return {"config_hash": config_hash(config), "machine": last.get("machine"), "commit": last.get("commit")}
 
 
-# population.json, for those who show a population. Imports no torch.
+# population.json. Imports no torch.
 
 
 def _are_members(value: Any) -> bool:
@@ -524,17 +522,17 @@ POPULATION_SHAPE: Shape = {
 
 
 def read_population(directory: Path) -> Row:
-    """population.json of a run, also of one that goes on. Raises UserError: it is no population, or damaged."""
+    """Return a population's population.json, also while it runs. Raises UserError: not a population, or damaged."""
     if (directory / store.FILE).exists():
         return check_shape(directory / store.FILE, store.Store(directory).read(), POPULATION_SHAPE)
     above = directory.resolve().parent.parent
     if (above / store.FILE).exists():
         raise UserError(f"RUN: {directory} is a member of a population: name the population, {above}")
-    what = f"a run of {read_config(directory, population=True)['system']}, no population"
-    raise UserError(f"RUN: {directory} is {what}: name one that `polyplay train pbt` made, with its {store.FILE}")
+    what = f"a run of {read_config(directory, population=True)['system']}, not a population"
+    raise UserError(f"RUN: {directory} is {what}: name a run of `polyplay train pbt`, with its {store.FILE}")
 
 
-# Runs as a list: what each directory says of the run in it, read without changing anything.
+# A list of runs, read from their directories without changing anything.
 
 
 COUNTERS = ("frames", "steps", "wall_seconds")
@@ -542,14 +540,14 @@ FULL = ("episodes", "episodic_return_mean")  # numbers of a report of full games
 
 
 def list_runs(places: Sequence[Path]) -> list[Row]:
-    """A row for each run in or directly below these directories, members of populations only where one is named, newest
-    first. Raises UserError: one is not there."""
+    """Return a row for each run in or directly below these directories, newest first; members of a population only if
+    it is named. Raises UserError: a directory does not exist."""
     found = {run.resolve(): run for place in places for run in _runs_in(place)}
     return sorted(map(describe_run, found.values()), key=lambda row: row["started"], reverse=True)
 
 
 def _runs_in(place: Path) -> Iterable[Path]:
-    """Directories with a config.json: `place` itself, else those in it, with the seeds of a run of several."""
+    """Return directories with a config.json: `place` and its members, else those below it, also in seed-* folders."""
     if not place.is_dir():
         raise UserError(f"DIR: no directory {place}; name one that holds runs, as `polyplay train` makes runs/")
     if (place / "config.json").exists():
@@ -558,7 +556,7 @@ def _runs_in(place: Path) -> Iterable[Path]:
 
 
 def describe_run(directory: Path) -> Row:
-    """One run. A damaged one has an `error`, and the state "damaged"."""
+    """Return the row of a run; a damaged run has an `error`, and the state "damaged"."""
     row: Row = {"run": str(directory), "started": "", "state": "damaged"}
     try:
         config = read_config(directory, population=True)
@@ -568,7 +566,7 @@ def describe_run(directory: Path) -> Row:
             counters = _of_members(directory) if has_members(config) else {**reports[-1]} if reports else {}
         for name in (*COUNTERS, "episodic_return_mean", "best_score"):
             if not (counters.get(name) is None or is_number(counters[name])):
-                raise ValueError(f"{name} is {counters[name]!r}, and no number")
+                raise ValueError(f"{name} is {counters[name]!r}; it must be a number")
         full = [r["episodic_return_mean"] for r in reports if is_row(r, FULL) and r["episodes"] >= 100]
         row |= {name: counters.get(name) for name in COUNTERS}
         row |= {"system": config["system"], "env": str(config["config"].get("env", "")), "seed": config.get("seed")}
@@ -580,7 +578,7 @@ def describe_run(directory: Path) -> Row:
 
 
 def state_of(directory: Path, summary: Row) -> str:
-    """running, done, stopped (by a signal, a callback, or killed) or failed. summary: summary.json, {} if none."""
+    """Return running, done, stopped (by a signal, a callback, or killed) or failed. summary: summary.json, or {}."""
     code, reason = summary.get("exit_code"), str(summary.get("reason", ""))
     if is_locked(directory):
         return "running"
@@ -590,12 +588,12 @@ def state_of(directory: Path, summary: Row) -> str:
 
 
 def read_summary(directory: Path) -> Row:
-    """summary.json; empty where the run has not ended, or that is damaged."""
+    """Return summary.json; {} if the run has not ended or the file is damaged."""
     return read_part(directory, "summary.json")
 
 
 def read_part(directory: Path, name: str) -> Row:
-    """Read a file of a run; empty where it is not there, or damaged."""
+    """Return the contents of a run's JSON file; {} if it is missing or damaged."""
     try:
         return read_object(directory / name)
     except (OSError, ValueError):
@@ -603,7 +601,7 @@ def read_part(directory: Path, name: str) -> Row:
 
 
 def _of_members(directory: Path) -> Row:
-    """Of a population that has not ended."""
+    """Return the counters of a population that has not ended."""
     population = read_population(directory)
     best = store.best_member(population["members"])
     totals = {name: sum(m[name] for m in population["members"]) for name in ("frames", "steps")}

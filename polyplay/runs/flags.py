@@ -1,6 +1,6 @@
-"""The words of a command line: flags, their values, and one line about what is wrong with them.
+"""Command-line flags: parse them into dataclasses, check their values, print their help.
 
-Knows dataclasses only. Every mistake is a UserError of one line. Imports no torch.
+Every mistake is a UserError of one line. Imports no torch.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from typing import Annotated, Literal, NoReturn, TypeVar, Union, get_args, get_o
 
 from polyplay.core.errors import Range, UserError
 
-# What the source of a dataclass says of its fields: for the command's help, and for the documentation.
+# Descriptions of a dataclass's fields, read from its source, for the command's help and the documentation.
 
 
 def meanings(cls: type) -> dict[str, str]:
-    """Field → what it is, in one line: the comment on its line and the lines below."""
+    """Return field → its description in one line: the comment on its line and the lines below."""
     found = dict[str, str]()
     for base in reversed(cls.__mro__):
         if not vars(base).get("__annotations__"):
@@ -47,26 +47,26 @@ T = TypeVar("T")
 OptionTypes = Mapping[str, object]  # option → its type
 
 ALIASES = {"env_id": "env", "total_timesteps": "steps", "n": "steps", "num_envs": "lanes"}
-ELSEWHERE = {  # names in other libraries: only to suggest, never accepted
+ELSEWHERE = {  # names in other libraries: suggested, never accepted
     "learning_rate": "lr", "lr": "learning_rate", "n_envs": "lanes",
     "num_workers": "actors", "num_steps": "unroll", "n_steps": "unroll", "rollout": "unroll",
     "ent_coef": "entropy_cost", "vf_coef": "value_cost", "total_frames": "frames", "train_for_env_steps": "steps",
     "discount": "gamma", "network": "net", "net": "network", "envs": "lanes", "buffer_size": "capacity",
 }  # fmt: skip
 HELP = ("-h", "--help")
-ADDED = ("change",)  # options whose values add up, if they are given several times
+ADDED = ("change",)  # options that may be given several times: their values are joined
 NUMBER = re.compile(r"-(\d|\.\d|inf|nan)")
 SHORT = re.compile(r"([+-]?\d[\d_]*\.?\d*)([kmb]|e\+?\d+)", re.IGNORECASE)
 ASSIGNED = re.compile(r",(?=[A-Za-z_][\w-]*=)")  # a comma between two NAME=VALUE
 SCALE = {"k": 10**3, "m": 10**6, "b": 10**9}
 BOOLS = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
 NONE = type(None)
-UNIONS = (Union, types.UnionType)  # of a type and None
+UNIONS = (Union, types.UnionType)  # a type or None
 TYPE_NAMES: dict[object, str] = {bool: "true or false", int: "a whole number", float: "a finite number", str: "text"}
 
 
 def flag(name: str) -> str:
-    """How an option is spelled on the command line."""
+    """Return an option as spelled on the command line."""
     return "--" + name.replace("_", "-")
 
 
@@ -75,7 +75,7 @@ def wants_help(args: Sequence[str]) -> bool:
 
 
 def read_flags(cls: type[T], args: Sequence[str], command: str, about: str = "") -> tuple[T, set[str]]:
-    """An instance of the dataclass `cls` from flags, and the names of the fields that were given."""
+    """Return an instance of the dataclass `cls` read from flags, and the names of the fields given."""
     if wants_help(args):
         about = "\n".join(filter(None, [about, " ".join((cls.__doc__ or "").split())]))
         show_help([cls()], {command.split()[1]: list(option_types(cls))}, command, about)
@@ -84,7 +84,7 @@ def read_flags(cls: type[T], args: Sequence[str], command: str, about: str = "")
 
 
 def option_types(*classes: type) -> OptionTypes:
-    """Every option of some dataclasses and its type. Raises UserError: two of them have one of the same name."""
+    """Return option → type of some dataclasses. Raises UserError: two of them have an option of the same name."""
     counts = Counter(f.name for cls in classes for f in dataclasses.fields(cls))
     if twice := [name for name, n in counts.items() if n > 1]:
         raise UserError(f"{classes[0].__qualname__}: {', '.join(twice)} is an option of every run too: rename it")
@@ -92,11 +92,11 @@ def option_types(*classes: type) -> OptionTypes:
     return {f.name: types[f.name] for cls in classes for f in dataclasses.fields(cls)}
 
 
-# From words to values
+# Parse words into values
 
 
 def split_flags(args: Sequence[str], options: OptionTypes, command: str) -> dict[str, list[str]]:
-    """Option → the words given for it. If a flag comes twice the last counts, but for ADDED."""
+    """Return option → its words. The last of repeated flags counts, except for ADDED."""
     given: dict[str, list[str]] = {}
     current = None
     for arg in (arg for arg in args if arg not in HELP):
@@ -119,7 +119,7 @@ def split_flags(args: Sequence[str], options: OptionTypes, command: str) -> dict
 
 
 def nearest_flag(word: str, names: Iterable[str], spell: Callable[[str], str]) -> str:
-    """The end of a line about an unknown `word`: the name probably meant, or where all are listed."""
+    """Return the end of a message about an unknown `word`: the name probably meant, or where all are listed."""
     names = list(names)
     known = [*names, *(a for a in ALIASES if ALIASES[a] in names)]
     found = [ELSEWHERE[word]] if ELSEWHERE.get(word) in names else difflib.get_close_matches(word, known, 1, 0.5)
@@ -129,7 +129,7 @@ def nearest_flag(word: str, names: Iterable[str], spell: Callable[[str], str]) -
 
 
 def parse_values(given: Mapping[str, list[str]], options: OptionTypes) -> dict[str, object]:
-    """The values that `split_flags` found words for. Raises UserError."""
+    """Return the values of the words that `split_flags` found. Raises UserError."""
     values: dict[str, object] = {}
     for name, words in given.items():
         hint, label = options[name], flag(name)
@@ -143,14 +143,14 @@ def parse_values(given: Mapping[str, list[str]], options: OptionTypes) -> dict[s
 
 
 class Word(str):
-    """Text from a command line or a file, where a Python value is still to be read from it."""
+    """Text from a command line or a file, not yet read as a Python value."""
 
     def parts(self) -> list[Word]:
-        """The values in it: a,b is two, and so is x=1,2,y=3, since a value behind = may have commas."""
+        """Split at commas: a,b has two values, and so has x=1,2,y=3, because a value behind = may have commas."""
         return [Word(part) for part in re.split(ASSIGNED if "=" in self else ",", self) if part]
 
     def read(self, hint: object) -> object:
-        """A value of a type that is no union and no tuple, or text that does not fit it. Raises ValueError."""
+        """Return a value of a type other than a union or tuple, or text that does not fit it. Raises ValueError."""
         if get_origin(hint) is Literal:
             return next((choice for choice in get_args(hint) if str(choice) == self), str(self))
         if hint is bool:
@@ -159,7 +159,7 @@ class Word(str):
 
 
 def expand_suffix(text: str) -> str:
-    """10M, 200k and 1e7 as plain digits; anything else as it is."""
+    """Return 10M, 200k and 1e7 as plain digits, anything else unchanged."""
     match = SHORT.fullmatch(text)
     if not match:
         return text
@@ -168,11 +168,11 @@ def expand_suffix(text: str) -> str:
     return str(int(value)) if math.isfinite(value) and value.is_integer() else text
 
 
-# One value against its type
+# Check a value against its type
 
 
 def check_keywords(given: Mapping[str, object], options: OptionTypes, where: str) -> dict[str, object]:
-    """The options that keywords stand for, and their values."""
+    """Return option → checked value of some keywords. Raises UserError."""
     values = {}
     for key, value in given.items():
         name = ALIASES.get(key, key)
@@ -183,8 +183,8 @@ def check_keywords(given: Mapping[str, object], options: OptionTypes, where: str
 
 
 def check_value(label: str, value: object, hint: object) -> object:
-    """`value` as `hint` wants it, else UserError of one line: the option, what was given, what is allowed, and the
-    nearest choice. Ints pass as floats, lists as tuples, callables as str.
+    """Return `value` as type `hint`. Raises UserError: it does not fit; one line with the option, the value, what is
+    allowed, and the nearest choice. Ints pass as floats, lists as tuples, callables as str.
     """
     try:
         return _fit(value, hint)
@@ -195,7 +195,7 @@ def check_value(label: str, value: object, hint: object) -> object:
 
 
 def _fit(value: object, hint: object) -> object:
-    """ValueError or TypeError where `value` does not fit."""
+    """Return `value` as type `hint`. Raises ValueError or TypeError: it does not fit."""
     origin = get_origin(hint)
     if origin in UNIONS:
         if value is None or (isinstance(value, Word) and value.lower() == "none"):
@@ -227,7 +227,7 @@ def _fit(value: object, hint: object) -> object:
 
 
 def read_assignments(name: str, words: Iterable[str]) -> dict[str, object]:
-    """NAME=VALUE, each a Python literal, true, false, or else text. Raises UserError."""
+    """Return {NAME: VALUE} of NAME=VALUE words; a value is a Python literal, true, false, or text. Raises UserError."""
     found: dict[str, object] = {}
     for word in words:
         key, equals, value = word.partition("=")
@@ -250,13 +250,13 @@ def _items(value: object, hint: object) -> tuple[object, ...]:
 
 
 def did_you_mean(word: str, choices: Iterable[str]) -> str:
-    """The end of a line about a wrong `word`."""
+    """Return the end of a message about a wrong `word`: the nearest choice, if one is near."""
     near = difflib.get_close_matches(word, list(choices), 1)
     return f"; did you mean {near[0]}?" if near else ""
 
 
 def allowed(hint: object) -> str:
-    """What a type allows, in words."""
+    """Describe the values that a type allows."""
     origin, args = get_origin(hint), get_args(hint)
     if origin in UNIONS:
         return ", or ".join("none for the default" if kind is NONE else allowed(kind) for kind in args)
@@ -277,7 +277,7 @@ def allowed(hint: object) -> str:
 def show_help(
     defaults: Sequence[object], groups: Mapping[str, Sequence[str]], command: str, about: str = ""
 ) -> NoReturn:
-    """Print the options of instances of dataclasses, which stand in groups, and raise SystemExit(0)."""
+    """Print the options of dataclass instances in groups, and raise SystemExit(0)."""
     from rich.console import Console
     from rich.panel import Panel
     from rich.table import Table
@@ -299,7 +299,7 @@ def show_help(
 
 
 def _default(value: object, hint: object) -> str:
-    """default: VALUE; the choices, or the range of numbers"""
+    """Return "default: VALUE", with the choices or the range of numbers."""
     shown = " ".join(map(str, value)) if isinstance(value, tuple) else str(value)
     shown = {"": "none", "None": "none", "True": "on", "False": "off"}.get(shown, shown)
     numbers = range_of(hint)
@@ -309,7 +309,7 @@ def _default(value: object, hint: object) -> str:
 
 
 def range_of(hint: object) -> Range | None:
-    """Of a number's type, of such a number or none, or of each of several."""
+    """Return the range of a number's type, also where None or several numbers are allowed; None without a range."""
     if get_origin(hint) is Annotated:
         return next((x for x in get_args(hint) if isinstance(x, Range)), None)
     return next(filter(None, map(range_of, get_args(hint))), None) if get_origin(hint) in (*UNIONS, tuple) else None

@@ -1,4 +1,4 @@
-"""A run's directory, opened again: page and options, one of its checkpoints, an empty crew like its own."""
+"""Load a run from its directory: page and options, a checkpoint, an empty crew like its own."""
 
 from __future__ import annotations
 
@@ -28,29 +28,29 @@ from polyplay.workers.crew import Crew
 from polyplay.workers.hosts import cluster
 from polyplay.workers.role import Placement
 
-# What a program gave to a run as an object, as in env=Env: the run's files have only its name. A resumed run is given
-# it again, or has it from the run that began in this process, or by its name in the program that runs.
+# Objects that a program gave to a run, as in env=Env: the run's files have only their names. A resumed run gets an
+# object as a keyword, from the run that started in this process, or by its name in the user's program.
 
 
 LEARNING = ("optimizer", "loss")
 FIELDS = ("env", "network", *LEARNING)
-_given: dict[Path, dict[str, Any]] = {}  # to runs of this process, by the directory
+_given: dict[Path, dict[str, Any]] = {}  # directory of a run of this process → its objects
 
 
 def objects_of(*values: Settings | Mapping[str, Any]) -> dict[str, Any]:
-    """Those of some settings and options."""
+    """Return the objects among settings and options."""
     found = {k: v for each in values for k, v in (each if isinstance(each, Mapping) else vars(each)).items()}
     return {name: found[name] for name in FIELDS if callable(found.get(name))}
 
 
 def remember(directory: Path, settings: Settings, options: RunOptions) -> None:
-    """This run has these."""
+    """Remember the objects of a run in this process."""
     _given[directory.resolve()] = objects_of(settings, options)
 
 
 def find_objects(directory: Path, config: Row) -> dict[str, Any]:
-    """Those that the program that runs has, and for those that nobody can find a function that says so when it is
-    called: acting and looking at a run may need neither. config: of config.json, options among them.
+    """Return a run's objects from the user's program. An object that is not found becomes a function that raises
+    UserError when called: acting or inspecting may not need it. config: values of config.json, with the options.
     """
     found: dict[str, Any] = {}
     for name in FIELDS:
@@ -63,26 +63,26 @@ def find_objects(directory: Path, config: Row) -> dict[str, Any]:
 
 
 def _lost(directory: Path, field: str, name: str) -> Callable[..., Any]:
-    """In its place."""
+    """Return a function that raises UserError: the object is missing."""
 
     def lost(*args: object, **kwargs: object) -> None:
         where = f"polyplay.resume({str(directory)!r}, {field}=…)"
         what = f"a program with {field}={name}, which is not here"
-        raise UserError(f"RUN: {directory} was begun by {what}: {where} has it")
+        raise UserError(f"RUN: {directory} was started by {what}: pass it to {where}")
 
     lost.__module__, _, lost.__qualname__ = name.partition(":")
     return lost
 
 
 def choose_checkpoint(directory: Path, which: str | None) -> Path:
-    """The checkpoint that `which` names: best, its name or its update; None: the newest whole one. Raises UserError."""
+    """Return the checkpoint `which`: best, a name or an update; None: the newest whole one. Raises UserError."""
     if which is None:
         return checkpoint.newest(directory, lambda text: print(f"polyplay: {text}", file=sys.stderr))
     there, best = checkpoint.everything(directory), checkpoint.best(directory)
     match = [p for p in there if which == p.name or (which.isdecimal() and int(which) == checkpoint.update_of(p))]
     match += [best] if best and which == "best" else []
     if not match:
-        names = ", ".join(p.name for p in there) or "none there yet"
+        names = ", ".join(p.name for p in there) or "none exists yet"
         raise UserError(f"--checkpoint: {which!r} given, allowed: {'' if which == 'best' else 'best, '}{names}")
     if wrong := checkpoint.flaw(match[0]):
         raise UserError(f"--checkpoint: {match[0].name} cannot be used: {wrong}")
@@ -90,15 +90,15 @@ def choose_checkpoint(directory: Path, which: str | None) -> Path:
 
 
 def choose_agent(directory: Path, found: Path, which: str | None, option: str = "--agent") -> int:
-    """The agent that `which` names in a checkpoint: best (by its Elo in the league), or its number; None: the first.
-    option: what named it. Raises UserError.
+    """Return the agent that `which` names in a checkpoint: best (by its Elo in the league), or its number; None: the
+    first. option: its name in messages. Raises UserError.
     """
     there = checkpoint.agents_of(found)
     if which is None:
-        return min(there, default=0)  # none in a damaged manifest: who reads the weights says so
+        return min(there, default=0)  # a damaged manifest lists no agent: reading the weights then fails
     if which == "best":
         rated: dict[int, float] = {}
-        with contextlib.suppress(OSError, ValueError, KeyError, TypeError):  # no league: the first
+        with contextlib.suppress(OSError, ValueError, KeyError, TypeError):  # without a league: the first
             players = read_object(directory / "league.json")["players"]
             rated = {row["agent"]: float(row["elo"]) for row in players if row["kind"] == "agent"}
         return max(there, key=lambda agent: rated.get(agent, 0.0))
@@ -108,7 +108,7 @@ def choose_agent(directory: Path, found: Path, which: str | None, option: str = 
 
 
 def split_checkpoint(path: Path) -> tuple[Path, str | None]:
-    """(a run's directory, the checkpoint) of the path of either; None: the path is the run's."""
+    """Split a run's or a checkpoint's path into (run directory, checkpoint name); the name is None for a run's path."""
     if path.parent.name != "checkpoints":
         return path, None
     return path.parents[1], "best" if path.name.startswith(checkpoint.BEST) else path.name
@@ -121,10 +121,10 @@ def load_run(
     given: Mapping[str, Any] | None = None,
     learns: bool = False,
 ) -> tuple[Page, Settings, RunOptions, Row]:
-    """(its system's page, settings, options, config.json) of a run, with a line about each file that it executes by
-    name. given: its environment or network, as objects. Raises UserError: also where it was made elsewhere, unless
-    `trust`, or is a population, unless that may be. learns: it continues; to look at it takes no optimizer and no loss
-    that were objects.
+    """Return (page, settings, options, config.json) of a run, and print a line about each file that it executes by
+    name. given: its objects, such as env or network. learns: training continues, so an optimizer and a loss that were
+    objects are needed. Raises UserError, also if the run was made elsewhere, without `trust`, or is a population,
+    without `population`.
     """
     config = read_config(directory, whole=True, population=population)
     known = _given.get(directory.resolve(), {})
@@ -134,7 +134,7 @@ def load_run(
     for line in check_trust(directory, config, trust, own):
         print(f"polyplay: {line}", file=sys.stderr)
     page = systems.page_of(config["system"], config["config"].get("over"))
-    options = run_options.to_json(RunOptions())  # what is newer than the run has its default; what is gone is left out
+    options = run_options.to_json(RunOptions())  # options newer than the run have defaults; removed ones are left out
     options |= {name: value for name, value in config["options"].items() if name in options}
     settings = run_options.from_json(page.Config, config["config"])
     own = {**find_objects(directory, values), **own}
@@ -146,7 +146,7 @@ def load_run(
 
 
 def read_spaces(directory: Path) -> pool.EnvSpec:
-    """Read what a run's environment shows and takes. Raises UserError: the file is damaged, or not there."""
+    """Read the spaces of a run's environment. Raises UserError: the file is damaged or missing."""
     path = directory / pool.FILE
     try:
         return pool.spec_from_json(read_object(path), str(path))
@@ -155,8 +155,8 @@ def read_spaces(directory: Path) -> pool.EnvSpec:
 
 
 def check_spaces(directory: Path, envs: pool.Envs) -> None:
-    """Raises UserError: an environment shows or takes something else than what the run was trained on."""
-    if not (directory / pool.FILE).exists():  # it was lost: nothing says what they were
+    """Raise UserError if an environment has other observations or actions than the run was trained on."""
+    if not (directory / pool.FILE).exists():  # the file was lost: nothing to compare with
         return
     was = read_spaces(directory)
     now = pool.spec_from_json(pool.spec_to_json(envs.spec), envs.title)
@@ -167,17 +167,17 @@ def check_spaces(directory: Path, envs: pool.Envs) -> None:
     for what, (is_, other), equal in (("shows", shown, seen == before), ("takes", masked, same)):
         if not equal:
             trained = f"{directory} was trained on {other} ({pool.FILE})"
-            cure = f"give them another name and `polyplay surgery {directory} --out RUN2 --env NAME`"
-            raise UserError(f"RUN: {envs.title} {what} {is_}, but {trained}; to go on with others, {cure}")
+            cure = f"give it another name and run `polyplay surgery {directory} --out RUN2 --env NAME`"
+            raise UserError(f"RUN: {envs.title} {what} {is_}, but {trained}; to train on the new one, {cure}")
 
 
 CREW = ("seed", "on", "serial", "trace", "steps", "reuse", "compile", "host_wait", "loss")
-FAULTS = ("step_timeout", "max_restarts")  # of environments
+FAULTS = ("step_timeout", "max_restarts")  # options about faults of environments
 
 
 def crew_of(options: RunOptions, population: bool = False) -> Crew:
-    """An empty crew with the options of a run. From now on this process keeps to the cores that they name.
-    population: its members, not its workers, go to other machines. Raises UserError.
+    """Return an empty crew with the options of a run, and restrict this process to the cores that they name.
+    population: other machines get its members, not its workers. Raises UserError.
     """
     process.keep_to(options.cores)
     if options.compile == "on" and cxx_compiler() is None:
@@ -194,18 +194,18 @@ def crew_of(options: RunOptions, population: bool = False) -> Crew:
     away: dict[str, Any] = {"fleet": cluster.fleet_of(options)}
     if population and away["fleet"] is not None:
         if options.place is not None:
-            text = "given, but members of a population go where cores are free: leave it out"
+            text = "given, but members of a population run where cores are free: leave it out"
             raise UserError(f"--place: {options.place} {text}")
         away = {"cluster": cluster.Cluster(str(options.hosts), options.ship)}
     return Crew(**given, precision=precision, placement=where, schedules=schedules, **away)
 
 
 def wire_system(page: Page, settings: Settings, crew: Crew) -> System:
-    """The page's system. Raises UserError, also where its memory cannot be had."""
+    """Return the page's system, wired into the crew. Raises UserError, also if memory is too small."""
     from polyplay.nets.layers import outlines
 
     try:
-        with outlines():  # pages ask for sizes alone
+        with outlines():  # pages need only sizes
             wired = page.build(settings, crew)
     except TypeError as e:
         if "abstract" not in str(e):
@@ -214,15 +214,15 @@ def wire_system(page: Page, settings: Settings, crew: Crew) -> System:
     except MemoryError:
         usual = vars(page.Config())
         changed = [f"{flag(k)} {v}" for k, v in vars(settings).items() if type(v) is int and v > usual[k]]
-        raise UserError(f"memory: there is too little for {' '.join(changed) or 'these settings'}: lower it") from None
+        raise UserError(f"memory: too small for {' '.join(changed) or 'these settings'}: lower the value") from None
     if not isinstance(wired, System):
-        raise UserError(f"SYSTEM: build of {page.name} answers {type(wired).__name__}, but it must be a System")
+        raise UserError(f"SYSTEM: build of {page.name} must return a System, got {type(wired).__name__}")
     _check_lanes(crew)
     return wired if crew.loss is None or wired.spec is None else replace(wired, spec=crew.learner.spec)
 
 
 def _check_lanes(crew: Crew) -> None:
-    """Raises UserError: of several tasks one would have more lanes than its weight says."""
+    """Raise UserError if lanes cannot be divided among several tasks by their weights."""
     for role in crew.roles:
         if role.envs is not None and (n := len(role.envs.spec.order)) and (lanes := role.n * role.envs.lanes) % n:
             workers = f" of {role.n} workers (role {role.name})" if role.n > 1 else ""
@@ -232,7 +232,7 @@ def _check_lanes(crew: Crew) -> None:
 
 @contextlib.contextmanager
 def compute_threads(n: int) -> Iterator[None]:
-    """This process computes with `n` threads meanwhile."""
+    """Compute with `n` threads inside this context."""
     import torch
 
     before = torch.get_num_threads()
@@ -244,35 +244,35 @@ def compute_threads(n: int) -> Iterator[None]:
 
 
 def weights_digest(found: Path, agent: int = 0) -> str:
-    """SHA-256 of a policy in a checkpoint, by its manifest; "" where that has none."""
+    """Return the SHA-256 of a policy in a checkpoint, from its manifest; "" if the manifest lacks it."""
     name = f"{checkpoint.policy_name(agent)}.safetensors"
     return str(checkpoint.manifest(found)["files"].get(name, {}).get("sha256", ""))
 
 
-# What is decided before a run goes on: from which checkpoint, whether anything is left to do, and what may differ.
+# Checks before a run resumes: its checkpoint, whether anything is left to do, and which options may differ.
 
 
 BEGINNING = {"steps": 0, "frames": 0, "updates": 0}
 
 
 def find_checkpoint(directory: Path, say: Callable[[str], None]) -> tuple[Path | None, Row]:
-    """The checkpoint to go on from, and its counters; None: the run was ended before its first. `say` gets a line for
-    every one passed over. Raises UserError: none of those there are is whole, or all are gone of a run that has learnt.
+    """Return the checkpoint to resume from, and its counters; None if the run ended before its first checkpoint. `say`
+    gets a line for each damaged one. Raises UserError: every checkpoint is damaged, or a run with updates has none.
     """
     if not checkpoint.everything(directory):
         learnt = any(row["updates"] for row in read_lines(directory / "metrics.jsonl", "updates"))
         lines = any(any(read_lines(directory / name)) for name in ("episodes.jsonl", "updates.jsonl"))
-        folder = checkpoint.checkpoints_dir(directory)  # there is one without a checkpoint after a kill at once
+        folder = checkpoint.checkpoints_dir(directory)  # exists, but empty, after an early kill
         if learnt or read_summary(directory).get("checkpoint") or (lines and not folder.exists()):
-            lost = f"RUN: {directory} has no checkpoint, but its files tell of updates: put back {folder}"
-            raise UserError(f"{lost}; to begin it again, name another --run or move {directory} away")
+            lost = f"RUN: {directory} has no checkpoint, but its files record updates: put back {folder}"
+            raise UserError(f"{lost}; to start again, name another --run or move {directory} away")
         return None, BEGINNING
     found = checkpoint.newest(directory, say, checkpoint.resume_flaw)
     return found, checkpoint.manifest(found)["counters"]
 
 
 def steps_learnt(found: Path | None) -> float:
-    """Return the agent steps that a checkpoint has learnt from, of all its agents; 0: it has none."""
+    """Return the agent steps that all agents of a checkpoint have learned from; 0 without a checkpoint."""
     with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
         if found is not None:
             saved = checkpoint.OpenCheckpoint(found)
@@ -283,8 +283,8 @@ def steps_learnt(found: Path | None) -> float:
 def finished(
     directory: Path, found: Path | None, plan: Plan, counters: Row, options: RunOptions, changes: Mapping[str, Any]
 ) -> str:
-    """Why there is nothing left to do, and which option lengthens the run; empty: there is. Rollouts that were acted
-    and not learnt from are left to do. found: the checkpoint to go on from.
+    """Return why nothing is left to do, and the option that lengthens the run; "" if something is, such as rollouts
+    that were acted but not learned from. found: the checkpoint to resume from.
     """
     summary = read_summary(directory)
     seconds = summary["wall_seconds"] if is_row(summary, ("wall_seconds",)) else 0.0
@@ -303,13 +303,13 @@ def finished(
 
 
 def sizes_of(settings: Settings) -> Row:
-    """How many lanes and workers there are."""
+    """Return the numbers of lanes and workers in the settings."""
     return {name: value for name, value in vars(settings).items() if name in run_options.SIZES}
 
 
 def sizes_changed(config: Row, before: Settings, now: Settings, crew: Crew, steps: int) -> str:
-    """What a run that goes on from a checkpoint at so many steps has other numbers of than were saved there, in words;
-    empty: nothing. Raises UserError: its replay is by lanes.
+    """Describe changes of lanes and workers since the checkpoint at `steps`, "" if there are none. Raises UserError:
+    the replay depends on the number of lanes.
     """
     saved = sizes_of(before)
     for entry in reversed(config["resumed"]):  # what a later resumption changed
@@ -323,8 +323,8 @@ def sizes_changed(config: Row, before: Settings, now: Settings, crew: Crew, step
 
 
 def changes_given(system: str, settings: Settings, options: RunOptions, sources: Sources) -> dict[str, Any]:
-    """What `train --resume auto` changes of the run that is in its directory. Raises UserError: something else was
-    given than what that run is.
+    """Return the options that `train --resume auto` changes in the run in its directory. Raises UserError: an option
+    that cannot change differs.
     """
     config = read_config(Path(str(options.run)), population="over" in run_options.to_json(settings))
     was = {**config["config"], **config["options"], "system": config["system"]}
@@ -335,6 +335,6 @@ def changes_given(system: str, settings: Settings, options: RunOptions, sources:
     differ = [k for k in differ if now[k] != 0 or config["sources"].get(k) != "chosen"]  # 0: chosen then as now
     for name in differ:
         if name not in run_options.CHANGEABLE:
-            text = f"{option_title(name)}: {now[name]} given, but {options.run} was begun with {was[name]}"
-            raise UserError(f"{text}: leave it as it was, or name another --run")
+            text = f"{option_title(name)}: {now[name]} given, but {options.run} was started with {was[name]}"
+            raise UserError(f"{text}: give that value, or name another --run")
     return {k: now[k] for k in differ} | {k: True for k in ("dry_run", "quiet", "verbose") if now[k]}

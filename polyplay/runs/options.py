@@ -1,9 +1,7 @@
-"""From words or keywords to one configuration.
+"""Read a command line, keywords or a file into one checked configuration, with the source of each value.
 
-From a command line or keywords to one checked configuration, with where each value came from.
-
-A system's page gives `Config` (a frozen dataclass) and `presets`; what every run has is `RunOptions`. Nothing
-here knows any system: functions take the page, `polyplay.systems.load(name)`. Imports no torch.
+A system's page gives `Config` (a frozen dataclass) and `presets`; `RunOptions` has the options of every run. This
+module knows no system: functions take the page, `polyplay.systems.load(name)`. Imports no torch.
 """
 
 from __future__ import annotations
@@ -31,10 +29,10 @@ from polyplay.runs.directory import SHAPE, check_shape, check_trust
 from polyplay.runs.flags import flag
 from polyplay.systems import Page, _presets
 
-# Options by what they are about, as `--help` lists them. Imports no torch.
+# Groups of options, as `--help` lists them.
 
 
-GROUPS = {  # what none names belongs to the algorithm, or to the run
+GROUPS = {  # other options belong to the algorithm (a system's) or to the run
     "duration": "frames steps minutes until_return",
     "population": "over population every vary exploit explore score at_once",
     "environment": "env lanes atari env_kwargs env_options wrapper images stack gray size frame_skip task_input "
@@ -52,7 +50,7 @@ GROUPS = {  # what none names belongs to the algorithm, or to the run
 
 
 def grouped(page: Iterable[str], run: Iterable[str]) -> dict[str, list[str]]:
-    """Group → the options of a page and of every run in it, in the order above; no group is empty."""
+    """Return group → its options of a page and of every run, in the order above, without empty groups."""
     home = {name: group for group, names in GROUPS.items() for name in names.split()}
     order, others = list(home), {**dict.fromkeys(page, "algorithm"), **dict.fromkeys(run, "run")}
     found: dict[str, list[str]] = {group: [] for group in GROUPS}
@@ -62,20 +60,20 @@ def grouped(page: Iterable[str], run: Iterable[str]) -> dict[str, list[str]]:
 
 
 def show_options(defaults: Sequence[object], command: str, about: str) -> NoReturn:
-    """Print the options of a page's configuration, if any, and of every run, in groups, and raise SystemExit(0)."""
+    """Print the options of a page's configuration, if given, and of every run, and raise SystemExit(0)."""
     *page, run = (flags.option_types(type(of)) for of in defaults)
     flags.show_help(defaults, grouped(page[0] if page else (), run), command, about)
 
 
-# `--change NAME=VALUE@AT,…`: read from words, checked against a wired crew, told in its plan. Imports no torch.
+# `--change NAME=VALUE@AT,…`: parse it, check it against a wired crew, describe it in the plan.
 
 
-Lines = list[tuple[str, str]]  # of the plan
+Lines = list[tuple[str, str]]  # lines of the plan
 FORM = "NAME=VALUE@AT,VALUE@AT with AT a part of the run from 0 to 1.0, or agent steps, as in learning_rate=1e-3@0.5"
 
 
 def parse_changes(words: Iterable[str]) -> tuple[HyperparameterSchedule, ...]:
-    """What --change says. Raises UserError."""
+    """Parse the words of --change. Raises UserError."""
     found: dict[str, HyperparameterSchedule] = {}
     for word in words:
         name, equals, rest = str(word).partition("=")
@@ -87,7 +85,7 @@ def parse_changes(words: Iterable[str]) -> tuple[HyperparameterSchedule, ...]:
 
 
 def _point(word: str, part: str) -> SchedulePoint:
-    """One VALUE@AT of a word: AT without a point is a number of agent steps, but for 0. Raises UserError."""
+    """Parse one VALUE@AT of a word: AT without a point is a number of agent steps, except 0. Raises UserError."""
     value, _, place = part.partition("@")
     with contextlib.suppress(ValueError):
         text = flags.expand_suffix(place)
@@ -98,8 +96,9 @@ def _point(word: str, part: str) -> SchedulePoint:
 
 
 def check_changes(crew: Any, types: flags.OptionTypes) -> Lines:
-    """The plan's line of what changes in a wired crew's run; none: nothing does. types: of its system's options.
-    Raises UserError: no such hyperparameter, one that agents copy, a value out of range, or an order that is none.
+    """Return the plan's line about changes of a wired crew's hyperparameters, [] if nothing changes. types: of its
+    system's options. Raises UserError: an unknown hyperparameter, one that agents copy, a value out of range, or times
+    out of order.
     """
     if not crew.schedules:
         return []
@@ -118,29 +117,27 @@ def check_changes(crew: Any, types: flags.OptionTypes) -> Lines:
         steps = [point.steps(spec.total) for point in schedule.points]
         if steps != sorted(set(steps)):
             text = ", ".join(f"{at:,.0f}" for at in steps)
-            raise UserError(f"--change: {name} from {text} agent steps on given, allowed: each later than the last")
+            raise UserError(f"--change: {name} changes at {text} agent steps; each must be later than the last")
         values = ", ".join(f"{p.value:g} from {at:,.0f}" for p, at in zip(schedule.points, steps, strict=True))
-        lines.append(f"{name} {values} agent steps on")
+        lines.append(f"{name} {values} agent steps")
     return [("changes", "; ".join(lines))]
 
 
 def scheduled_names(words: Iterable[str]) -> set[str]:
-    """The hyperparameters that --change names. Raises UserError."""
+    """Return the hyperparameters that --change names. Raises UserError."""
     return {schedule.name for schedule in parse_changes(words)}
 
 
 # Options from a file: a run's config.json, or TOML or JSON with a line for each option.
-#
-# Imports no torch.
 
 
-OF_ONE_RUN = ("run", "resume", "dry_run", "quiet", "verbose")  # in config.json, and of no meaning for another run
-SAME_LIMIT = ("frames", "steps")  # one of them overrides the other
+OF_ONE_RUN = ("run", "resume", "dry_run", "quiet", "verbose")  # in config.json, but not taken by another run
+SAME_LIMIT = ("frames", "steps")  # each overrides the other
 
 
 @dataclass(frozen=True)
 class OptionFile:
-    """What a file says. usual: names whose values were defaults where it was written."""
+    """Contents of an option file. usual: options that had their default in the run that wrote the file."""
 
     path: Path
     system: str | None
@@ -148,7 +145,7 @@ class OptionFile:
     usual: frozenset[str] = frozenset()
 
     def choose_system(self, given: str | None) -> str:
-        """The system given, or else the file's. Raises UserError: they differ, or there is none."""
+        """Return the system given, or else the file's. Raises UserError: they differ, or neither is set."""
         if given is None and self.system is None:
             raise UserError(f'--config: {self.path} names no system: give SYSTEM, or write system = "NAME" into it')
         if given is not None and self.system is not None and given.lower() != self.system.lower():
@@ -156,8 +153,8 @@ class OptionFile:
         return str(given or self.system)
 
     def checked(self, types: flags.OptionTypes, given: Mapping[str, object]) -> dict[str, object]:
-        """The values of options that were not given otherwise, text read as on a command line. Raises UserError: a name
-        or value that does not fit.
+        """Return the values of options that `given` lacks, with text read as on a command line. Raises UserError: an
+        unknown name or a bad value.
         """
         spelled = {k.replace("-", "_"): flags.Word(v) if isinstance(v, str) else v for k, v in self.values.items()}
         values = flags.check_keywords(spelled, types, f"--config: {self.path}")
@@ -166,7 +163,7 @@ class OptionFile:
 
 
 def read_option_file(path: str | Path, given: Collection[str] = ()) -> OptionFile:
-    """The file, or the config.json in a run's directory. given: names of options that override it. Raises UserError."""
+    """Read a file, or config.json of a run's directory. given: names of options that override it. Raises UserError."""
     path, of_run = Path(path), Path(path).is_dir()
     path = path / "config.json" if of_run else path
     contents = _read(path)
@@ -181,7 +178,7 @@ def _read(path: Path) -> Row:
     try:
         contents = parse(path.read_text("utf-8"))
         if not isinstance(contents, dict):
-            raise ValueError("it has no names")
+            raise ValueError("it must map options to values")
         return contents
     except (OSError, ValueError, RecursionError) as e:
         why = e.strerror if isinstance(e, OSError) else e
@@ -190,19 +187,21 @@ def _read(path: Path) -> Row:
 
 
 def _of_run(path: Path, contents: Row, given: Collection[str]) -> OptionFile:
-    """What a run wrote. Raises UserError: it was made elsewhere, and what is not given anew would execute code."""
+    """Return a run's config.json as an option file. Raises UserError: the run was made elsewhere, and options that
+    `given` lacks would execute code.
+    """
     check_trust(path, contents, False, given, "read that, then give these options as well", "--config")
     config = {k: v for k, v in contents["config"].items() if k != "frames" or contents["options"].get("steps") is None}
-    known = {f.name for f in fields(RunOptions)} - {*OF_ONE_RUN}  # what is gone since is left out
+    known = {f.name for f in fields(RunOptions)} - {*OF_ONE_RUN}  # options removed since are left out
     values = config | {k: v for k, v in contents["options"].items() if k in known}
     usual = {k for k, source in contents["sources"].items() if source.partition(" ")[0] in ("default", "preset")}
     return OptionFile(path, contents["system"], values, frozenset(usual))
 
 
-ADJUSTABLE = ("learning_rate", "entropy_cost", "frames")  # of a system's options, what may differ when a run goes on
+ADJUSTABLE = ("learning_rate", "entropy_cost", "frames")  # a system's options that may change when a run resumes
 MORE = """--seeds 0..4 trains once per seed.
 --config FILE reads options from config.json, JSON or TOML; flags override them."""
-SIZES = ("lanes", "actors", "learners")  # as well, if lanes may begin anew
+SIZES = ("lanes", "actors", "learners")  # may change too: all lanes then restart
 LIMITS = ("steps", "minutes", "until_return")
 CHANGEABLE: tuple[str, ...] = (*ADJUSTABLE, *SIZES, *LIMITS, "change", "report_every", "checkpoint_every", "keep")
 CHANGEABLE += ("compile", "device", "hosts", "place", "ship", "host_timeout", "host_wait")
@@ -215,7 +214,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class RunOptions:
-    """The same for every system. Whole numbers may be written 10_000_000, 10M or 1e7."""
+    """Options of every run. Whole numbers may be written 10_000_000, 10M or 1e7."""
 
     steps: Count | None = None
     # stop after this many agent steps, at the end of a rollout (also --total-timesteps, -n); instead of --frames
@@ -225,94 +224,94 @@ class RunOptions:
     seed: Seed = 0  # seed of all random numbers
     run: str | None = None  # directory of the run (none: runs/SYSTEM-ENV-SEED-TIME)
     resume: Literal["never", "auto"] = "never"
-    # auto: start a run in --run, or resume the run that is there, for jobs that a cluster queues again. Only options
+    # auto: resume the run in --run if it exists, else start it, for jobs that a cluster queues again. Only options
     # that `polyplay resume` takes may differ from that run's
     preset: str = "auto"
     # named set of defaults of the system (auto: chosen by --env; paper for Atari games, else a tuned one)
     change: tuple[str, ...] = ()
-    # hyperparameters that have other values later: NAME=VALUE@AT,VALUE@AT. Each value holds from AT on, a part of the
-    # run (0, 0.5) or agent steps (10M), until the next one. May be given several times (docs/guides/runs_and_plots.md)
+    # schedule hyperparameters: NAME=VALUE@AT,VALUE@AT. Each value holds from AT, a part of the run (0, 0.5) or agent
+    # steps (10M), until the next one. May be given several times (docs/guides/runs_and_plots.md)
     loss: str | None = None
     # your own loss, as module:callable: a function that takes the system's Loss and returns a Loss
     # (docs/guides/own_loss.md; none: the system's)
     serial: bool = False  # run all workers in one process and one thread: deterministic, and a debugger works
-    on: Literal["process", "thread"] = "process"  # workers are processes or threads
+    on: Literal["process", "thread"] = "process"  # run workers as processes or as threads
     step_timeout: Seconds = 60.0
-    # replace the process of an environment if a step or a reset takes longer than this many seconds
+    # seconds that a step or reset of an environment may take before its process is replaced
     max_restarts: Whole = 10
-    # how many faults of its environments (exception, hang, lost process) a worker repairs within an hour and within
+    # faults of its environments (exception, hang, lost process) that a worker repairs within an hour and within
     # 10,000 of its steps; one more fault ends the run
     report_every: Seconds = 5.0  # seconds between reports
     checkpoint_every: Seconds = 300.0  # seconds between checkpoints
-    keep: Count = 3  # how many of the newest checkpoints to keep; the best one is always kept
-    quiet: bool = False  # print warnings, errors and the last line only
+    keep: Count = 3  # number of newest checkpoints to keep; the best one is always kept
+    quiet: bool = False  # print only warnings, errors and the last line
     verbose: bool = False  # print every value with its source, and the whole plan, at the start
     tensorboard: bool = True  # write tensorboard/ in the run directory
     trace: bool = False  # write the losses of every update to updates.jsonl
     log_episodes: bool = True  # write every full game to episodes.jsonl
     metrics_style: Literal["polyplay", "cleanrl", "sb3"] = "polyplay"
     # names of metrics in TensorBoard and W&B: Polyplay's, CleanRL's or Stable-Baselines3's
-    wandb: str | None = None  # also send metrics to this project of Weights & Biases (none: do not)
+    wandb: str | None = None  # Weights & Biases project to which metrics are also sent (none: not sent)
     env_kwargs: tuple[str, ...] = ()
     # keyword arguments of the environment, as NAME=VALUE; for Atari games see docs/guides/atari.md
     env_options: tuple[str, ...] = ()
-    # options of every reset, as NAME=VALUE; or module:callable, a curriculum: a function of the run's progress, 0 to 1,
-    # that returns them, called at each reset. Evaluation has progress 1
+    # options of every reset, as NAME=VALUE; or a curriculum, as module:callable: a function that takes the run's
+    # progress (0 to 1; evaluations have 1) at each reset and returns its options
     wrapper: tuple[str, ...] = ()
     # wrappers of a Gymnasium environment, each as module:callable; the first is innermost
     images: str = "auto"
     # parts of observations that are images: LEAF,LEAF or none (auto: bytes of at least 24 pixels a side); an
-    # observation of one part is called obs
-    stack: Count | None = None  # stack this many frames of every image, the newest last (none: the environment's own)
-    gray: bool = False  # show images in gray
-    size: str | None = None  # resize images by area, to this side or HEIGHTxWIDTH in pixels (none: as they are)
+    # observation with one part is called obs
+    stack: Count | None = None  # frames stacked in every image, newest last (none: the environment's own number)
+    gray: bool = False  # convert images to gray
+    size: str | None = None  # resize images by area, to this side or HEIGHTxWIDTH in pixels (none: do not resize)
     frame_skip: Count | None = None
-    # an action lasts this many frames, whose rewards are added (none: the environment's own)
+    # frames that an action lasts, whose rewards are added (none: the environment's own number)
     task_input: Literal["none", "onehot", "embedding"] = "none"
-    # the task as an input of the network, if --env lists several: one-hot, or a learned embedding
+    # feed the task to the network, if --env lists several tasks: one-hot, or as a learned embedding
     hidden: tuple[Width, ...] = ()
-    # sizes of the network's hidden layers: 256 256 for an mlp, one size after convolutions (none: its own)
+    # sizes of the network's hidden layers: 256 256 for an mlp, one size after convolutions (none: the network's own)
     activation: Literal["tanh", "relu"] | None = None  # activation function of an mlp's hidden layers (none: tanh)
     precision: Literal["float32", "bfloat16", "auto"] = "float32"
     # number type of the networks' computations; weights stay float32. bfloat16 is faster on processors with fast
     # bfloat16 instructions (auto: bfloat16 if a measurement at the start finds it faster)
     device: Literal["auto", "cpu", "cuda"] = "auto"
-    # where learners, replicas and GA3C's predictors compute (auto: on CUDA if there is a GPU); a3c always uses the CPU
+    # device of learners, replicas and GA3C's predictors (auto: CUDA if there is a GPU); a3c always uses the CPU
     actors_on: Literal["cpu", "device"] = "cpu"
-    # where actors of impala and appo compute: on the CPU, one core each, or on the learners' device (for large
-    # networks, with few actors of many lanes)
+    # device of the actors of impala and appo: the CPU, one core each, or the learners' device (for large networks,
+    # with few actors of many lanes)
     cores: Count | None = None
-    # use this many cores of the machine (none: all that this process may use); the numbers of workers and threads that
-    # are not set are chosen to fit
+    # cores of the machine to use (none: all that this process may use); numbers of workers and threads that you do not
+    # set are chosen to fit
     eval_every: Count | None = None
-    # evaluate the current weights after every this many frames (none: never); scores go to evaluations.jsonl, the best
+    # frames between evaluations of the current weights (none: no evaluations); scores go to evaluations.jsonl, the best
     # weights to checkpoints/best-…
     eval_episodes: Count = 10  # games per evaluation
     eval_protocol: Literal["run", "null-op", "null-op-30min", "null-op-1-30", "sticky"] = "run"
-    # how games of these evaluations start and end, as in `polyplay evaluate --protocol`
+    # protocol of evaluations during training: how games start and end, as in `polyplay evaluate --protocol`
     eval_epsilon: Fraction | None = None
-    # probability of a uniform random action in these evaluations (none: the system's own value, mostly 0)
+    # probability of a uniform random action in evaluations during training (none: the system's value, mostly 0)
     reuse: bool = True
-    # reuse the layer outputs that were computed while acting, where the weights are the same (a2c, accel with a2c,
-    # convolutional networks); --no-reuse computes them again
+    # reuse layer outputs computed while acting if the weights are still the same (a2c, accel with a2c, convolutional
+    # networks); --no-reuse computes them again
     compile: Literal["auto", "on", "off"] = "auto"
-    # compile updates of small networks ahead of time, and act without torch (on a GPU: CUDA graphs, of all networks);
-    # auto: compile in the background, and not with --serial or --trace; on: wait for the compiler at the start
+    # compile updates of small networks ahead of time, and act without torch (on a GPU: CUDA graphs, for all networks);
+    # auto: compile in the background, but not with --serial or --trace; on: wait for the compiler at the start
     hosts: str | None = None
-    # other machines, to which actors move: ray or ray:HOST:PORT, those of a Ray cluster; local:N, a cluster of N
-    # raylets that the run starts on this machine (none: this machine alone; docs/guides/many_machines.md)
+    # other machines to run actors on: ray or ray:HOST:PORT, those of a Ray cluster; local:N, a cluster of N raylets
+    # that the run starts on this machine (none: this machine alone; docs/guides/many_machines.md)
     place: str | None = None
-    # which workers are on which machine: ROLE=WHERE or ROLE[A-B]=WHERE, separated by commas; WHERE is here, others,
-    # even, a machine's name or address, or res:NAME, a resource of Ray's (none: actors on others, replicas evenly)
+    # assign workers to machines: ROLE=WHERE or ROLE[A-B]=WHERE, separated by commas; WHERE is here, others, even, a
+    # machine's name or address, or res:NAME, a Ray resource (none: actors on other machines, replicas evenly)
     ship: str | None = None
-    # folder whose modules are sent to other machines, for an environment or network of your own
-    host_timeout: Seconds = 5.0  # a machine that is silent for so many seconds is lost
-    host_wait: Seconds = 300.0  # seconds that workers of a lost machine wait for another one; then the run ends
-    dry_run: bool = False  # print the plan, measure the speed for two seconds, write nothing
+    # folder of modules to copy to other machines, for your own environment or network
+    host_timeout: Seconds = 5.0  # seconds of silence before a machine counts as lost
+    host_wait: Seconds = 300.0  # seconds that workers of a lost machine wait for a replacement; then the run ends
+    dry_run: bool = False  # print the plan and measure the speed for two seconds; write nothing
 
     def __post_init__(self) -> None:
         if self.resume == "auto" and self.run is None:
-            raise UserError("--resume: auto given, but it takes a directory to find again: give --run DIR")
+            raise UserError("--resume auto: needs a directory in which to find the run again; give --run DIR")
         flags.read_assignments("env_kwargs", self.env_kwargs)
         reset_options(self.env_options)
         read_image_options(self.images, self.stack, self.gray, self.size, self.frame_skip)
@@ -326,15 +325,17 @@ Choice = tuple[Settings, RunOptions, Sources]
 
 
 def spoken_name(page: Page) -> str:
-    """As it is written behind a verb: of a population with the system of its members, which has options too."""
+    """Return a system as written after a verb; a population has `--over` with its members' system, whose options it
+    takes.
+    """
     return page.name + (f" --over {page.over.name}" if page.over else "")
 
 
 def parse(page: Page, args: Sequence[str], verb: str = "train", file: OptionFile | None = None) -> Choice:
-    """(settings, options, sources) from the flags after `polyplay train SYSTEM`, which override those of a file.
+    """Return (settings, options, sources) of the flags after `polyplay train SYSTEM`, which override those of a file.
 
-    --help prints and raises SystemExit(0). An unknown flag, a bad value, an unknown preset, values that
-    contradict each other: UserError, one line.
+    --help prints and raises SystemExit(0). Raises UserError of one line: an unknown flag or preset, a bad value, or
+    values that contradict each other.
     """
     types = flags.option_types(page.Config, RunOptions)
     command = f"polyplay {verb} {spoken_name(page)}"
@@ -352,8 +353,8 @@ def parse(page: Page, args: Sequence[str], verb: str = "train", file: OptionFile
 
 
 def made_from(env: Any) -> tuple[str, dict[str, Any]]:
-    """Of an environment that was made already: the id that Gymnasium made it by, and the keyword arguments. Workers
-    make their own by these. Raises UserError: it was not made so, or has been wrapped since.
+    """Return the Gymnasium id and keyword arguments of an environment instance, from which workers make their own.
+    Raises UserError: Gymnasium did not make the instance, or it has been wrapped since.
     """
     import gymnasium
 
@@ -367,7 +368,9 @@ def made_from(env: Any) -> tuple[str, dict[str, Any]]:
 
 
 def resolve(page: Page, file: OptionFile | None = None, **overrides: object) -> Choice:
-    """The same from Python keywords; a callable may stand where the command line takes `module:callable`."""
+    """Return (settings, options, sources) of Python keywords, where a callable may replace `module:callable`. Raises
+    UserError.
+    """
     types = flags.option_types(page.Config, RunOptions)
     overrides = {k: v for k, v in overrides.items() if (k, v) != ("frames", None)}
     if not isinstance(env := overrides.get("env"), str | type) and hasattr(env, "reset"):
@@ -381,8 +384,8 @@ def resolve(page: Page, file: OptionFile | None = None, **overrides: object) -> 
 
 
 def _choose(page: Page, given: Mapping[str, object], source: str, file: OptionFile | None) -> Choice:
-    """The values given, else the file's, else the preset's or the defaults. A source is a preset only where that
-    differs from the defaults. A value of the file that was a default there, and is one here, stays one.
+    """Take the values given, else the file's, else the preset's, else the defaults. A value's source is the preset only
+    if it differs from the default. A default of the file that is a default here too keeps that source.
     """
     types = flags.option_types(page.Config, RunOptions)
     written = dict(listed(file.checked(types, given))) if file else {}
@@ -411,7 +414,7 @@ def _choose(page: Page, given: Mapping[str, object], source: str, file: OptionFi
 
 
 def listed(given: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The same with a list of tasks for `--env @FILE` or `@module:function`. Raises UserError."""
+    """Replace `--env @FILE` or `@module:function` by its list of tasks. Raises UserError."""
     env = given.get("env")
     if not isinstance(env, str) or not env.startswith("@") or "," in env or env == ATARI57:
         return given
@@ -426,23 +429,23 @@ def listed(given: Mapping[str, Any]) -> Mapping[str, Any]:
         except OSError as e:
             raise UserError(f"--env: cannot read {env[1:]}: {e.strerror}; allowed: {allowed}") from None
         except UnicodeDecodeError:
-            raise UserError(f"--env: {env[1:]} is no text; allowed: {allowed}") from None
-    need(len(words) > 1, f"--env: {env} has {len(words)} tasks; allowed: two or more; of one, write its name")
+            raise UserError(f"--env: {env[1:]} is not a text file; allowed: {allowed}") from None
+    need(len(words) > 1, f"--env: {env} has {len(words)} tasks; allowed: two or more; for one, write its name")
     return {**given, "env": ",".join(words)}
 
 
 def _with_layers(settings: Settings, options: RunOptions) -> Settings:
-    """The network with the layers that are asked for: mlp(256,256,relu). Raises UserError: it is a function."""
+    """Set the layers of --hidden and --activation in the network: mlp(256,256,relu). Raises UserError."""
     if "network" not in vars(settings):
-        raise UserError("--hidden, --activation: given, but this system's network has --blocks and --filters")
+        raise UserError("--hidden, --activation: given, but this system's network has --blocks and --filters: set them")
     if callable(settings.network):
-        raise UserError("--hidden, --activation: given, but --network is a function: let it choose its layers")
+        raise UserError("--hidden, --activation: given, but --network is a function: choose the layers there")
     words = [*map(str, options.hidden), *([options.activation] if options.activation else [])]
     return replace(settings, network=f"{str(settings.network).partition('(')[0]}({','.join(words)})")
 
 
 def _preset(page: Page, given: Mapping[str, object]) -> tuple[str, Settings]:
-    """The preset that is named, or else the one that fits the environment, and its configuration."""
+    """Return the preset given, or else the one that fits the environment, and its configuration."""
     name, env = str(given.get("preset", _presets.AUTO)), given.get("env")
     automatic = name == _presets.AUTO
     made = how_made(replace_known(RunOptions(), {k: given[k] for k in HOW_MADE if k in given}))
@@ -452,7 +455,7 @@ def _preset(page: Page, given: Mapping[str, object]) -> tuple[str, Settings]:
 
 
 def _shown(page: Page, name: str, base: Settings, given: Mapping[str, object]) -> dict[str, Any]:
-    """How the preset shows images, but for what is given; nothing, if it is given what an image is."""
+    """Return the preset's image options, except those given; {} if --images is given."""
     if "images" in given or ":" in page.name:
         return {}
     own = {k: v for k, v in given.items() if k in HOW_MADE[:3]}
@@ -464,7 +467,7 @@ HOW_MADE = ("env_kwargs", "env_options", "wrapper", "images", "stack", "gray", "
 
 
 def how_made(options: RunOptions) -> dict[str, Any]:
-    """What Envs takes besides an environment's name."""
+    """Return the arguments of Envs besides the environment's name. Raises UserError."""
     kwargs = flags.read_assignments("env_kwargs", options.env_kwargs)
     seen = options.images, options.stack, options.gray, options.size, options.frame_skip
     shown = read_image_options(*seen)
@@ -474,7 +477,7 @@ def how_made(options: RunOptions) -> dict[str, Any]:
 
 
 def reset_options(words: Sequence[Any]) -> Any:
-    """What --env-options says, as Envs takes it. Raises UserError."""
+    """Parse the words of --env-options for Envs. Raises UserError."""
     if len(words) == 1 and (callable(words[0]) or ":" in words[0].partition("=")[0]):
         return words[0]
     if wrong := [word for word in words if callable(word) or ":" in word.partition("=")[0]]:
@@ -488,23 +491,23 @@ def _words(given: Mapping[str, object]) -> tuple[str, ...]:
 
 
 def override(options: RunOptions, changes: Mapping[str, object]) -> RunOptions:
-    """Options of a resumed run with `changes`."""
+    """Return the options of a resumed run, with `changes`. Raises UserError."""
     changes = flags.check_keywords(changes, flags.option_types(RunOptions), "resume")
     cleared = {"quiet": False} if changes.get("verbose") else {"verbose": False} if changes.get("quiet") else {}
     return replace_known(options, cleared | changes)
 
 
 def adjust(page: Page, settings: Settings, changes: Mapping[str, object]) -> tuple[Settings, dict[str, object]]:
-    """The settings of a resumed run with those of `changes` that are hyperparameters, and the other changes. Raises
-    UserError: what its system does not have, or what cannot change any more.
+    """Apply the hyperparameters in `changes` to a resumed run's settings; return these and the other changes. Raises
+    UserError: the system lacks an option, or it cannot change in a resumed run.
     """
     _check_length(changes)
     types = flags.option_types(page.Config)
     able = [name for name in (*ADJUSTABLE, *SIZES) if name in types]
     for name in changes:
         if name in {*types, *ADJUSTABLE, *SIZES}.difference(able):
-            what = f"it cannot change when a run of {page.name} goes on"
-            raise UserError(f"{flag(name)}: {what}; what can: {', '.join(able)}")
+            what = f"cannot change when a run of {page.name} resumes"
+            raise UserError(f"{flag(name)}: {what}; these can: {', '.join(able)}")
     changes = {k: v for k, v in changes.items() if (k, v) != ("frames", None)}
     own = {k: flags.check_value(flag(k), v, types[k]) for k, v in changes.items() if k in types}
     others = {k: v for k, v in changes.items() if k not in types}
@@ -512,25 +515,25 @@ def adjust(page: Page, settings: Settings, changes: Mapping[str, object]) -> tup
 
 
 def _check_length(given: Mapping[str, object]) -> None:
-    """Raises UserError: two options say how long a run is."""
+    """Raise UserError if two options set the length of a run."""
     frames, steps = given.get("frames"), given.get("steps")
     if frames is not None and steps is not None:
         raise UserError(f"--frames {frames} and --steps {steps} set the same limit: give one of them")
 
 
-NAMED = 3  # tasks, at most, in the name of a run's directory
+NAMED = 3  # most tasks named in a run's directory
 
 
 def new_directory(system: str, env: object, options: RunOptions) -> Path:
-    """Make and return the directory of a new run (a dry one is not made); UserError if it holds a run already or
-    cannot be made.
+    """Make the directory of a new run, except in a dry run, and return its path. Raises UserError: it holds a run
+    already, or cannot be made.
     """
     place = getattr(env, "__name__", None) or str(env)
     place = f"{n}-tasks" if (n := len(task_words(env))) > NAMED else place.replace(",ALE/", ",")
     slug, title = (re.sub(r"[^A-Za-z0-9_.]+", "-", text).strip("-.") for text in (place.removeprefix("ALE/"), system))
     path = stem = Path(options.run or f"runs/{title}-{slug or 'env'}-{options.seed}-{time.strftime('%Y%m%d-%H%M%S')}")
     again = 1
-    while options.run is None and path.exists():  # two runs begun within one second
+    while options.run is None and path.exists():  # another run started within the same second
         again += 1
         path = Path(f"{stem}-{again}")
     refuse_begun(path)
@@ -543,19 +546,19 @@ def new_directory(system: str, env: object, options: RunOptions) -> Path:
 
 
 def refuse_begun(path: Path) -> None:
-    """UserError if there is a run already."""
+    """Raise UserError if the directory holds a run already."""
     if (path / "config.json").exists():
-        raise UserError(f"--run: {path} holds a run already; `polyplay resume {path}` goes on with it, or name another")
+        raise UserError(f"--run: {path} holds a run already; `polyplay resume {path}` continues it, or name another")
 
 
 def to_json(value: Any) -> Row:
-    """A dataclass of plain values as a dict that json can write; a callable becomes its `module:name`."""
+    """Return a dataclass of plain values as a dict for JSON; a callable becomes its `module:name`."""
     return {f.name: json_value(vars(value)[f.name]) for f in fields(value)}
 
 
 def from_json(cls: type[T], data: Mapping[str, object]) -> T:
-    """The inverse of `to_json`. A field that is missing, as it is newer, has its default. UserError names every unknown
-    or wrongly typed one.
+    """Invert `to_json`. A missing field, newer than the file, has its default. Raises UserError: a field is unknown or
+    has the wrong type.
     """
     types = flags.option_types(cls)
     if wrong := sorted(set(data) - set(types)):
@@ -564,7 +567,7 @@ def from_json(cls: type[T], data: Mapping[str, object]) -> T:
 
 
 def json_value(value: object) -> object:
-    """An option's value as JSON has it; of what no import finds again, such as a partial, a name with <."""
+    """Return an option's value for JSON; a callable that no import finds, such as a partial, has a < in its name."""
     if callable(value):
         name = getattr(value, "__qualname__", f"{type(value).__qualname__}.<instance>")
         return f"{getattr(value, '__module__', '?')}:{name}"
@@ -572,35 +575,35 @@ def json_value(value: object) -> object:
 
 
 def replace_known(base: T, given: Mapping[str, object]) -> T:
-    """`base` with those of the values given that are its fields."""
+    """Return `base` with the given values of its fields; other values are ignored."""
     known: Any = base
     return replace(known, **{k: v for k, v in given.items() if k in vars(base)})
 
 
-# Values of a preset or a default are wishes: those that do not apply are left out. Values from a person are orders.
+# Values of a preset or a default are wishes: a wish that does not apply is left out. Values from a person are orders.
 #
-# A message that is about a wish says whose it is, and does not call it an option that was given. Imports no torch.
+# A message about a wish names its source, because the person did not give that option.
 
 
 FLAG = re.compile(r"--([a-z]+(?:-[a-z]+)*)")
-MOST_LEFT_OUT = 8  # wishes that are given up
+MOST_LEFT_OUT = 8  # wishes left out at most
 
 
 def _number(value: int, text: str) -> int:
-    """Up to the multiple that a message asks for, or down to the number of rows that it says there are."""
+    """Round up to the multiple that a message asks for, or lower to the number of rows that it names."""
     multiple = re.findall(r"multiples? of (?:the |--[a-z]+ )?([1-9]\d*)", text)
     rows = re.findall(r"([1-9]\d*) (?:transitions|trajectories)", text)
     return -(-value // int(multiple[-1])) * int(multiple[-1]) if multiple else min([value, *map(int, rows[:1])])
 
 
 def _fewer(value: str, text: str) -> str:
-    """Auxiliary tasks without that which a message names, or none."""
+    """Remove the auxiliary task that a message names; "none" if no task is left."""
     named = re.search(r"--auxiliary (\w+):", text)
     left = [task for task in value.split(",") if named and task.strip().partition("=")[0] != named[1]]
     return ",".join(left) or "none"
 
 
-WISHES: dict[str, Any] = {  # what is taken instead of a value that a message refuses, or a function that finds it
+WISHES: dict[str, Any] = {  # the replacement of a refused value, or a function of value and message that returns it
     **{"inputs": "raw", "core": "none", "previous": False, "correction": "none", "auxiliary": _fewer},
     **{"event_rewards": (), "rewards": "game"},
     **{"lanes": _number, "minibatches": _number, "reward": lambda value, text: "none" if value == "scale" else value},
@@ -608,13 +611,13 @@ WISHES: dict[str, Any] = {  # what is taken instead of a value that a message re
 
 
 def is_order(name: str, sources: Sources) -> bool:
-    """Whether a person gave this option."""
+    """Tell whether a person gave this option."""
     source = sources.get(name, "default")
     return not (source in ("default", "chosen") or source.startswith("preset "))
 
 
 def left_out(text: str, wishes: Mapping[str, Any]) -> dict[str, Any]:
-    """What the wishes that a message names are changed to, so that it does not apply any more; {}: none can be."""
+    """Return the replacements of refused wishes, so that the message no longer applies; {} if no wish has one."""
     found = dict[str, Any]()
     for name, value in wishes.items():
         other = WISHES.get(name, value)
@@ -624,8 +627,8 @@ def left_out(text: str, wishes: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def fitted(settings: Settings, sources: Sources, wire: Callable[[Settings], Any]) -> tuple[Settings, Any, Lines]:
-    """The settings without the wishes that do not apply, what `wire` made of them, and lines of the plan about what was
-    left out. Raises UserError: with the value and the source of each option that it names and that nobody gave.
+    """Return the settings without wishes that do not apply, the result of `wire`, and plan lines about wishes left out.
+    Raises UserError: settings that cannot be wired, with the value and source of each wish that the message names.
     """
     lines: Lines = []
     while True:

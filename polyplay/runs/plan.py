@@ -1,7 +1,6 @@
-"""The plan, shown before anything starts; resume checks.
+"""Plan of a run, shown before anything starts: workers, memory, length, exactness, ends of episodes.
 
-The plan of a run, shown before anything is started: who works, how much memory, how long, what is exact, what ends an
-episode. Read from the wiring and its specs. A plan that cannot work is refused, with the nearest that can.
+The plan is read from the wiring and its specs. A plan that cannot work is refused, with the nearest that can.
 
 Imports no torch.
 """
@@ -34,48 +33,48 @@ from polyplay.workers.sizing import threads_of
 if TYPE_CHECKING:
     from polyplay.workers.crew import Crew
 
-# How much memory a run needs at least: the bytes of its replays, queues and weights by its wiring. Nothing is computed.
-# What processes, environments and networks take by themselves is not counted.
+# Memory that a run needs at least: bytes of its replays, queues and weights, from its wiring. Memory of processes,
+# environments and the networks' computations is not counted.
 
 MB = 2**20
-Parts = Mapping[str, float]  # bytes by what they are for
-SIZES = {  # of each part: the options that it grows with
+Parts = Mapping[str, float]  # part → bytes
+SIZES = {  # part → options that it grows with
     "replay": ("capacity",),
     "rollouts": ("lanes", "unroll", "slots", "actors", "learners"),
     "weights": ("learners", "replicas", "actors"),
     "emulators": ("lanes", "actors"),
 }
-EMULATOR = 1.7 * MB  # of a game of Atari, as measured
-PROPOSED = 0.75  # of the memory: what a proposal counts; the rest is for what is not counted
+EMULATOR = 1.7 * MB  # measured size of an Atari game
+PROPOSED = 0.75  # part of the memory that a proposal fills; the rest is for uncounted memory
 
 
 def size_text(n: float) -> str:
-    """Bytes for people: 12.3 MB, 1.24 GB."""
+    """Return bytes as text: 12.3 MB, 1.24 GB."""
     mb = n / MB
     return f"{mb / 1024:.3g} GB" if mb >= 1000 else f"{mb:.3g} MB"
 
 
-# ------------------------------------------------------------------------------------------------- what there is
+# ---------------------------------------------------------------------------------------------- available memory
 
 
 def memory_limit(groups: Path = Path("/sys/fs/cgroup")) -> int:
-    """Bytes this process and its children may have: the machine's, or a control group's around it if that is less."""
+    """Return the bytes that this process and its children may use: the machine's, or its control group's if less."""
     found = [psutil.virtual_memory().total]
     with contextlib.suppress(OSError):
         own = groups / Path("/proc/self/cgroup").read_text("utf-8").partition("::/")[2].strip()
         for place in (own, *own.parents):
-            with contextlib.suppress(OSError, ValueError):  # "max" is no number: no limit
+            with contextlib.suppress(OSError, ValueError):  # "max" means no limit
                 found.append(int((place / "memory.max").read_text("utf-8")))
     return min(found)
 
 
-# ------------------------------------------------------------------------------------------------ what is needed
+# ------------------------------------------------------------------------------------------------- needed memory
 
 
 def predict_memory(crew: Crew, net: Any) -> dict[str, float]:
-    """Bytes by what they are for, all processes together: rollouts, replay, weights, and what edges name.
+    """Return {part: bytes} of all processes together: rollouts, replay, weights, and memory that edges name.
 
-    net: one network, as every worker makes its own.
+    net: a network like the one that every worker makes.
     """
     weights = bytes_of(net)
     parts = dict.fromkeys(("rollouts", "replay", "weights"), 0.0)
@@ -83,12 +82,12 @@ def predict_memory(crew: Crew, net: Any) -> dict[str, float]:
         if role.spec is not None:
             own = role.spec.update.worker_nbytes(net) + weights * sum(part.vectors for part in role.spec.parts)
             own *= max(1.0, role.agents / role.n)
-        else:  # a network as one vector, and its gradient, which who serves agents never touches
+        else:  # a network as one vector, and its gradient, unless the worker only serves agents
             own = weights * (0.0 if role.policy is None else 1.0 if "agents" in role.edges() else 2.0)
         parts["weights"] += role.n * own
         if role.held_replay is not None:
             parts["replay"] += role.n * role.held_replay.bytes(batches="out" not in role.holds)
-        if role.source is not None:  # of each agent that one worker learns for
+        if role.source is not None:  # for each agent that a worker trains
             parts["rollouts"] += role.n * max(1.0, role.agents / role.n) * role.source.nbytes(net)
         if role.envs is not None and plays_games(role.envs):
             parts["emulators"] = parts.get("emulators", 0.0) + role.n * role.envs.lanes * EMULATOR
@@ -98,21 +97,21 @@ def predict_memory(crew: Crew, net: Any) -> dict[str, float]:
 
 
 def bytes_of(net: Any) -> int:
-    """Of its parameters and buffers."""
+    """Return the bytes of a network's parameters and buffers."""
     return sum(x.numel() * x.element_size() for x in (*net.parameters(), *net.buffers()))
 
 
-GAMES = ("toy", "game", "arena")  # our own, which step in the thread of their worker and save everything
+GAMES = ("toy", "game", "arena")  # built-in games, which step in their worker's thread and save everything
 
 
 def kind_of(envs: Any) -> str:
-    """Which pool serves them: ale, toy, game, arena, envpool, vector, inline, processes; several tasks may be mixed."""
+    """Return the pool of environments: ale, toy, game, arena, envpool, vector, inline, processes, or mixed."""
     kinds = kinds_of(envs)
     return kinds.pop() if len(kinds) == 1 else "mixed"
 
 
 def kinds_of(envs: Any) -> set[str]:
-    """The pools that serve them, one for each task."""
+    """Return the pools of environments, one for each task."""
     if envs.spec.tasks and not native(envs):
         return {_kind(part) for part in task_parts(envs)}
     return {_kind(envs)}
@@ -129,49 +128,49 @@ def _kind(envs: Any) -> str:
     return "processes" if split_steps(envs)[1] else "inline"
 
 
-# ------------------------------------------------------------------------------------------ self-play by a search
+# ------------------------------------------------------------------------------------------ self-play by tree search
 
 
 def search_role(crew: Any) -> Any:
-    """The role that plays with itself; None: there is none."""
+    """Return the role of self-play by search; None if there is none."""
     return next((r for r in crew.roles if {"board", "out"} <= r.holds.keys()), None)
 
 
 def searching(role: Any) -> str:
-    """How a move is found, and when a game is given up."""
+    """Describe how moves are searched, and when a game is resigned."""
     options, resign = role.holds["options"], role.holds["resign"]
-    quits = "below a value that a tenth of the games teaches, which are played on" if resign.v is None else ""
+    quits = "below a value learned from a tenth of the games, which are played out" if resign.v is None else ""
     quits = "never" if resign.played_on == 1.0 else quits or f"below a value of {resign.v:g}"
     slow = f"; {how}" if (how := role.holds["board"].how) else ""
-    return f"{options.simulations:,} evaluations of a move at most; resigns {quits}{slow}"
+    return f"at most {options.simulations:,} evaluations per move; resigns {quits}{slow}"
 
 
-SECONDS = 2.0  # of the micro-benchmark
-PATIENCE = 120.0  # seconds to wait for the first update, or position of self-play, in it
+SECONDS = 2.0  # length of the speed measurement
+PATIENCE = 120.0  # seconds that the measurement waits for the first update, or position of self-play
 ANEW = "environments start new episodes"
 
 
 @dataclass(frozen=True)
 class Plan:
-    """`lines` for people; the rest for whoever decides."""
+    """Plan of a run; `lines` are for people."""
 
-    memory: Mapping[str, float]  # bytes at least, by what they are for
-    limit: int  # bytes there are
-    checkpoint: int  # bytes of one
-    frames: int  # in all
+    memory: Mapping[str, float]  # part → bytes needed at least
+    limit: int  # bytes available
+    checkpoint: int  # bytes of a checkpoint
+    frames: int  # total
     left: float  # agent steps to go
-    warning: str = ""  # why nothing will be learnt
+    warning: str = ""  # why no update will be made
     lines: list[tuple[str, str]] = field(default_factory=list)
-    refused: str = ""  # why it can't be done here
+    refused: str = ""  # why the run cannot work here
 
     @property
     def needs(self) -> float:
-        """Bytes at least."""
+        """Bytes needed at least."""
         return sum(self.memory.values())
 
 
 def make_plan(crew: Any, wired: Any, options: Any, done: int = 0) -> Plan:
-    """The plan of a wired crew that has `done` agent steps behind it."""
+    """Make the plan of a wired crew after `done` agent steps."""
     from polyplay.nets.layers import outlines
 
     envs = wired.envs
@@ -183,7 +182,7 @@ def make_plan(crew: Any, wired: Any, options: Any, done: int = 0) -> Plan:
     total, limit, weights = spec.total, memory_limit(), bytes_of(net)
     checkpoint = weights * (1 + sum(part.vectors for part in spec.parts) + len(spec.update.optim.statistics))
     checkpoint *= max([1, *(r.agents for r in crew.roles)])
-    if not any(r.asynchronous and r.learns_own for r in crew.roles):  # whose replays nobody saves
+    if not any(r.asynchronous and r.learns_own for r in crew.roles):  # these do not save replays
         checkpoint += int(parts["replay"])
     best = "" if any(r.agents for r in crew.roles) else " and the best"
     when = f"every {options.checkpoint_every:g} s, the last {options.keep}{best} stay"
@@ -208,7 +207,7 @@ def make_plan(crew: Any, wired: Any, options: Any, done: int = 0) -> Plan:
     return Plan(parts, limit, checkpoint, int(total * skip), left, _warning(crew, total), lines)
 
 
-# ----------------------------------------------------------------------------------------------------- in words
+# --------------------------------------------------------------------------------------------- lines of the plan
 
 
 def _workers(crew: Any) -> str:
@@ -233,13 +232,13 @@ def _workers(crew: Any) -> str:
 
 
 def _atari(facts: Mapping[str, str]) -> str:
-    """Describe how an Atari game is played, and what of that its id decides."""
+    """Describe how an Atari game is played, and which settings its id decides."""
     actions = facts["actions"].partition(":")[0]
     return f"frameskip {facts['frameskip']}; sticky {facts['sticky']}; actions {actions}; {facts['id']}"
 
 
 def _tasks(envs: Any) -> str:
-    """Name the tasks, and say which lane plays which."""
+    """Name the tasks, and the lanes that play them."""
     spec = envs.spec
     turns = f"lane l of the run plays number l mod {len(spec.order)} of their order"
     hidden = "" if spec.mask is None else "; a mask hides the actions that a task lacks"
@@ -247,7 +246,7 @@ def _tasks(envs: Any) -> str:
 
 
 def _images(envs: Any) -> str:
-    """Name the parts of observations that are images, and how they are shown; "": there are none, or only Atari's."""
+    """Name the image parts of observations, and how they are shown; "" if there are none, or only Atari's."""
     spec, shown = envs.spec, envs.images
     fields, asked = dict(tree.leaves(spec.obs)), shown is not None and shown.leaves is not None
     if not asked and (game(envs) or not spec.image_leaves):
@@ -257,7 +256,7 @@ def _images(envs: Any) -> str:
 
 
 def _network(crew: Any, wired: Any, net: Any) -> str:
-    """What was chosen."""
+    """Describe the network, and the library and precision of self-play."""
     text = wired.policy.choice
     if (role := search_role(crew)) is not None:
         from polyplay.search.evaluators import ways
@@ -273,7 +272,7 @@ UPDATES = {"auto": "updates compiled where that is faster", "on": "updates compi
 
 
 def _computing(crew: Any) -> str:
-    """In which numbers networks compute, and where: what --precision auto and --device auto stand for, too."""
+    """Describe the precision and devices of networks, as chosen for --precision auto and --device auto."""
     from polyplay.nets.device import device_name, is_half
 
     devices, kind = crew.placement.devices, crew.placement.devices[0].partition(":")[0]
@@ -287,7 +286,7 @@ def _computing(crew: Any) -> str:
 
 
 def _steppers(envs: Any) -> str:
-    n = envs.active or min(envs.workers or cores(), envs.lanes // envs.groups)  # as its pool counts them
+    n = envs.active or min(envs.workers or cores(), envs.lanes // envs.groups)  # as the pool counts them
     here, others = split_steps(envs) if (kind := kind_of(envs)) == "processes" else (True, 0)
     apart = _counted(envs.active or others, "environment process")
     some = {
@@ -308,7 +307,7 @@ def _memory(parts: Mapping[str, float], limit: int) -> str:
     text = "".join(f"; {k} {size_text(parts[k])}" for k in shown)
     games, others = (", emulators", "") if "emulators" in parts else ("", ", environments")
     least = f"at least {size_text(sum(parts.values()))} of {size_text(limit)} for replays, queues{games} and weights"
-    return f"{least}{text}; not counted: processes{others}, what networks need while they compute"
+    return f"{least}{text}; not counted: processes{others}, networks' working memory"
 
 
 def _length(options: Any, total: float, done: int, skip: int) -> str:
@@ -323,7 +322,7 @@ def _updates(crew: Any, total: float) -> str:
     rows, n = max(1, round(_steps_per_update(crew))), updates_of(crew, total)
     replay, passes = crew.learner.replay, crew.learner.spec.passes
     if replay and replay.ratio is None:
-        return f"batches of {rows:,}, as many as there is time for"
+        return f"batches of {rows:,}, as many as time allows"
     if replay:
         return f"{_counted(n, 'update')}, one every {rows:,} agent steps after the first {first_sample(crew):,}"
     if passes is None:
@@ -344,7 +343,7 @@ def minutes_over(minutes: float) -> str:
 
 
 def _steps_per_update(crew: Any) -> float:
-    """Agent steps that one update of all learners together takes, or all passes over one rollout."""
+    """Return the agent steps per update of all learners together, or per rollout with all its passes."""
     role = crew.learner
     together = 1 if role.asynchronous or role.agents else role.n
     ratio = (role.replay.ratio if role.replay else None) or 1.0
@@ -352,12 +351,12 @@ def _steps_per_update(crew: Any) -> float:
 
 
 def first_sample(crew: Any) -> int:
-    """Agent steps before replays are drawn from, over all of them; 0: there is none."""
+    """Return the agent steps before batches are drawn, summed over all replays; 0 without a replay."""
     return sum(r.n * r.held_replay.start for r in crew.roles if r.held_replay)
 
 
 def updates_of(crew: Any, total: float) -> int:
-    """Updates, or rollouts with passes over each, in so many agent steps."""
+    """Return the number of updates, or of rollouts with passes over each, in `total` agent steps."""
     first, each = first_sample(crew), _steps_per_update(crew)
     return max(0, math.floor((total - first) / each)) if first else math.ceil(total / each)
 
@@ -385,38 +384,38 @@ def _repeats(crew: Any) -> str:
 
 
 def _crosses(crew: Any) -> bool:
-    """Whether workers take what others make."""
+    """Tell whether workers take rows that other workers make."""
     return any("source" in r.edges() for r in crew.roles)
 
 
 def _fixed(crew: Any) -> bool:
-    """Whether no clock decides what workers do."""
+    """Tell whether timing has no influence on what workers do."""
     fixed = all(r.envs.fixed for r in crew.roles if r.envs)
     free = any(r.asynchronous and r.n > 1 for r in crew.roles)
     return crew.serial or (fixed and not free and (not _crosses(crew) or _in_step(crew)))
 
 
 def resumes_exactly(crew: Any) -> bool:
-    """Whether a resumed run learns, to the bit, as one that was never stopped, if environments can be saved: then
-    checkpoints hold all that decides what comes next.
+    """Tell whether a resumed run learns bitwise like one that never stopped, if environments can be saved:
+    checkpoints then hold all that decides what comes next.
     """
     free = any(r.asynchronous or (r.find(League) and not crew.serial) for r in crew.roles)
     return crew.placement.on_cpu and _fixed(crew) and not (_drawn_ahead(crew) or free or _forgets(crew))
 
 
 def _drawn_ahead(crew: Any) -> bool:
-    """Whether learners get batches that replays of other workers drew."""
+    """Tell whether learners get batches drawn by other workers' replays."""
     return any(r.source and r.replay and not r.held_replay for r in crew.roles)
 
 
 def _forgets(crew: Any) -> bool:
-    """Whether auxiliary tasks draw from a memory of recent rows, which only checkpoints of a league have."""
+    """Tell whether auxiliary tasks draw from recent rows, which only a league's checkpoints keep."""
     terms = {name for r in crew.roles if r.spec and not r.agents for name in r.spec.loss.terms}
     return bool(terms & {"reward_prediction", "value_replay"})
 
 
 def _in_step(crew: Any) -> bool:
-    """Whether acting waits for every update, and every update takes one rollout of each actor."""
+    """Tell whether acting waits for every update, and every update takes one rollout of each actor."""
     actors = [r for r in crew.roles if "out" in r.holds]
     learners = [r for r in crew.roles if "source" in r.edges()]
     if any(r.replay for r in learners) or any(r.holds.get("lag") != 0 for r in actors):
@@ -446,7 +445,7 @@ def _resumes(crew: Any) -> str:
 
 
 def episodes(envs: Any) -> str:
-    """What ends an episode, and the value beyond its end."""
+    """Describe what ends an episode, and the value beyond its end."""
     facts = envs.spec.describe
     ended, cut = "", f" (time limit: {facts.get('time limit', 'its own')})"
     if game(envs):
@@ -457,35 +456,35 @@ def episodes(envs: Any) -> str:
 
 
 def _scaling(wired: Any) -> str:
-    """What becomes of a policy's numbers where actions are real; "": there are none such."""
+    """Describe how a policy's outputs become continuous actions; "" if no action is continuous."""
     return describe_scaling(wired.envs.spec.action, wired.policy.scales_actions)
 
 
-# ------------------------------------------------------------------------------------------------------ refusal
+# ------------------------------------------------------------------------------------------------------ memory check
 
 
 def check_plan(plan: Plan, settings: Any) -> Plan:
-    """The plan itself, or UserError if it needs more memory than there is: what the largest part grows with, in
-    proportion.
+    """Return the plan. Raises UserError: it needs more memory than available; the message proposes a lower value of an
+    option that the largest part grows with.
     """
     if plan.needs <= plan.limit:
         return plan
     most = max(plan.memory, key=lambda k: plan.memory[k])
     needs, part, limit = size_text(plan.needs), size_text(plan.memory[most]), size_text(plan.limit)
-    what = f"memory: this takes at least {needs} ({most} {part}), there are {limit}"
+    what = f"memory: this takes at least {needs} ({most} {part}), but only {limit} are available"
     share = (PROPOSED * plan.limit - plan.needs) / plan.memory[most] + 1
     found = {name: n for name in SIZES.get(most, ()) if type(n := vars(settings).get(name)) is int}
     fits = [f"{flag(name)} to about {int(share * n):,}" for name, n in found.items() if share * n >= 1]
     lower = fits[:1] or [" and ".join(flag(name) for name, n in found.items() if n > 1)]
-    raise UserError(f"{what}; {f'lower {lower[0]}' if lower[0] else 'no smaller setting fits: take a larger machine'}")
+    raise UserError(f"{what}; {f'lower {lower[0]}' if lower[0] else 'no smaller setting fits: use a larger machine'}")
 
 
-# -------------------------------------------------------------------------------------------------- measured
+# ------------------------------------------------------------------------------------------ speed measurement
 
 
 def measure_speed(crew: Any, metrics: tuple[str, ...], plan: Plan, skip: int) -> list[tuple[str, str]]:
-    """Start the crew, let it run for two seconds after its first update, or first positions of self-play, stop it:
-    speed, time to go, memory. Nothing of a plan that is refused.
+    """Run the crew for two seconds after its first update, or first positions of self-play; return lines about speed
+    and memory, and the estimated time. A refused plan is not measured.
     """
     from polyplay.runs.crew_metrics import memory_mb
     from polyplay.runs.terminal import clock_text
@@ -493,7 +492,7 @@ def measure_speed(crew: Any, metrics: tuple[str, ...], plan: Plan, skip: int) ->
     if plan.refused:
         return []
     first = "updates" if search_role(crew) is None else "steps"
-    printed = set[str]()  # eight workers say once that they compile
+    printed = set[str]()  # each text once, however many workers send it
 
     def log(kind: str, text: str) -> None:
         if kind != "game" and text not in printed:
@@ -515,7 +514,7 @@ def measure_speed(crew: Any, metrics: tuple[str, ...], plan: Plan, skip: int) ->
     frames = f"{rate * skip:,.0f} frames/s, " * (skip > 1)
     steps = f"{rate:,.0f}" if rate >= 10 else f"{rate:.2g}"
     text = f"{frames}{steps} agent steps/s for {SECONDS:g} s; {used:,.0f} MB"
-    return [("measured", text), ("eta", f"{clock_text(plan.left / rate)} at that speed")]
+    return [("measured", text), ("eta", f"{clock_text(plan.left / rate)} at this speed")]
 
 
 def _until(crew: Any, enough: Callable[[], bool], seconds: float) -> None:

@@ -1,4 +1,4 @@
-"""A population of runs, from its options to its end: plan, train, resume."""
+"""Populations of runs: plan, train, resume."""
 
 from __future__ import annotations
 
@@ -32,23 +32,23 @@ from polyplay.runs.session import RunSegment, Supervisor
 from polyplay.systems import _presets
 from polyplay.workers.crew import Crew
 
-# What may be varied in a population, tried by building a member for each: network, optimizer and replay stay.
+# Options that a population may vary, tested by building a member for each value: network, optimizer and replay stay.
 
 
 ALIKE = {"env", *run_options.HOW_MADE, "frames", *run_options.LIMITS, "seed", "hidden", "activation"}
 
 
 def check_varied(words: Iterable[str]) -> None:
-    """Raises UserError: an option that all members have alike: their game, their network, how long they train."""
+    """Raise UserError for an option that all members share: their game, their network, how long they train."""
     for word in words:
         name = word.partition("=")[0].replace("-", "_")
         if name in ALIKE or name in flags.option_types(RunOptions):
-            raise UserError(f"--vary: {name} given, which all members have alike: leave it out")
+            raise UserError(f"--vary: {name} given, but all members share its value: leave it out")
 
 
 def anew_of(settings: Any, crew: Crew, priors: dict[str, Prior], types: flags.OptionTypes) -> frozenset[str]:
-    """The varied options with which lanes cannot go on: another number of them, or rollouts of another length. Raises
-    UserError: a value that its option does not take, or that changes what a member must keep.
+    """Return the varied options that force lanes to restart: they change the number of lanes or the length of rollouts.
+    Raises UserError: an option does not take a value, or a value changes what a member must keep.
     """
     anew = set[str]()
     for name, prior in priors.items():
@@ -63,10 +63,10 @@ def anew_of(settings: Any, crew: Crew, priors: dict[str, Prior], types: flags.Op
 
 
 def _built(settings: Any, crew: Crew, values: dict[str, Any]) -> dict[str, dict[str, Any]]:
-    """What a member with these values has."""
+    """Return the network, optimizer, replay and lanes of a member with these values. Raises UserError."""
     other, wired = _presets.wire_member(settings, crew, values)
     if wired.player is not None:
-        raise UserError(f"--over: {settings.over} given, whose games with itself give no score: choose another system")
+        raise UserError(f"--over: {settings.over} given, but its self-play has no score: choose another system")
     spec = other.learner.spec
     assert spec is not None
     with load.compute_threads(1):
@@ -88,7 +88,7 @@ COPIED = {
 
 
 def _refuse(what: str, own: dict[str, dict[str, Any]], other: dict[str, dict[str, Any]]) -> None:
-    """Raises UserError: the members could not copy each other."""
+    """Raise UserError if members could not copy each other."""
     for part, meaning in COPIED.items():
         for name in own[part] | other[part]:
             mine, theirs = own[part].get(name, "absent"), other[part].get(name, "absent")
@@ -97,16 +97,16 @@ def _refuse(what: str, own: dict[str, dict[str, Any]], other: dict[str, dict[str
                 raise UserError(f"{what} changes {meaning}: {text}; leave it out")
 
 
-# A session of one member of a population: an ordinary run, from where it is to the next decision about it.
+# A member's session: an ordinary run, which continues until the next decision about the member.
 
 
-TAIL = 1 << 16  # bytes of lines in which a member's last games are looked for
-SEEDS = 1000  # between those of two populations, so that their members have none in common
+TAIL = 1 << 16  # bytes at a file's end that are searched for a member's last games
+SEEDS = 1000  # seeds per population, so that two populations share none
 
 
 @dataclass(frozen=True)
 class MemberRunner:
-    """What trainers call (population.trainer.RunMember). changes: options that now hold, of a resumed population."""
+    """Function that trainers call (population.trainer.RunMember). changes: new options of a resumed population."""
 
     directory: Path
     system: str
@@ -120,7 +120,7 @@ class MemberRunner:
     def __call__(
         self, m: Row, until: int, stopping: Callable[[], str], say: Callable[[str, str], None]
     ) -> trainer.MemberSession:
-        """Raises UserError and WorkerLost, where no member could go on."""
+        """Run a member's session. Raises UserError and WorkerLost if no member could continue."""
         name, begun = f"member {m['member']:02d}", time.monotonic()
         directory, part = states.Store(self.directory).member(m["member"]), RunSegment(until, stopping)
         output = WarningReader(lambda text: say("caution", f"{name}: {text}"))
@@ -143,7 +143,7 @@ class MemberRunner:
         return trainer.MemberSession(ended, why, counters["steps"], counters["frames"], games, time.monotonic() - begun)  # type: ignore[arg-type]
 
     def _run(self, directory: Path, m: Row, part: RunSegment) -> tuple[str, str]:
-        """How a session ended, and why."""
+        """Run the session here; return how it ended, and why."""
         if (directory / "config.json").exists():
             contents = run_files.read_config(directory)
             if any(contents["config"].get(name) != value for name, value in m["values"].items()):
@@ -169,14 +169,14 @@ class MemberRunner:
 
 
 class WarningReader(io.TextIOBase):
-    """Reads what a session prints, and passes warnings on."""
+    """Stream that takes a session's output and passes warnings on."""
 
     def __init__(self, warn: Callable[[str], None]):
         self.warn, self.rest = warn, ""
-        self.before = sys.stdout, sys.stderr  # where a warning that is passed on may be printed
+        self.before = sys.stdout, sys.stderr  # streams for warnings passed on
 
     def write(self, text: str) -> int:
-        """Of text without an end of line the rest comes later."""
+        """Take text; an incomplete last line waits for its rest."""
         *lines, self.rest = (self.rest + text).split("\n")
         for line in lines:
             found = line.removeprefix("polyplay: ").removeprefix("warning ")
@@ -187,7 +187,7 @@ class WarningReader(io.TextIOBase):
 
 
 def learnt(directory: Path) -> float:
-    """Agent steps that the newest checkpoint of a run has learnt from; 0: it has none that can be read."""
+    """Return the agent steps that a run's newest checkpoint has learned from; 0 without a readable one."""
     return load.steps_learnt(next(reversed(checkpoint.everything(directory)), None))
 
 
@@ -199,7 +199,7 @@ def _newest_counters(directory: Path) -> Row:
 
 
 def last_returns(directory: Path, since: int, score: str = "games") -> tuple[float, ...]:
-    """Returns of the last games that ended after `since` agent steps; those of the last evaluation."""
+    """Return the returns of the last games that ended after `since` agent steps, or of the last evaluation after it."""
     if score == "evaluations":
         rows = [row for row in read_lines(directory / "evaluations.jsonl", "steps") if row["steps"] > since]
         if rows and "task_return_means" in rows[-1]:  # the mean over tasks of their scores
@@ -222,12 +222,12 @@ def _mean_scores(directory: Path, games: list[Row]) -> tuple[float, ...]:
 
 
 def newest_steps(directory: Path) -> int:
-    """Agent steps of a run by its last report."""
+    """Return the agent steps of a run in its last report."""
     return max((row["steps"] for row in _tail(directory / "metrics.jsonl", run_files.METRICS)), default=0)
 
 
 def _tail(path: Path, numbers: tuple[str, ...]) -> Iterator[Row]:
-    """The last lines of a file."""
+    """Yield the last lines of a file that have these numbers."""
     with contextlib.suppress(FileNotFoundError), path.open("rb") as file:
         file.seek(max(0, path.stat().st_size - TAIL))
         for line in file.read().split(b"\n"):
@@ -235,16 +235,16 @@ def _tail(path: Path, numbers: tuple[str, ...]) -> Iterator[Row]:
                 yield row
 
 
-# The main process of a population: starts its trainers, watches, shows and stops them. It decides nothing.
+# The main process of a population: starts, watches, shows and stops its trainers, which make all decisions.
 
 
-SHOW = 1.0  # seconds between two pictures
+SHOW = 1.0  # seconds between panel updates
 
 
 class PopulationSession(Supervisor):
     """One session of a population, from the start of its trainers to their end."""
 
-    patience, late, goes_on = 60.0, "members did not end", "goes on with the population"
+    patience, late, goes_on = 60.0, "members did not end", "continues the population"
 
     def __init__(self, crew: Crew, directory: Path, lines: Sequence[tuple[str, str]], quiet: bool):
         super().__init__(crew, directory)
@@ -252,7 +252,7 @@ class PopulationSession(Supervisor):
         self.panel = PopulationPanel(quiet, terminal.Screen(live=False if crew.serial or quiet else None))
         with self.store.locked() as population:
             self.decisions: int = population["decisions"]
-            population["clock"] = {"before": population["wall_seconds"], "since": time.monotonic()}  # it counts on
+            population["clock"] = {"before": population["wall_seconds"], "since": time.monotonic()}  # adds up
             self.store.write(population)
         self.panel.begin([("run", str(directory)), *lines])
 
@@ -277,7 +277,7 @@ class PopulationSession(Supervisor):
         self.panel.screen.warn(text)
 
     def _close(self) -> Row:
-        """What all members have done, and the best of them. Where all have failed, sets the reason."""
+        """Return the totals of all members, and the best one. If all have failed, set the reason."""
         self.closing = True
         self.crew.stop()
         with contextlib.suppress(Exception):
@@ -286,7 +286,7 @@ class PopulationSession(Supervisor):
             for m in population["members"]:
                 m["state"] = states.WAITING if m["state"] == states.TRAINING else m["state"]
             population["wall_seconds"] = states.wall_seconds(population)
-            with contextlib.suppress(OSError):  # a full disk: the next session does it
+            with contextlib.suppress(OSError):  # full disk: the next session writes it
                 self.store.write(population)
         members = population["members"]
         best = states.best_member(members)
@@ -308,7 +308,7 @@ class PopulationSession(Supervisor):
         return summary
 
 
-# of every run, what a population has once
+# options of every run that a population sets once
 HOSTS = "hosts", "place", "ship", "host_timeout", "host_wait"
 OWN: dict[str, Any] = {
     **dict.fromkeys(HOSTS[:3]),
@@ -322,7 +322,7 @@ OWN: dict[str, Any] = {
 
 
 def train(page: Any, settings: Any, options: RunOptions, sources: Sources) -> RunResult:
-    """Train a population from nothing. Raises UserError, EnvFailure, NotFinite or WorkerLost when none can go on."""
+    """Train a new population. Raises UserError, EnvFailure, NotFinite or WorkerLost if no member can continue."""
     settings, title = replace(settings, over=page.over.name), page.name
     reporter.check_wandb(options.wandb)
     settings, (crew, plan, lines), left = run_options.fitted(
@@ -330,7 +330,7 @@ def train(page: Any, settings: Any, options: RunOptions, sources: Sources) -> Ru
     )
     for name in plan.evolution.priors:
         if run_options.is_order(name, sources):
-            raise UserError(f"{flags.flag(name)}: given, and --vary {name} too: leave one of them out")
+            raise UserError(f"{flags.flag(name)}: given together with --vary {name}: leave one of them out")
     directory = run_options.new_directory(title, f"{settings.over}-{settings.env}", options)
 
     def begin(about: Row) -> None:
@@ -344,7 +344,7 @@ def train(page: Any, settings: Any, options: RunOptions, sources: Sources) -> Ru
 
 
 def resume(directory: Path, changes: Mapping[str, Any], trust: bool = False) -> RunResult:
-    """Go on with a population; `changes` are options of its members that now hold."""
+    """Resume a population; `changes` are new options of its members."""
     given = load.objects_of(changes)
     changes = {name: value for name, value in changes.items() if name not in given}
     page, settings, options, config = load.load_run(directory, trust, population=True, given=given, learns=True)
@@ -354,7 +354,7 @@ def resume(directory: Path, changes: Mapping[str, Any], trust: bool = False) -> 
     store = states.Store(directory)
     _check_code(store, config)
     settings, others = run_options.adjust(page, settings, changes)
-    elsewhere = {"place": None, "ship": None} if "hosts" in changes else {}  # which were of other machines
+    elsewhere = {"place": None, "ship": None} if "hosts" in changes else {}  # these named the old machines
     options = run_options.override(options, {"run": str(directory), **elsewhere, **others})
     crew, plan, lines = _wire(page, settings, options)
     sources = {**config["sources"], **{k: "resume" for k in changes if k not in run_options.OF_ONE_RUN}}
@@ -371,7 +371,7 @@ def resume(directory: Path, changes: Mapping[str, Any], trust: bool = False) -> 
 
 
 def _check_code(store: states.Store, config: Row) -> None:
-    """Raises UserError: a member's files name code that the population does not, which they would execute unasked."""
+    """Raise UserError if a member's files name code, to be executed, that the population's do not."""
     for m in run_files.read_population(store.directory)["members"]:
         run_files.check_named(store.directory / states.FILE, {"config": m["values"]}, config)
         if (store.member(m["member"]) / "config.json").exists():
@@ -379,8 +379,8 @@ def _check_code(store: states.Store, config: Row) -> None:
 
 
 def _extend(store: states.Store, plan: trainer.PopulationPlan, changes: Mapping[str, Any]) -> None:
-    """Members that had come to their end go on where that is further now; those whose sessions were lost, and those
-    that found no donor, have their tries again.
+    """Let members that had ended continue if the end is further away now. Members whose sessions were lost, or that
+    found no donor, get new tries.
     """
     with store.locked() as population:
         further = population["total"] != plan.total or any(
@@ -397,7 +397,7 @@ def _extend(store: states.Store, plan: trainer.PopulationPlan, changes: Mapping[
 
 
 def _wire(page: Page, settings: Any, options: RunOptions) -> tuple[Crew, trainer.PopulationPlan, list[tuple[str, str]]]:
-    """The crew of trainers, the choices of the population, and lines about them. Raises UserError: what cannot work."""
+    """Return the crew of trainers, the population's plan, and lines about it. Raises UserError: it cannot work."""
     if options.serial and settings.at_once > 1:
         raise UserError(f"--at-once: {settings.at_once} given, but --serial is one thread: leave one of them out")
     if settings.score == "evaluations" and options.eval_every is None:
@@ -410,9 +410,9 @@ def _wire(page: Page, settings: Any, options: RunOptions) -> tuple[Crew, trainer
     evolution = plan.evolution
     if evolution.exploit != "none" and evolution.every >= plan.total:
         text = f"--every: {evolution.every:,} agent steps given, but each member has {plan.total:,} in all"
-        raise UserError(f"{text}, so none would copy another: lower it, raise --steps, or give --exploit none")
+        raise UserError(f"{text}, so no member would copy another: lower it, raise --steps, or give --exploit none")
     for name in sorted(run_options.scheduled_names(options.change) & {*evolution.priors}):
-        raise UserError(f"--change: {name} given, and --vary {name} too: leave one of them out")
+        raise UserError(f"--change: {name} given together with --vary {name}: leave one of them out")
     types = flags.option_types(page.Config)
     each, there = _member_cores(crew)
     with machine.share(max(1, machine.cores() // each)):
@@ -426,7 +426,7 @@ def _wire(page: Page, settings: Any, options: RunOptions) -> tuple[Crew, trainer
 
 
 def _lines(plan: trainer.PopulationPlan, trainers: str) -> list[tuple[str, str]]:
-    """What the plan says of a population."""
+    """Return the plan's lines about a population."""
     evolution = plan.evolution
     steps = f"{plan.total:,} agent steps each, {plan.size * plan.total:,} together"
     return [
@@ -448,7 +448,7 @@ def _go(
     begin: Callable[[Row], None],
     changes: Mapping[str, Any] | None = None,
 ) -> RunResult:
-    """begin: writes what the population begins or goes on with, under the lock of its directory."""
+    """Run the population, or print its plan. begin: writes the start or the resume to its locked directory."""
     if options.dry_run:
         console = terminal.default_console()
         shown = [("run", f"{directory} (dry run: nothing is written)"), *lines]
@@ -467,7 +467,7 @@ def _go(
 def _runner(
     directory: Path, settings: Any, options: RunOptions, sources: Sources, changes: Mapping[str, Any]
 ) -> MemberRunner:
-    """What runs a session of a member, with the options that members have of their own."""
+    """Return the function that runs a member's session, with the options that apply to members."""
     own: Settings = _presets.member_settings(settings)
     types = flags.option_types(type(own), RunOptions).keys() - {*HOSTS}
     kept, changed = ({k: v for k, v in given.items() if k in types} for given in (sources, changes))
@@ -475,7 +475,7 @@ def _runner(
 
 
 def _elsewhere(crew: Crew, options: RunOptions) -> Callable[..., tuple[str, str]] | None:
-    """What runs sessions on other machines; None: there are none."""
+    """Return the function that runs sessions on other machines; None without other machines."""
     if crew.cluster is None:
         return None
     from polyplay.runs.remote_members import RemoteMembers
@@ -484,6 +484,6 @@ def _elsewhere(crew: Crew, options: RunOptions) -> Callable[..., tuple[str, str]
 
 
 def _member_cores(crew: Crew) -> tuple[int, int]:
-    """The cores of each trainer's members, and all that are shared."""
+    """Return the cores of each trainer's member, and all cores that members share."""
     there = _presets.member_cores(crew)
     return max(1, there // crew.roles[0].n), there

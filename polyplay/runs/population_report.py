@@ -1,4 +1,4 @@
-"""A population as a terminal shows it: tables, and while it trains a live panel, or lines where it is no terminal.
+"""Terminal output about a population: tables, and during training a live panel, or lines without a terminal.
 
 Imports no torch.
 """
@@ -19,14 +19,14 @@ from polyplay.core.files import Row
 from polyplay.population import store
 from polyplay.runs.terminal import Screen, clock_text, fact_lines, progress_line, ruled_table, short_count, value_text
 
-# Tables and lines: members, best first, their decisions, and the winner's ancestors.
+# Tables and lines: members from the best, their decisions, and the winner's ancestors.
 
 
 STYLES = {store.TRAINING: "green", store.FAILED: "bold red"}
 
 
 def population_title(population: Row) -> str:
-    """What it is, in one line."""
+    """Describe a population in one line."""
     members = f"{population['over']} · population of {len(population['members'])}"
     if population["exploit"] == "none":
         return f"{members} · no copies"
@@ -35,7 +35,7 @@ def population_title(population: Row) -> str:
 
 
 def population_report(directory: Path, population: Row, rows: Sequence[Row]) -> Iterator[RenderableType]:
-    """All members, what failed, and the winner. rows: of lineage.jsonl."""
+    """Yield the table of members, failures, and the winner. rows: of lineage.jsonl."""
     yield _table(population, rows)
     for member in population["members"]:
         if member["state"] == store.FAILED:
@@ -51,7 +51,7 @@ def population_report(directory: Path, population: Row, rows: Sequence[Row]) -> 
 
 
 def _table(population: Row, rows: Sequence[Row]) -> Table:
-    """A line for each member. The columns of what varies are cut first where a terminal is narrow."""
+    """Return a table of members. A narrow terminal cuts the columns of varied options first."""
     copies = {
         r["member"]: f"{member_name(r['donor'])} at {short_count(r['steps'])}" for r in rows if r["donor"] is not None
     }
@@ -70,13 +70,13 @@ def _table(population: Row, rows: Sequence[Row]) -> Table:
 
 
 def winning_line(member: Row, rows: Sequence[Row]) -> list[store.Segment]:
-    """A member's line of ancestors up to now; where its rows are lost, all of it is its own."""
+    """Return a member's ancestry up to now; if its rows are lost, the member alone."""
     alone = store.Segment(member["member"], 0, member["steps"], member["values"])
     return store.ancestry(rows, member["member"], member["steps"]) or [alone]
 
 
 def lineage_text(line: Sequence[store.Segment]) -> str:
-    """`03 ← 05 at 1.5M ← 01 at 500k`: from the last of a line to its founder."""
+    """Return `03 ← 05 at 1.5M ← 01 at 500k`: from the last member of a line to its founder."""
     text = member_name(line[-1].member)
     for before, after in reversed(list(pairwise(line))):
         if before.member != after.member:
@@ -85,14 +85,14 @@ def lineage_text(line: Sequence[store.Segment]) -> str:
 
 
 def decision_line(row: Row) -> str:
-    """A line of lineage.jsonl, for people."""
+    """Return a line of lineage.jsonl as text."""
     member, new = member_name(row["member"]), row["new"]
     if not row["old"]:
         return f"{member} begins with {', '.join(f'{k} {value_text(v)}' for k, v in new.items())}"
     changes = [
         f"{k} {value_text(row['old'].get(k))} → {value_text(v)}" for k, v in new.items() if row["old"].get(k) != v
     ]
-    action = "goes on"
+    action = "continues"
     if row["donor"] is not None:
         action = f"copies {member_name(row['donor'])} ({score_text(row['donor_score'])})"
     text = "; ".join([f"{member} ({score_text(row['score'])}) {action}, {row['why']}", *changes])
@@ -100,7 +100,7 @@ def decision_line(row: Row) -> str:
 
 
 def member_name(member: int) -> str:
-    """As its directory is called."""
+    """Return a member's name, as its directory's."""
     return f"{member:02}"
 
 
@@ -108,12 +108,12 @@ def score_text(score: float | None) -> str:
     return "–" if score is None else f"{score:,.2f}"
 
 
-SUMMARY = 60.0  # seconds between two summaries, where there is no panel
+SUMMARY = 60.0  # seconds between summaries without a panel
 
 
 class PopulationPanel:
-    """`begin`, then `show` and `decision` as they come, `screen.warn` when needed, `end`. quiet: only warnings and the
-    last line.
+    """Panel of a population: call `begin`, then `show` and `decision` repeatedly, `screen.warn` when needed, and `end`.
+    quiet: print only warnings and the last line.
     """
 
     def __init__(self, quiet: bool = False, screen: Screen | None = None) -> None:
@@ -121,16 +121,18 @@ class PopulationPanel:
         self.clock, self.begun = self.screen.clock, self.screen.clock()
         self.population: Row = {}
         self.training: Mapping[int, int] = {}
-        self.first: tuple[float, int] | None = None  # when the population was first shown, and its steps then
+        self.first: tuple[float, int] | None = None  # time and steps when the population was first shown
         self.reported_at, self.last = self.begun, ""
 
     def begin(self, lines: Iterable[tuple[str, str]]) -> None:
-        """The first lines."""
+        """Print the first lines."""
         for line in () if self.quiet else fact_lines(lines, self.screen.console):
             self.screen.print(line)
 
     def show(self, population: Row, training: Mapping[int, int]) -> None:
-        """Call it from any loop. population: population.json. training: agent steps of members that train now."""
+        """Update the panel; call this from any loop. population: population.json. training: agent steps of members that
+        train now.
+        """
         self.population, self.training = population, training
         now = self.clock()
         self.first = self.first or (now, self._steps())
@@ -142,13 +144,13 @@ class PopulationPanel:
             self.screen.print(Text("  ".join(filter(None, parts)), no_wrap=True))
 
     def decision(self, row: Row) -> None:
-        """A line of lineage.jsonl: without a panel a line, in the panel the last one."""
+        """Print a line of lineage.jsonl, or show it in the panel until the next one."""
         self.last = decision_line(row)
         if self.screen.live is None and not self.quiet:
             self.screen.print(Text(self.last, no_wrap=True))
 
     def end(self, summary: Row) -> None:
-        """The table, and the last line. summary: reason, exit_code, wall_seconds, failed and directory of the
+        """Print the table and the last line. summary: reason, exit_code, wall_seconds, failed and directory of the
         population."""
         directory = Path(summary["directory"])
         if self.population:
@@ -166,7 +168,7 @@ class PopulationPanel:
     # ------------------------------------------------------------------------------------------------ its numbers
 
     def _members(self) -> list[Row]:
-        """Best first, with the steps that those that train have made since."""
+        """Return the members, best first, with the present steps of those that train."""
         members = {member["member"]: dict(member) for member in self.population.get("members", ())}
         for i, steps in self.training.items():
             members[i] |= {"state": store.TRAINING, "steps": max(members[i]["steps"], steps)}
@@ -176,7 +178,7 @@ class PopulationPanel:
         return sum(member["steps"] for member in self._members())
 
     def _progress(self) -> tuple[str, float, str]:
-        """What was done of what is to be, the same as a fraction, and the time. Members that failed do no more."""
+        """Return progress as text and as a fraction, and the time. Members that failed make no more steps."""
         members, steps, now = self._members(), self._steps(), self.clock()
         goal = steps + sum(max(0, self.population["total"] - m["steps"]) for m in members if m["state"] != store.FAILED)
         begun, before = self.first or (now, steps)
@@ -185,14 +187,14 @@ class PopulationPanel:
         return done, steps / goal, f"{clock_text(now - self.begun)}  eta {clock_text(left)}"
 
     def _standing(self) -> str:
-        """The best member, and those that train."""
+        """Describe the best member, and those that train."""
         best = store.best_member(self._members())
         parts = [f"best {member_name(best['member'])} {score_text(best['score'])}"] if best else []
         parts += [f"training {' '.join(map(member_name, sorted(self.training)))}"] if self.training else []
         return "  ".join(parts)
 
     def panel(self) -> Panel:
-        """The picture: how far it is, the best, and the last decision."""
+        """Return the panel: progress, the best member, and the last decision."""
         done, fraction, clock = self._progress()
         bar = progress_line(fraction, f"{100 * fraction:.1f} %", done, clock)
         lines = [Text(line) for line in (self._standing(), self.last) if line]

@@ -1,4 +1,4 @@
-"""Members of a population on other machines. A session's directory is sent there in pieces, and its changes come back.
+"""Run members of a population on other machines: send a session's directory in pieces, and take its changes back.
 
 The directory on the main machine is the authority: a session starts from its newest checkpoint.
 """
@@ -35,13 +35,14 @@ from polyplay.workers.hosts.cluster import Cluster, MachineInfo, RayActor, neede
 if TYPE_CHECKING:
     from polyplay.runs.population import MemberRunner
 
-# Pieces of a directory: bytes at a place of a file. What a run appends to grows; all else appears whole, by a rename.
+# Pieces of a directory: bytes at an offset of a file. Files that a run appends to grow; others appear whole, by a
+# rename.
 
 
-# name, offset, bytes, what it is called once these have come; offset -1: of a checkpoint, whose manifest they are
+# name, offset, bytes, final name after the last piece; offset -1: the bytes are the manifest of a checkpoint
 Piece = tuple[str, int, np.ndarray, str]
-PIECE = 4 << 20  # bytes of one call
-TAIL = 64  # bytes by which a file that was appended to is told from one that was written anew
+PIECE = 4 << 20  # bytes per call
+TAIL = 64  # bytes that distinguish a file that grew from one that was rewritten
 SAVED = "checkpoints"
 
 
@@ -51,10 +52,10 @@ class DirectoryChanges:
     def __init__(self, directory: Path, known: Iterable[Path] = ()):
         self.directory = directory
         self.known: dict[str, Any] = {path.name: path.stat().st_ino for path in known}
-        self.saved = bool(checkpoint.everything(directory))  # lines of updates are damage where there is none
+        self.saved = bool(checkpoint.everything(directory))  # without a checkpoint, lines of updates are damage
 
     def pieces(self) -> Iterator[Piece]:
-        """Yield changes, and checkpoints that existed before lines were read: none of their lines is missing."""
+        """Yield changes, and checkpoints that existed before lines were read, so none of their lines is missing."""
         saved = sorted(
             p for p in (self.directory / SAVED).glob("[!.]*") if p.is_dir() and not p.match(f"{checkpoint.UNUSED}*")
         )
@@ -63,7 +64,7 @@ class DirectoryChanges:
                 with contextlib.suppress(FileNotFoundError), path.open("rb") as file:
                     yield from self._file(file, str(path.relative_to(self.directory)))
         for found in saved:
-            with contextlib.suppress(FileNotFoundError, ValueError):  # removed meanwhile, for there are newer ones
+            with contextlib.suppress(FileNotFoundError, ValueError):  # removed, because newer ones exist
                 if self.known.get(found.name) != (mark := found.stat().st_ino):
                     self.known[found.name] = mark
                     yield from _checkpoint(found)
@@ -83,7 +84,7 @@ class DirectoryChanges:
 
 
 def _plain_files(directory: Path) -> list[Path]:
-    """Return all files except checkpoints and hidden ones. Some may be removed meanwhile."""
+    """Return all files except checkpoints and hidden ones. The run may remove some at any time."""
     found = list[Path]()
     for root, folders, names in os.walk(directory):
         folders[:] = [name for name in folders if name != SAVED and not name.startswith(".")]
@@ -92,7 +93,7 @@ def _plain_files(directory: Path) -> list[Path]:
 
 
 def _checkpoint(found: Path) -> Iterator[Piece]:
-    """Yield a checkpoint's pieces. All files are opened first, because the checkpoint may be removed meanwhile."""
+    """Yield a checkpoint's pieces. All files are opened first, because the run may remove the checkpoint."""
     about, root = checkpoint.manifest(found), f"{SAVED}/.partial-{found.name}"
     with contextlib.ExitStack() as opened:
         files = {name: opened.enter_context((found / name).open("rb")) for name in about["files"]}
@@ -137,17 +138,17 @@ def put_piece(directory: Path, piece: Piece) -> None:
 
 
 def _put_checkpoint(root: Path, final: Path, about: Row) -> None:
-    root.mkdir(parents=True, exist_ok=True)  # of no files
+    root.mkdir(parents=True, exist_ok=True)  # missing if the checkpoint has no files
     checkpoint.finish(root, final, about["update"], about["counters"])
     if checkpoint.manifest(final)["files"] != about["files"]:
         shutil.rmtree(final)
-        raise OSError(f"{final} came damaged")
+        raise OSError(f"{final} arrived damaged")
 
 
 # ------------------------------------------------------------------------------------------ on the other machine
 
-SILENT = 60.0  # seconds without a question after which a session ends: nobody waits for it
-# once the process that holds the pipe has ended, however; its crew, which ends with it, may write a last file
+SILENT = 60.0  # seconds without a poll after which a session ends
+# removes the folder once the process that holds the pipe has ended, however; its crew may write a last file
 SWEEP = 'trap "" HUP INT TERM; read x; for i in 1 2 3; do sleep 0.5; rm -rf "$0"; done'
 
 
@@ -155,26 +156,26 @@ class MemberActor:
     """Actor that runs sessions of members, one after the other, in a folder. Ray's threads call its methods."""
 
     def __init__(self) -> None:
-        import torch  # noqa: F401 - takes seconds, in which nothing could be answered
+        import torch  # noqa: F401 - takes seconds, during which no call could be answered
 
         self.root = Path(tempfile.mkdtemp(prefix="polyplay-member-"))
-        words = ["setsid", "--fork", "sh", "-c", SWEEP, str(self.root)]  # a child would be ended with this process
+        words = ["setsid", "--fork", "sh", "-c", SWEEP, str(self.root)]  # a child would end with this process
         self.sweeper = subprocess.Popen(words, stdin=subprocess.PIPE)
 
     def versions(self) -> dict[str, str]:
         return needed_versions()
 
     def give(self, name: str, pieces: list[Piece]) -> None:
-        """Take pieces of a member's directory. name: of the directory, below the population's."""
+        """Write pieces of a member's directory. name: the directory, below the population's."""
         for piece in pieces:
             put_piece(self.root / name, piece)
 
     def begin(self, name: str, runner: MemberRunner, m: Row, until: int, share: tuple[int, int]) -> None:
-        """Start a session, once all pieces have arrived. share: number of the share of the machine, and its cores."""
+        """Start a session, once all pieces have arrived. share: index of the share of the machine, and its cores."""
         self.directory = self.root / name
         (saved := self.directory / SAVED).mkdir(parents=True, exist_ok=True)
         self.changes = DirectoryChanges(self.directory, saved.iterdir())
-        deque(self.changes.pieces(), maxlen=0)  # they are known at home
+        deque(self.changes.pieces(), maxlen=0)  # the main machine has these
         self.coming: Iterator[Piece] = iter(())
         self.said, self.ended = list[tuple[str, str]](), ("", "")
         self.why, self.heard = "", time.monotonic()
@@ -195,10 +196,10 @@ class MemberActor:
 
     def _stopping(self) -> str:
         silent = time.monotonic() - self.heard > SILENT
-        return self.why or "nobody asks for it any more" * silent
+        return self.why or f"no poll came for {SILENT:g} s" * silent
 
     def poll(self, why: str) -> tuple[list[Piece], list[tuple[str, str]], tuple[str, str]]:
-        """Return changes, messages, and, once nothing is left to send, the end and its reason. why: end the session."""
+        """Return changes, messages, and, once all is sent, the end and its reason. why: reason to end the session."""
         self.why, self.heard = why, time.monotonic()
         over = not self.thread.is_alive()
         batch = take_pieces(self.coming)
@@ -212,38 +213,38 @@ class MemberActor:
         return [], said, self.ended
 
 
-# ------------------------------------------------------------------------------------------------------- at home
+# ------------------------------------------------------------------------------------------- on the main machine
 
-LOOK = 0.5  # seconds between two questions
-SHUNNED = 30.0  # seconds in which a machine on which a session was lost is taken after others that are free
+LOOK = 0.5  # seconds between polls
+SHUNNED = 30.0  # seconds during which a machine that lost a session is used after other free ones
 
 
 @dataclass(eq=False)
 class MemberSeat:
-    """Place of an actor: the cores number, number + n, … of a machine. group: machines that share their cores."""
+    """Seat of an actor: the cores number, number + n, … of a machine. group: machines that share their cores."""
 
     info: MachineInfo
     group: str
     number: int
-    free: int  # cores that nobody had
+    free: int  # cores that were free
     actor: RayActor | None = None
 
 
 class RemoteMembers:
     """Sessions of members on the machines of a cluster. Each trainer keeps one actor, so its next session finds torch
-    loaded. cores: of each session.
+    loaded. cores: per session.
     """
 
     def __init__(self, cluster: Cluster, cores: int, options: RunOptions):
         self.cluster, self.cores, self.options = cluster, cores, options
         self.seats, self.idle = list[MemberSeat](), list[MemberSeat]()
-        self.shunned: dict[str, float] = {}  # machines, until when
+        self.shunned: dict[str, float] = {}  # machine → time until which it is shunned
         self.lock = threading.Lock()
 
     def __call__(
         self, runner: MemberRunner, directory: Path, m: Row, part: RunSegment, say: Callable[[str, str], None]
     ) -> tuple[str, str]:
-        """Run a session; return how it ended, and why. Raises UserError, OSError, and WorkerLost for another try."""
+        """Run a session; return how it ended, and why. Raises UserError, OSError, and WorkerLost to request a retry."""
         assert part.stopping is not None
         directory.mkdir(parents=True, exist_ok=True)
         try:
@@ -331,9 +332,9 @@ class RemoteMembers:
                     return found
             if time.monotonic() > until:
                 many = f"no machine has joined for {self.options.host_wait:g} s"
-                raise UserError(f"--hosts: {many}; `polyplay resume` goes on with those that there are")
+                raise UserError(f"--hosts: {many}; `polyplay resume` continues on the machines available then")
             time.sleep(LOOK)
-        raise WorkerLost("it is to end")
+        raise WorkerLost("it is ending")
 
     def _choose(self) -> MemberSeat | None:
         """Choose a seat on the machine with the most free cores; None: no seat is free."""

@@ -1,6 +1,4 @@
-"""Writes down how a run goes.
-
-Writes down how a run is going: metrics.jsonl, episodes.jsonl, decisions.jsonl, tensorboard/, summary.json.
+"""Write the reports of a run: metrics.jsonl, episodes.jsonl, decisions.jsonl, …, tensorboard/, summary.json.
 
 Imports no torch.
 """
@@ -27,13 +25,13 @@ from polyplay.envs.tasks import TaskReturns
 from polyplay.runs.directory import GAME, METRICS, read_config
 from polyplay.runs.options import RunOptions
 
-# What metrics are called in TensorBoard and W&B: Polyplay's names, CleanRL's or Stable-Baselines3's.
+# Names of metrics in TensorBoard and W&B: Polyplay's, CleanRL's or Stable-Baselines3's.
 #
-# metrics.jsonl always has Polyplay's. Only names differ (and the sign of SB3's entropy_loss): a value is what
-# docs/guides/onnx_and_wandb.md says it is. The x axis is agent steps in every style, as in theirs. Imports no torch.
+# metrics.jsonl always has Polyplay's. Only names differ (and the sign of SB3's entropy_loss): the values are those of
+# docs/guides/onnx_and_wandb.md. The x axis is agent steps in every style, as in the other libraries.
 
 
-# our name → theirs; what stands in no table is polyplay/NAME there
+# our name → theirs; a metric in no table becomes polyplay/NAME
 CLEANRL = {
     **{k: f"charts/{k}" for k in ("learning_rate", "episodic_return", "episodic_length")},
     **{k: f"losses/{k}" for k in ("policy_loss", "value_loss", "entropy", "approx_kl")},
@@ -56,59 +54,58 @@ GROUPS = {
 }
 POLYPLAY = {"sps": "charts/SPS", "fps": "charts/FPS", **{f"time_{k}": f"time/{k}" for k in KINDS}}
 POLYPLAY |= {name: f"{group}/{name}" for group, names in GROUPS.items() for name in names}
-OTHERS = ("steps", "updates", "wall_seconds")  # of a report, not shown under Polyplay's names
+OTHERS = ("steps", "updates", "wall_seconds")  # columns of a report that only the other styles show
 
 Scalars = Mapping[str, float | None]
 
 
 def of_report(style: str, row: Scalars, losses: Collection[str]) -> Scalars:
-    """A line of metrics.jsonl under the names of `style`; `losses`: which of its keys learners report."""
+    """Rename a line of metrics.jsonl for `style`; `losses`: its keys that learners report."""
     if style == "polyplay":
         return {POLYPLAY.get(k, f"losses/{k}"): v for k, v in row.items() if k in POLYPLAY or k in losses}
     names = CLEANRL if style == "cleanrl" else SB3
     shown = {k: v for k, v in row.items() if k in POLYPLAY or k in OTHERS or k in losses}
     entropy = shown.get("entropy")
     if style == "sb3" and entropy is not None:
-        shown["entropy"] = -entropy  # theirs is the loss, −H
+        shown["entropy"] = -entropy  # SB3 reports the loss, −H
     return {names.get(k, f"polyplay/{k}"): v for k, v in shown.items()}
 
 
 def of_episode(style: str, game: Mapping[str, float]) -> Scalars:
-    """A finished game; SB3 only shows means."""
+    """Rename a finished game for `style`; {} for SB3, which only shows means."""
     return {} if style == "sb3" else {f"charts/{k}": game[k] for k in ("episodic_return", "episodic_length")}
 
 
 def of_evaluation(style: str, row: Scalars) -> Scalars:
-    """An evaluation during training."""
+    """Rename an evaluation during training for `style`."""
     means = {k: row[f"episodic_{k}_mean"] for k in ("return", "length")}
     if style == "sb3":
         return {"eval/mean_reward": means["return"], "eval/mean_ep_length": means["length"]}
     return {f"eval/episodic_{k}_mean": v for k, v in means.items()}
 
 
-# Metrics to Weights & Biases, which neither delay nor end a run.
+# Weights & Biases: metrics sent there neither delay nor end a run.
 #
-# A thread passes metrics on, so the run waits for no network. Whatever fails there is one warning, and the rest is left
-# out; the run's directory has it all. Without a key W&B stores them in RUN/wandb, for `wandb sync`.
-# Imports no torch.
+# A thread sends metrics, so the run waits for no network. After a failure there is one warning, and the rest is left
+# out; the run's directory has all metrics. Without a key, W&B stores them in RUN/wandb, for `wandb sync`.
 
 
 Send = Callable[[Any], None]  # a call of a W&B run
-# parts of config.json that W&B gets
+# parts of config.json sent to W&B
 WANDB = ("system", "seed", "config", "options", "environment", "versions", "machine")
-LAST = 20.0  # seconds that the end of a run waits for what is on its way
-BACKLOG = 10_000  # reports on their way at once; further ones are left out
+LAST = 20.0  # seconds that the end of a run waits for unsent metrics
+BACKLOG = 10_000  # most unsent reports; if more are waiting, sending stops
 
 
 def check_wandb(project: str | None) -> None:
-    """UserError if W&B is asked for and not installed."""
+    """Raise UserError if W&B is requested but not installed."""
     found = importlib.util.find_spec("wandb") if project else None
-    if project and (found is None or found.origin is None):  # a directory `wandb` here is not the package
+    if project and (found is None or found.origin is None):  # a directory named wandb has no origin
         raise UserError("--wandb: needs the package wandb; `pip install 'polyplay[wandb]'`, or leave --wandb out")
 
 
 class WandbLogger:
-    """`write` reports, then `close`."""
+    """Sender of reports to W&B: call `write`, then `close`."""
 
     def __init__(self, project: str, directory: Path, warn: Callable[[str], None]):
         self.project, self.directory, self.warn = project, directory, warn
@@ -118,18 +115,18 @@ class WandbLogger:
         self.thread.start()
 
     def write(self, step: int, scalars: Mapping[str, float | None]) -> None:
-        """Metrics at an agent step; those without a value are left out."""
+        """Send metrics at an agent step, without those that have no value."""
         row = {"global_step": step, **{k: v for k, v in scalars.items() if v is not None}}
         self._put(lambda run: run.log(row))
 
     def close(self, summary: Mapping[str, object]) -> None:
-        """The run's summary, its end, and a wait of some seconds until all is passed on."""
+        """Send the run's summary and end, and wait up to LAST seconds until all is sent."""
         self._put(lambda run: run.summary.update(dict(summary)))
         self._put(lambda run: run.finish(exit_code=summary["exit_code"]))
         self._put(None)
         self.thread.join(LAST)
         if self.thread.is_alive() and not self.failure:
-            self.failure = f"not all was passed on within {LAST:.0f} s; `wandb sync {self.directory}/wandb/…` does that"
+            self.failure = f"some metrics were not sent in {LAST:.0f} s; `wandb sync {self.directory}/wandb/…` does it"
         self._warn_once()
 
     def _put(self, send: Send | None) -> None:
@@ -141,7 +138,7 @@ class WandbLogger:
                 self.failure = "it does not respond"
 
     def _warn_once(self) -> None:
-        """One warning, by the thread that may write to the terminal."""
+        """Warn once about a failure, from the thread that may write to the terminal."""
         if self.failure:
             self.warn(f"W&B: {self.failure}; the run continues without it; its directory has all metrics")
             self.warn = lambda text: None
@@ -151,7 +148,7 @@ class WandbLogger:
             run = self._begin()
             while (send := self.due.get()) is not None:
                 send(run)
-        except BaseException as e:  # its own SystemExit and KeyboardInterrupt too
+        except BaseException as e:  # also W&B's SystemExit and KeyboardInterrupt
             self.failure = " ".join(f"{type(e).__name__}: {e}".split())
 
     def _begin(self) -> Any:
@@ -172,19 +169,19 @@ class WandbLogger:
         return run
 
 
-WINDOW = 100  # full games the means are over
+WINDOW = 100  # full games in a mean
 TOTALS = ("frames", "steps", "updates")
 
 
 class Reporter:
-    """The one writer of a run's reports, in the main process. In an earlier run's directory it goes on.
+    """The only writer of a run's reports, in the main process. In an existing run's directory it appends.
 
-    `start`: frames, steps, updates, wall_seconds and episodes of the checkpoint resumed from (default: of the last
-    report). Games ended after it do not count: they are played again. wall_seconds goes on from the last line written.
-    A full disk costs the reports that do not fit, never the run; `warn` is called once per file.
+    `start`: frames, steps, updates, wall_seconds and episodes of the resumed checkpoint (default: of the last report).
+    Games that ended after it do not count: they are played again. wall_seconds continues from the last line written.
+    A full disk loses reports, but never ends the run; `warn` is called once per file.
 
-    To read at any time: episodes, return_mean, return_best (the best mean over 100 games), wall_seconds. tasks: their
-    names, of several; the mean return is then the mean over tasks of their scores (TaskReturns).
+    Readable at any time: episodes, return_mean, return_best (the best mean over 100 games), wall_seconds. tasks: names
+    of several tasks; the mean return is then the mean of their scores (TaskReturns).
     """
 
     def __init__(
@@ -210,12 +207,12 @@ class Reporter:
         self.returns: deque[float] = deque(maxlen=WINDOW)
         self.lengths: deque[int] = deque(maxlen=WINDOW)
         self.agents: dict[int, deque[float]] = {}  # returns of each agent's games, in a run of several
-        self.names: set[Any] | None = None  # of the games that games.jsonl has; None: not read yet
+        self.names: set[Any] | None = None  # games in games.jsonl; None: not read yet
         self.row, self.base = self._earlier(start or {})
         self.begun = clock()
 
     def _earlier(self, start: Mapping[str, float]) -> tuple[Row, float]:
-        """Counters to go on from and the wall seconds passed, from the files of this directory."""
+        """Return the counters to continue from and the wall seconds passed, from the files of this directory."""
         last: Row = {}
         for row in read_lines(self.directory / "metrics.jsonl", *METRICS):
             last = row
@@ -230,16 +227,16 @@ class Reporter:
 
     @property
     def wall_seconds(self) -> float:
-        """Seconds this run has taken, all its resumptions together."""
+        """Seconds that this run has taken, in all its sessions together."""
         return self.base + self.clock() - self.begun
 
     @property
     def return_mean(self) -> float | None:
-        """Mean return of the last 100 finished full games; None before the first. Of several tasks the mean score."""
+        """Mean return of the last 100 full games, or the mean score of several tasks; None before the first game."""
         return _mean(self.returns) if self.tasks is None else self.tasks.score()
 
     def _means(self) -> Row:
-        """How many games were finished, and means of the last 100, also of each agent of several."""
+        """Return the number of finished games, and means of the last 100, also per agent or task if several."""
         agents = {str(agent): _mean(self.agents[agent]) for agent in sorted(self.agents)}
         return {
             "episodes": self.episodes,
@@ -250,13 +247,13 @@ class Reporter:
         }
 
     def reached(self, target: float) -> bool:
-        """Whether 100 games have been finished and the mean return of the last 100 is at least `target`."""
+        """Tell whether 100 games have finished, and the mean return of the last 100 is at least `target`."""
         mean = self.return_mean
         return len(self.returns) == WINDOW and mean is not None and mean >= target
 
     def episode(self, *games: Row) -> None:
-        """Report full games that ended, in one write: the run's frames and steps then, unclipped return, length in
-        agent steps, lane; in a run of several agents also the agent.
+        """Write full games that ended, at once: the run's frames and steps then, unclipped return, length in agent
+        steps, lane, and the agent if there are several.
         """
         rows = [self._line(game) for game in games]
         if self.log_episodes and rows:
@@ -268,26 +265,26 @@ class Reporter:
             self.listen("episodes", row)
 
     def decision(self, decided: Mapping[str, Any], steps: int, updates: int) -> Row:
-        """Write one decision of a scheduler (`autoscale.schedule`); its line of decisions.jsonl."""
+        """Write a decision of a scheduler (`autoscale.schedule`); return its line of decisions.jsonl."""
         row = self._append("decisions", {"steps": steps, "updates": updates, **decided})
         chosen = row["to"] if row["kept"] else row["from"]
         self._event(steps, {f"schedule/{name}": n for name, n in chosen.items()})
         return row
 
     def evaluation(self, evaluated: Mapping[str, Any]) -> Row:
-        """Write one evaluation during training; its line of evaluations.jsonl."""
+        """Write an evaluation during training; return its line of evaluations.jsonl."""
         row = self._append("evaluations", evaluated)
         self._event(row["steps"], of_evaluation(self.style, row))
         return row
 
     def match(self, played: Mapping[str, Any], steps: int, updates: int) -> Row:
-        """Write one match of a gate (population.judge); its line of matches.jsonl."""
+        """Write a match of a gate (population.judge); return its line of matches.jsonl."""
         row = self._append("matches", {"steps": steps, "updates": updates, **played})
         self._event(steps, {"gate/points": row["points"] / row["games"], "gate/champion": row["champion"]})
         return row
 
     def game(self, played: Mapping[str, Any], steps: int, updates: int) -> None:
-        """Write one game of a search (acting.game_records), unless it is there: a resumed run may play it again."""
+        """Write a game of self-play by search, unless it is already written: a resumed run may play it again."""
         if self.names is None:
             self.names = {row.get("name") for row in read_lines(self.directory / "games.jsonl")}
         if played["name"] not in self.names:
@@ -295,20 +292,20 @@ class Reporter:
             self._append("games", {"steps": steps, "updates": updates, **played})
 
     def report(self, numbers: Row, losses: Scalars | None = None) -> Row:
-        """Write one report; its line of metrics.jsonl. numbers: of the crew; losses: what its learners report."""
+        """Write a report; return its line of metrics.jsonl. numbers: the crew's; losses: the learners' metrics."""
         losses = losses or {}
         self.row = self._append("metrics", {**numbers, **self._means(), **losses})
         self._event(self.row["steps"], of_report(self.style, self.row, losses))
         return self.row
 
     def restore(self) -> None:
-        """Write anew the files that were deleted."""
+        """Write deleted files again."""
         files = {f"{name}.jsonl": lines.file for name, lines in self.files.items()}
         for name, file in (files | ({"tensorboard/": self.events.file} if self.events else {})).items():
             self.writes.attempt(name, file.restore)
 
     def close(self, reason: str, exit_code: int, **extra: object) -> Row:
-        """Write summary.json (once) and close the files; returns the summary."""
+        """Write summary.json (once), close the files, and return the summary."""
         summary: Row = to_plain(
             {
                 "reason": reason,
@@ -348,7 +345,7 @@ class Reporter:
             self.return_best = mean if self.return_best is None else max(self.return_best, mean)
 
     def _append(self, name: str, row: Mapping[str, Any]) -> Row:
-        """Write a line of NAME.jsonl; the line."""
+        """Write a line of NAME.jsonl, and return it."""
         line = self._line(row)
         self._write(name, line)
         self.listen(name, line)
@@ -359,7 +356,7 @@ class Reporter:
         return line
 
     def _write(self, name: str, *lines: Row) -> None:
-        """The file is made when it is first needed."""
+        """Write lines to NAME.jsonl, which is made when first needed."""
 
         def write() -> None:
             if name not in self.files:
@@ -377,7 +374,7 @@ class Reporter:
 
 
 class TensorBoardWriter:
-    """A TensorBoard event file: one record per call, written at once, without a thread."""
+    """TensorBoard event file: one record per call, written at once, without a thread."""
 
     def __init__(self, directory: Path) -> None:
         from tensorboard.compat.proto.event_pb2 import Event
@@ -392,7 +389,7 @@ class TensorBoardWriter:
         self.writer.write(Event(wall_time=time.time(), file_version="brain.Event:2").SerializeToString())
 
     def write(self, step: int, scalars: Mapping[str, float | None]) -> None:
-        """Raises OSError."""
+        """Write scalars at an agent step. Raises OSError."""
         values = [self.summary.Value(tag=k, simple_value=v) for k, v in scalars.items() if v is not None]
         event = self.event(wall_time=time.time(), step=step, summary=self.summary(value=values))
         self.writer.write(event.SerializeToString())

@@ -1,8 +1,8 @@
-"""Does an asynchronous run again in one thread: an actor makes its next rollout when the log says that it was learnt.
+"""Repeat an asynchronous run in one thread: an actor makes its next rollout when the log says that it was learned from.
 
-A rollout depends on nothing but its actor's past and the weights that it was made with. So the log of deliveries is
-enough: actors are given the versions that they had, learners the batches that they had, and every loss comes out the
-same to the bit. Environments are stepped in this thread too; under a debugger every line of a run can be stopped at.
+A rollout depends only on its actor's past and the weights used. So the log of deliveries is enough: actors get the
+versions and learners the batches that they had, and every loss is bitwise the same. Environments step in this thread
+too, so a debugger can stop at any line of the run.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ COMPARED = ("loss", "grad_norm", "lag_mean", "lag_max")
 
 
 class WeightHistory:
-    """Takes the place of Params: the weights of every version that is still to act."""
+    """Replacement of Params: the weights of every version that is still to act."""
 
     def __init__(self, logs: list[delivery_log.DeliveryLog], updates_per_batch: int = 1):
         self.updates_per_batch = updates_per_batch
         oldest = [min(r.version for log in logs for r in log.batches[b]) for b in range(len(logs[0].batches))]
-        self.oldest = np.minimum.accumulate(oldest[::-1])[::-1]  # [batches] that acts for this one or a later one
+        self.oldest = np.minimum.accumulate(oldest[::-1])[::-1]  # [batches] oldest version for this or a later batch
         self.weights: dict[int, np.ndarray] = {}
         self.version = -1
 
@@ -52,7 +52,7 @@ class WeightHistory:
 
 
 class ActorReplay:
-    """One actor, done again a rollout at a time. It takes the place of its Params: the weights of its next rollout."""
+    """An actor repeated one rollout at a time. It replaces the actor's Params, with the weights of the next rollout."""
 
     def __init__(self, role: Role, history: WeightHistory, ctx: WorkerContext):
         self.role, self.ctx, self.history, self.due = role, ctx, history, 0
@@ -68,8 +68,8 @@ class ActorReplay:
         return self.due
 
     def make(self, rollout: delivery_log.DeliveredRollout, meanwhile: Callable[[], None]) -> None:
-        """The next rollout. `meanwhile`: lets learners give back the slots of their last batches."""
-        if self.worker is None or self.ctx.incarnation != rollout.by:  # it was replaced then, or began anew
+        """Make the next rollout. `meanwhile` lets learners release the slots of their last batches."""
+        if self.worker is None or self.ctx.incarnation != rollout.by:  # the actor was replaced, or restarted
             self.close()
             self.ctx = replace(self.ctx, incarnation=rollout.by)
             kw = {**self.role.holds, "params": self, "lag": -1}
@@ -86,13 +86,13 @@ class ActorReplay:
 
 
 class ReproductionCheck:
-    """Compares with what the run wrote: the losses of --trace, the weights of its checkpoints."""
+    """Comparison with the run's files: the losses of --trace, the weights of its checkpoints."""
 
     def __init__(self, directory: Path, scratch: Path, wired: System, agent: int):
         self.losses = {row["update"]: row for row in read_lines(directory / "updates.jsonl", "update", *COMPARED)}
         whole = [path for path in checkpoint.everything(directory) if checkpoint.flaw(path) is None]
         self.saved = {checkpoint.update_of(path): path for path in whole}
-        self.reproduced = read_lines(scratch / "updates.jsonl")  # read on as the file grows
+        self.reproduced = read_lines(scratch / "updates.jsonl")  # yields more as the file grows
         self.wired, self.agent = wired, agent
         self.losses_equal = self.checkpoints_equal = 0
 
@@ -102,7 +102,7 @@ class ReproductionCheck:
             return
         for key in COMPARED:
             if now[key] != was[key]:
-                text = f"{key} was {was[key]} in the run and is {now[key]} in its reproduction"
+                text = f"{key} was {was[key]} in the run, but is {now[key]} in its reproduction"
                 raise Diverged(f"update {update}: {text}")
         self.losses_equal += 1
 
@@ -113,12 +113,14 @@ class ReproductionCheck:
         saved = checkpoint.open_checkpoint(self.saved[update])
         checkpoint.load_into(net, saved.arrays(checkpoint.policy_name(self.agent)))
         if not np.array_equal(FlatParams(net).read(), history.weights[update]):
-            raise Diverged(f"update {update}: the weights are not those of the run's checkpoint")
+            raise Diverged(f"update {update}: the weights differ from the run's checkpoint")
         self.checkpoints_equal += 1
 
 
 def reproduce(directory: Path, updates: int | None = None, trust: bool = False) -> dict[str, int]:
-    """Do the first `updates` of a run again, in whole batches; none: all. Raises UserError, Diverged and its own."""
+    """Repeat the first `updates` of a run (None: all), in whole batches. Raises UserError, Diverged and the run's
+    errors.
+    """
     directory = Path(directory)
     page, settings, options, config = load.load_run(directory, trust, learns=True)
     crew = load.crew_of(replace(options, serial=True, on="process", hosts=None, place=None, ship=None))
@@ -137,7 +139,7 @@ def reproduce(directory: Path, updates: int | None = None, trust: bool = False) 
     ctx = WorkerContext("", 0, 1, 0, options.seed, counters, control, precision=crew.precision, patience=0.0)
     with contextlib.ExitStack() as stack:
         scratch = Path(stack.enter_context(tempfile.TemporaryDirectory()))
-        stack.enter_context(load.compute_threads(logs[0].threads))  # with another number sums may have other last bits
+        stack.enter_context(load.compute_threads(logs[0].threads))  # with another number sums may differ in last bits
         actors = [
             ActorReplay(acting, history, replace(ctx, role="act", index=p, row=p)) for p in range(queue.producers)
         ]
@@ -155,7 +157,7 @@ def reproduce(directory: Path, updates: int | None = None, trust: bool = False) 
         def turn() -> None:
             for learner in learners:
                 if next(learner, learner) is learner:
-                    raise UserError(f"RUN: it went on after its end, at update {history.version}: not reproducible")
+                    raise UserError(f"RUN: it continued past its end, update {history.version}: not reproducible")
 
         turn()
         check = ReproductionCheck(directory, scratch, wired, agent)
@@ -175,20 +177,20 @@ def reproduce(directory: Path, updates: int | None = None, trust: bool = False) 
 def _read_logs(
     directory: Path, source: Any, learners: int, per_batch: int, updates: int | None
 ) -> list[delivery_log.DeliveryLog]:
-    """The learners' logs, up to the last batch that all of them have, or to the one that `updates` ends in."""
+    """Return the learners' logs, up to the last batch that all of them have, or the batch in which `updates` end."""
     producers = source.queue.producers
     logs = [delivery_log.read_log(directory, c, producers, source.n, per_batch) for c in range(learners)]
     count = min([len(log.batches) for log in logs] + ([] if updates is None else [-(-updates // per_batch)]))
     if not count:
-        raise UserError(f"RUN: no update of {directory} was logged: there is nothing to do again")
+        raise UserError(f"RUN: no update of {directory} was logged: nothing to reproduce")
     return [replace(log, batches=log.batches[:count]) for log in logs]
 
 
 def _asynchronous_roles(crew: Crew, system: str) -> tuple[Role, Role]:
-    """The actors and learners of a system whose rollouts are logged. Raises UserError: it has no log."""
+    """Return the actors and learners of a system whose rollouts are logged. Raises UserError: it has no log."""
     acting, learning = ([role for role in crew.roles if role.work is work] for work in (act, learn))
     logged = len(acting) == len(learning) == 1 and isinstance(learning[0].source, Rollouts)
     if not logged or any(role.asynchronous for role in crew.roles):
-        why = "has no log of what one role of learners got from one role of actors, as impala and appo have"
-        raise UserError(f"RUN: {system} {why}; a run with --serial repeats itself exactly with the same seed")
+        why = "keeps no log of rollouts from one role of actors to one of learners, as impala and appo do"
+        raise UserError(f"RUN: {system} {why}; a run with --serial repeats exactly with the same seed")
     return acting[0], learning[0]

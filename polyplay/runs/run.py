@@ -1,4 +1,4 @@
-"""A run from its options to its end: train, resume, and the figure of its system."""
+"""Train and resume runs, and draw the figure of a system."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from polyplay.workers.role import describe_wiring
 
 @dataclass
 class RunResult:
-    """A run that has ended: its directory, how it ended and how it went."""
+    """A run that has ended: its directory, exit code, reason, summary and settings."""
 
     directory: Path
     exit_code: int = 0
@@ -44,8 +44,8 @@ class RunResult:
 def train(
     page: Page, settings: Settings, options: RunOptions, sources: Sources, callbacks: Sequence[object] = ()
 ) -> RunResult:
-    """Run a system from nothing: one agent or a population. Raises UserError, EnvFailure, NotFinite or WorkerLost when
-    it cannot go on.
+    """Train a new agent or population. Raises UserError, EnvFailure, NotFinite or WorkerLost if the run cannot
+    continue.
     """
     called = check_callbacks(callbacks, systems.is_population(page))
     there = Path(str(options.run))
@@ -69,7 +69,7 @@ def begin_run(
     callbacks: Sequence[Callback] = (),
     **how: Any,
 ) -> RunResult:
-    """Begin a run of one agent. how: the part of RunSetup, if not to its end."""
+    """Start a run of one agent. how: `part` of RunSetup, if the run shall pause before its end."""
     reporter.check_wandb(options.wandb)
     given = settings
     wire = partial(_wire, page, options)
@@ -92,7 +92,7 @@ def begin_run(
 
 
 def _wire(page: Page, options: RunOptions, settings: Settings) -> tuple[Crew, System]:
-    """A crew and the page's system, with a warning where its preset is for other environments. Raises UserError."""
+    """Return a crew and the page's system; warn if its preset is for other environments. Raises UserError."""
     crew = load.crew_of(options)
     crew.measures = True
     wired = load.wire_system(page, settings, crew)
@@ -104,8 +104,8 @@ def _wire(page: Page, options: RunOptions, settings: Settings) -> tuple[Crew, Sy
 def resume(
     directory: Path, changes: Mapping[str, Any], trust: bool = False, callbacks: Sequence[object] = ()
 ) -> RunResult:
-    """Go on with a run, or a population, from its newest whole checkpoint; `changes` are options, or hyperparameters,
-    that now hold. trust: also where it was made elsewhere and executes a module by name.
+    """Resume a run or a population from its newest whole checkpoint; `changes` are new options or hyperparameters.
+    trust: also if it was made elsewhere and executes a module by name.
     """
     of_population = run_files.has_members(run_files.read_config(directory, population=True))
     called = check_callbacks(callbacks, of_population)
@@ -117,7 +117,7 @@ def resume(
 
 
 def continue_run(directory: Path, changes: Mapping[str, Any], trust: bool = False, *how: Any, **part: Any) -> RunResult:
-    """Go on with a run of one agent. how, part: callbacks and the part of RunSetup, if not to its end."""
+    """Resume a run of one agent. how, part: callbacks and `part` of RunSetup, if the run shall pause before its end."""
     run_files.read_config(directory)
     with nullcontext() if changes.get("dry_run") else closing(run_files.DirectoryLock(directory)) as lock:
         given = load.objects_of(changes)
@@ -126,9 +126,9 @@ def continue_run(directory: Path, changes: Mapping[str, Any], trust: bool = Fals
         before = settings
         settings, others = run_options.adjust(page, settings, changes)
         for name in sorted(() if "change" in changes else run_options.scheduled_names(options.change) & {*changes}):
-            text = f"{flag(name)}: {changes[name]} given, but --change of {directory} says when it has what value"
-            raise UserError(f"{text}: leave it out, or give --change anew too")
-        elsewhere = {"place": None, "ship": None} if "hosts" in changes else {}  # which were of other machines
+            text = f"{flag(name)}: {changes[name]} given, but --change of {directory} schedules it"
+            raise UserError(f"{text}: leave it out, or give a new --change too")
+        elsewhere = {"place": None, "ship": None} if "hosts" in changes else {}  # these named the old machines
         options = run_options.override(options, {"run": str(directory), **elsewhere, **others})
         sources = {**config["sources"], **dict.fromkeys(changes, "resume")}
         found, counters = load.find_checkpoint(directory, _warn)
@@ -137,14 +137,14 @@ def continue_run(directory: Path, changes: Mapping[str, Any], trust: bool = Fals
             crew.resume, crew.resumes = found, len(config["resumed"]) + 1
         wired = load.wire_system(page, settings, crew)
         load.check_spaces(directory, wired.envs)
-        if crew.resume is not None:  # lanes may be reset before the learner is there
+        if crew.resume is not None:  # lanes may be reset before the learner starts
             crew.control.run.set("remaining", max(0.0, 1.0 - load.steps_learnt(found) / wired.spec.total))
         crew.control.anew = bool(sizes := load.sizes_changed(config, before, settings, crew, counters["steps"]))
         if crew.resume is not None:
             replay_files.check_saved(Path(crew.resume), [r.held_replay for r in crew.roles if r.held_replay])
         plan = complete_plan(page, crew, wired, settings, options, int(counters["steps"]))
         if sizes:
-            plan = replace(plan, lines=[*plan.lines, ("sizes", f"{sizes}: not bitwise, all lanes begin anew")])
+            plan = replace(plan, lines=[*plan.lines, ("sizes", f"{sizes}: not bitwise, all lanes restart")])
         made = config["system"], settings, options, sources, crew, wired, directory, plan, counters, lock
         setup = RunSetup(*made, *how, **part)
         if why := load.finished(directory, found, plan, counters, options, changes):
@@ -155,12 +155,12 @@ def continue_run(directory: Path, changes: Mapping[str, Any], trust: bool = Fals
         checkpoint.remove_partial(directory)
         checkpoint.set_aside(directory, found)
         if crew.resume is None:
-            _warn("the run had made no update: it starts again at update 0")
+            _warn("the run had made no updates: it restarts at update 0")
         elif setup.part is None and (lost := _lost_lanes(crew)):
             _warn(lost)
         if damaged := [f"{p} {wrong}" for p in checkpoint.self_files(directory) if (wrong := checkpoint.self_flaw(p))]:
             more = f", and so are {len(damaged) - 1} others" if damaged[1:] else ""
-            _warn(f"past agent {damaged[0]}{more}: put back a copy; the run ends where it would play")
+            _warn(f"past agent {damaged[0]}{more}: put back a copy; the run ends when it has to play")
         run_files.rewind(directory, counters, _warn)
         load.remember(directory, settings, options)
         was = load.sizes_of(before)
@@ -170,19 +170,19 @@ def continue_run(directory: Path, changes: Mapping[str, Any], trust: bool = Fals
 
 
 def _lost_lanes(crew: Crew) -> str:
-    """What a checkpoint does not have of lanes. A member of a population goes on often: its plan says it once."""
+    """Describe what a checkpoint lacks of lanes; "" if it lacks nothing."""
     seed = worker.seed_of(crew.seed, 1000 * crew.resumes)
     if crew.control.anew:
-        return f"all lanes begin anew, from seed {seed}: there is another number of them than in the checkpoint"
+        return f"all lanes restart, from seed {seed}: their number differs from the checkpoint's"
     found = checkpoint.OpenCheckpoint(Path(str(crew.resume)))
     plays = any(role.find(League) for role in crew.roles)
     if plays and not (crew.serial and found.has(actor_checkpoint.LEAGUE)):
-        return f"matches under way are counted as lost: all lanes begin anew, from seed {seed}"
+        return f"matches under way are counted as lost: all lanes restart, from seed {seed}"
     return actor_checkpoint.lost_lanes(found.path, seed)
 
 
 def diagram(page: Page, settings: Settings, options: RunOptions, sources: Sources | None = None) -> str:
-    """The figure of a system, drawn from its wiring."""
+    """Draw the figure of a system from its wiring."""
 
     def draw(other: Settings) -> str:
         crew = load.crew_of(options, systems.is_population(page))
@@ -195,8 +195,8 @@ def diagram(page: Page, settings: Settings, options: RunOptions, sources: Source
 def complete_plan(
     page: Page, crew: Crew, wired: System, settings: Settings, options: RunOptions, steps: int = 0
 ) -> Plan:
-    """The plan of a wired crew, to which the evaluator is added if the options ask for one. steps: agent steps that a
-    resumed run has behind it. Raises UserError: what cannot work.
+    """Return the plan of a wired crew, and add an evaluator to the crew if the options request one. steps: agent steps
+    that a resumed run has made. Raises UserError: the run cannot work.
     """
 
     from polyplay.nets.layers import outlines
@@ -205,7 +205,7 @@ def complete_plan(
     if backends := [role.holds["backend"] for role in crew.roles if "backend" in role.holds]:
         from polyplay.search.evaluators import check_backend
 
-        for backend in backends:  # to evaluate a run that isn't needed
+        for backend in backends:  # checked here, because evaluating a run does not need it
             check_backend(backend)
     with outlines():  # one network for all plans
         plan = make_plan(crew, wired, options, steps)
@@ -227,21 +227,21 @@ def complete_plan(
 
 
 def check_returns(crew: Crew, options: RunOptions) -> None:
-    """Raises UserError: an option that takes a run's mean return for its strength, in a run of several agents."""
+    """Raise UserError for an option that measures strength by mean return, in a league."""
     given = [name for name in ("eval_every", "until_return") if vars(options)[name] is not None]
     if given and any(role.find(League) for role in crew.roles):
-        text = f"{flag(given[0])} {vars(options)[given[0]]} given, but agents that play each other have no return"
-        raise UserError(f"{text} of their own: leave it out; `polyplay tournament` rates them")
+        text = f"{flag(given[0])} {vars(options)[given[0]]} given, but mean return does not measure strength"
+        raise UserError(f"{text} in self-play: leave it out; `polyplay tournament` rates agents")
 
 
 def add_evaluator(crew: Crew, wired: System, options: RunOptions, steps: int) -> run_options.Lines:
-    """Add an evaluator if the options ask for one; its line of the plan. Raises UserError: a protocol that the
-    environment does not have.
+    """Add an evaluator if the options request one; return its lines of the plan. Raises UserError: the environment
+    lacks the protocol.
     """
     if options.eval_every is None:
         return []
     if crew.fleet is not None and crew.fleet.learner_away(crew):
-        raise UserError("--place: learn is elsewhere, but --eval-every asks it here; leave one of them out")
+        raise UserError("--place: learn is on another machine, but --eval-every needs it here; leave one of them out")
     from polyplay.acting.play import PlayOptions
     from polyplay.weights.params import Params
     from polyplay.workers import evaluator
@@ -262,8 +262,8 @@ def _warn(text: str) -> None:
 
 
 def _dry_run(setup: RunSetup) -> RunResult:
-    """Print the plan, and what was measured in two seconds of the run; nothing is written. Raises UserError: the plan
-    can't be done here.
+    """Print the plan, and the speed measured in two seconds of the run; write nothing. Raises UserError: the plan
+    cannot work here.
     """
     console = terminal.default_console()
     directory = f"{setup.directory} (dry run: nothing is written)"

@@ -1,4 +1,4 @@
-"""The main process of a run: starts its crew, and watches, reports, saves and stops it."""
+"""The main process of a run: start its crew, watch it, report, save and stop it."""
 
 from __future__ import annotations
 
@@ -33,49 +33,49 @@ from polyplay.runs.terminal import Terminal, evaluation_line, match_line, schedu
 from polyplay.systems import System
 from polyplay.workers.crew import Crew
 
-# What a user's own code is called with while a run is going: reports, games, checkpoints, evaluations, its end.
+# Callbacks: a user's code, called with reports, games, checkpoints, evaluations and the end of a run.
 
 
 @dataclass(frozen=True)
 class CurrentRun:
-    """The run as a callback sees it. `stop` ends it as Ctrl-C does: a checkpoint, a summary, exit status 0."""
+    """The run as a callback sees it. `stop` ends it with a checkpoint, a summary and exit status 0."""
 
     directory: Path
     stop: Callable[[str], None]
 
 
 class Callback:
-    """A user's own code beside a run. A method that returns False ends the run, as `run.stop` does."""
+    """Base class for a user's code beside a run. A method that returns False ends the run, as `run.stop` does."""
 
     @property
     def title(self) -> str:
         return type(self).__name__
 
     def on_report(self, run: CurrentRun, row: Row) -> object:
-        """A line of metrics.jsonl was written."""
+        """Called after a report. row: its line of metrics.jsonl."""
 
     def on_episode(self, run: CurrentRun, row: Row) -> object:
-        """A full game has ended: its line of episodes.jsonl, also with --no-log-episodes."""
+        """Called after a full game. row: its line of episodes.jsonl, also with --no-log-episodes."""
 
     def on_checkpoint(self, run: CurrentRun, path: Path) -> object:
-        """A checkpoint is complete: its directory."""
+        """Called when a checkpoint is complete. path: its directory."""
 
     def on_evaluation(self, run: CurrentRun, row: Row) -> object:
-        """A line of evaluations.jsonl was written."""
+        """Called after an evaluation. row: its line of evaluations.jsonl."""
 
     def on_end(self, run: CurrentRun, summary: Row) -> object:
-        """The run has ended, and has not failed."""
+        """Called when the run has ended without a failure. summary: summary.json."""
 
 
-EVENTS = {  # by file of lines, and what else happens
+EVENTS = {  # file of lines, or another event → method
     **{"metrics": "on_report", "episodes": "on_episode", "checkpoint": "on_checkpoint"},
     **{"evaluations": "on_evaluation", "end": "on_end"},
 }
 
 
 def check_callbacks(callbacks: Sequence[object], population: bool = False) -> list[Callback]:
-    """Functions become callbacks. Raises UserError: one of them is neither, can't be called with two arguments, or
-    nobody would await it; or the run is a population, whose members train in other processes.
+    """Turn functions into callbacks. Raises UserError: one is not a function or Callback, is async, or does not take
+    two arguments; or the run is a population, whose members train in other processes.
     """
     if not isinstance(callbacks, (list, tuple)):
         raise UserError(f"callbacks: {_name(callbacks)} given, allowed: a list of functions or of polyplay.Callback")
@@ -98,19 +98,19 @@ def _checked(callback: object) -> Callback:
     for method in EVENTS.values():
         function = attrgetter(method)(callback)
         if inspect.iscoroutinefunction(function):
-            raise UserError(f"callbacks: {callback.title} is async, allowed: def, which is called and waited for")
-        with contextlib.suppress(ValueError):  # of compiled code: its first call tells
+            raise UserError(f"callbacks: {callback.title} is async, but callbacks are not awaited: write def instead")
+        with contextlib.suppress(ValueError):  # compiled code has no signature
             try:
                 inspect.signature(function).bind(None, None)
             except TypeError as e:
-                text = f"callbacks: {callback.title} is called with (run, row), and does not take that: {e}"
+                text = f"callbacks: {callback.title} must take the arguments (run, row): {e}"
                 raise UserError(text) from None
     return callback
 
 
 class Callbacks:
-    """Collects what happens, and calls the user's code with it between two polls of the crew. finish: called with the
-    reason where a callback asks for the end, by returning False or by `run.stop`.
+    """Queue of events, with which the user's code is called between polls of the crew. finish: called with the reason
+    if a callback ends the run, by returning False or by `run.stop`.
     """
 
     def __init__(self, callbacks: Sequence[Callback], directory: Path, finish: Callable[[str], None]):
@@ -118,13 +118,13 @@ class Callbacks:
         self.events: deque[tuple[str, Any]] = deque()
 
     def add(self, kind: str, what: Any) -> None:
-        """Something has happened, by EVENTS: a line was written, a checkpoint is complete, the run is over."""
+        """Queue an event of EVENTS: a written line, a complete checkpoint, the end of the run."""
         if self.callbacks and kind in EVENTS:
             self.events.append((EVENTS[kind], what))
 
     def call(self, ended: bool = False) -> None:
-        """Call the user's code with all that has happened since. Raises what it raises. ended: there is nothing left
-        for it to stop.
+        """Call the user's code with all queued events; its exceptions pass through. ended: it cannot stop the run any
+        more.
         """
         if ended:
             self.finish = lambda reason: None
@@ -133,7 +133,7 @@ class Callbacks:
             for callback in self.callbacks:
                 stop = partial(self._stop, callback.title)
                 answer = methodcaller(method, CurrentRun(self.directory, stop), what)(callback)
-                # comparisons of NumPy and torch give no `bool`
+                # comparisons of NumPy and torch do not return `bool`
                 scalar = getattr(answer, "ndim", 1) == 0 and str(getattr(answer, "dtype", "")).endswith("bool")
                 if (isinstance(answer, bool) or scalar) and not answer:
                     stop()
@@ -146,19 +146,19 @@ def _name(what: object) -> str:
     return str(getattr(what, "__name__", type(what).__name__))
 
 
-# Checkpoints of a run as its main process sees them: it completes, rescues and prunes what learners save.
+# Checkpoints in the main process, which completes, rescues and prunes checkpoints that learners save.
 
 
-PATIENCE = 30.0  # seconds that learners get to save and end once a run is finishing
+PATIENCE = 30.0  # seconds that learners have to save and end once a run is finishing
 POLICY = f"{checkpoint.policy_name(0)}.safetensors"
 
 
 class CheckpointCompleter:
-    """The main process's share in a checkpoint: makes one of the parts in a run's directory once every learner has
-    written its own of the same update, and removes all but the newest and the best.
+    """Assembles a checkpoint in a run's directory once every learner has written its part of the same update, and
+    removes all but the newest and the best.
 
-    failure: why the newest could not be saved; empty: it was. games: by worker, of the checkpoint that the run goes on
-    from: its log may have none.
+    failure: why the newest was not saved, or "". games: {worker: games} of the checkpoint that the run resumes from,
+    because games may not be logged.
     """
 
     def __init__(
@@ -172,24 +172,24 @@ class CheckpointCompleter:
     ):
         self.directory, self.metrics, self.reporter = directory, metrics, reporter
         self.keep, self.warn = keep, warn
-        self.listen: Callable[[Path], None] = lambda path: None  # called with every complete one
-        self.games_before = Counter[int]()  # by lane
+        self.listen: Callable[[Path], None] = lambda path: None  # called with every complete checkpoint
+        self.games_before = Counter[int]()  # lane → games
         for game in read_lines(directory / "episodes.jsonl", *run_files.GAME):
             self.games_before[game["lane"]] += 1
         for worker, n in (games or {}).items():
             lanes = run_files.worker_lanes(worker)
-            if not any(self.games_before[lane] for lane in lanes):  # its games are not written down
+            if not any(self.games_before[lane] for lane in lanes):  # its games are not logged
                 self.games_before[lanes[0]] = n
-        self.last, self.failure = 0.0, ""  # last: 1 + the update that learners saved last; 0.5: that of the beginning
+        self.last, self.failure = 0.0, ""  # last: 1 + the update that learners saved last; 0.5: the initial weights
 
     def fail(self, text: str) -> None:
         self.failure = f"not saved: {text}"
         self.warn(f"{text}; the previous checkpoint remains")
 
     def complete(self, rows: list[int] | None = None) -> None:
-        """Learners write 1 + the update of their newest part into their counters, and a little more for each time that
-        it was saved before; negative if that failed; 0.5 for the initial weights. rows: of the learners to look at, if
-        not all that save.
+        """Make a checkpoint if all learners have saved the same update. Their counters have 1 + the update of their
+        newest part, and a little more each time that it is saved again; negative if that failed; 0.5 for the initial
+        weights. rows: learners to check (None: all that save).
         """
         rows = self.metrics.crew.savers() if rows is None else rows
         marks = set(self.metrics.counters.column("saved")[rows].tolist())
@@ -200,7 +200,7 @@ class CheckpointCompleter:
         self.metrics.crew.control.take(self.last)
 
     def _take(self, version: int, failed: bool) -> None:
-        """Make a checkpoint of parts that are all there; failed: one of them could not be written."""
+        """Make a checkpoint of its complete parts. failed: one could not be written."""
         if failed or not (checkpoint.partial(self.directory, version) / POLICY).exists():
             checkpoint.discard(self.directory, version)
             self.failure = self.failure if failed else f"not saved: the parts of checkpoint {version} were deleted"
@@ -212,19 +212,19 @@ class CheckpointCompleter:
             self.fail(f"checkpoint of update {version}: {refusal_text(e)}")
             return
         self.failure = ""
-        for old in checkpoint.partial_versions(self.directory):  # a save that not all agents made: a newer one came
+        for old in checkpoint.partial_versions(self.directory):  # agents that had not saved went on to a newer save
             if old < version:
                 checkpoint.discard(self.directory, old)
         checkpoint.prune(self.directory, self.keep)
         self.listen(checkpoint.everything(self.directory)[-1])
 
     def rescue(self, dropped: Callable[[], bool]) -> None:
-        """The run has failed: have what is whole saved, and make a checkpoint of it. dropped: asked meanwhile, whether
-        it is not to be waited for.
+        """Save all intact state of a failed run, and make a checkpoint of it. dropped: tells, while this waits, whether
+        to stop waiting.
         """
         begun, last = time.monotonic(), self.last
         self.complete()
-        if self.last not in (last, 0.5):  # the worker that failed has done it
+        if self.last not in (last, 0.5):  # the worker that failed has saved
             return
 
         made = self.metrics.counters.column("updates")[self.metrics.crew.savers()]
@@ -238,8 +238,10 @@ class CheckpointCompleter:
         self.complete(self.metrics.crew.rescue(self.last, busy))
 
     def _counters(self, version: int) -> Row:
-        """When all workers but a judge wrote their parts of `version`; of several agents the update of each too."""
-        if self.last < 1:  # whoever acts already does so again
+        """Return the counters at which workers, except a judge, wrote their parts of `version`, and each agent's update
+        if there are several.
+        """
+        if self.last < 1:  # initial weights: acting restarts from there
             return {**BEGINNING, "episodes": 0, "games": {}, "episodic_return_mean": None, "wall_seconds": 0.0}
         crew, root = self.metrics.crew, checkpoint.partial(self.directory, version)
         parts = actor_checkpoint.saved_counters(root)
@@ -266,30 +268,30 @@ class CheckpointCompleter:
         }
 
 
-TICK = 0.25  # seconds between two polls of the workers
-METRICS = ("grad_norm", "learning_rate")  # of every learner, besides what its loss reports
+TICK = 0.25  # seconds between polls of the workers
+METRICS = ("grad_norm", "learning_rate")  # metrics of every learner, besides its loss's
 
 
 class Supervisor(ABC):
-    """The main process of a run or of a population, from the start of its crew to its end: everything happens between
-    two polls of the crew. stopping: of a process that has more to do, and sees to signals: why to end before; "": there
-    is no reason.
+    """The main process of a run or population, from the start of its crew to its end: everything happens between polls
+    of the crew. stopping: given by a process that has other work and handles signals itself; returns why to end early,
+    or "".
     """
 
-    patience, late, goes_on = PATIENCE, "learners did not end", "goes on from the last checkpoint"
+    patience, late, goes_on = PATIENCE, "learners did not end", "continues from the last checkpoint"
 
     def __init__(self, crew: Crew, directory: Path, stopping: Callable[[], str] | None = None):
         self.crew, self.directory, self.stopping = crew, directory, stopping
         self.exit_code, self.reason, self.failed = 0, "done", False  # failed: an exception ended it
-        self.finishing_since, self.closing = 0.0, False  # 0: it is not finishing; closing: nothing runs any more
-        self.signals: list[str] = []  # received, and not yet reported
-        self.signalled, self.warned_at = False, 0.0  # by a signal to end; when a line said so, 0: none has yet
-        self.waiting = self.dropping = False  # the loop waits for the crew; everything is to be dropped
-        self.reported = set[str]()  # notes, cautions and remarks of workers
+        self.finishing_since, self.closing = 0.0, False  # 0: not finishing; closing: no worker runs any more
+        self.signals: list[str] = []  # received, not yet reported
+        self.signalled, self.warned_at = False, 0.0  # a signal came; when a line reported it, or 0
+        self.waiting = self.dropping = False  # the loop waits for the crew; end without saving
+        self.reported = set[str]()  # workers' notes, cautions and remarks
         crew.directory, crew.log = directory, self.log
 
     def go(self) -> Row:
-        """Returns the summary. Raises what ended it, after all has been saved and closed."""
+        """Run to the end and return the summary. Raises the exception that ended it, after saving and closing all."""
         with contextlib.nullcontext() if self.stopping else processes.handled(self._receive):
             try:
                 self._run()
@@ -297,7 +299,7 @@ class Supervisor(ABC):
                 self.reason += " while it was starting"
             except processes.Stopped:
                 self._look()
-                self.reason += ", at once: what was learnt since the last checkpoint is lost"
+                self.reason += ", at once: updates since the last checkpoint are lost"
                 if self.stopping:
                     raise
             except Exception as e:
@@ -321,7 +323,7 @@ class Supervisor(ABC):
                 break
 
     def _poll(self) -> bool:
-        """Whether the workers are done. Raises Stopped: they are not to be waited for."""
+        """Tell whether the workers are done. Raises Stopped: end without waiting for them."""
         self.waiting = True
         try:
             if self.dropping:
@@ -331,9 +333,9 @@ class Supervisor(ABC):
             self.waiting = False
 
     def _overdue(self, seconds: float) -> bool:
-        """Whether workers have had their time to save and end. Who has not even begun has nothing to save."""
+        """Tell whether workers have had enough time to save and end; they need none before any learner has started."""
         if not self._learning():
-            self.reason += " before anything was learnt"
+            self.reason += " before any learner started"
             return True
         if seconds > self.patience:
             self.exit_code = 1
@@ -341,15 +343,15 @@ class Supervisor(ABC):
         return seconds > self.patience
 
     def _finish(self, reason: str, exit_code: int = 0) -> None:
-        """Learners save at their next update, and end. A signal finishes anew what finishes already."""
+        """Let learners save at their next update, and end. A signal replaces the reason of a run that is finishing."""
         if not self.finishing_since or exit_code >= 128:
             self.finishing_since, self.reason, self.exit_code = time.monotonic(), reason, exit_code
             self.crew.control.finish()
 
     def _receive(self, number: int, frame: FrameType | None) -> None:
-        """The first signal saves and ends; another one drops everything, if it comes a second or more after the line
-        about the first: schedulers send several at once. A run that has failed saves all the same, and one that has
-        ended is closed. A line written here could wait for a lock that this thread holds.
+        """Save and end at the first signal; end without saving at another one, if it comes a second or more after the
+        line about the first, because schedulers send several at once. After a failure the first signal is only
+        reported, and while closing all are ignored. Prints nothing: that could wait for a lock that this thread holds.
         """
         if self.closing or self.dropping:
             return
@@ -365,7 +367,7 @@ class Supervisor(ABC):
                 raise processes.Stopped(number)
 
     def _report_signals(self) -> None:
-        while self.signals and (self.warned_at or self._learning()):  # else nothing is saved: the last line says it
+        while self.signals and (self.warned_at or self._learning()):  # else the last line reports that nothing is saved
             name = self.signals.pop(0)
             if self.warned_at:
                 self._warn(f"{name} again: ending without saving")
@@ -374,7 +376,9 @@ class Supervisor(ABC):
                 self.warned_at = time.monotonic()
 
     def log(self, kind: str, text: str) -> None:
-        """A worker's message: a note, a remark, a caution, or a warning. The first remark speaks for all."""
+        """Show a worker's message: a note, caution, remark or warning. Repeated notes and cautions are dropped, and all
+        remarks after the first.
+        """
         key = kind if kind == "remark" else text
         if kind in ("note", "caution", "remark"):
             if key in self.reported:
@@ -383,51 +387,49 @@ class Supervisor(ABC):
         (self._note if kind == "note" else self._warn)(text)
 
     def _learning(self) -> bool:
-        """Whether any learner has begun."""
+        """Tell whether any learner has started."""
         return True
 
     @abstractmethod
     def _look(self) -> None:
-        """Pass on what has happened since the last time."""
+        """Report events since the last call."""
 
     def _tick(self) -> None:
         self._look()
 
     @abstractmethod
     def _close(self) -> Row:
-        """Stop the crew, write the summary."""
+        """Stop the crew, and write and return the summary."""
 
     def _rescue(self) -> bool:
-        """It has failed: save what is whole. Whether it can go on."""
+        """Save all intact state after a failure; return whether the run can be resumed."""
         return True
 
     def _note(self, text: str) -> None:  # noqa: B027 - a population has none
-        """A line that tells of no fault."""
+        """Print a line that is not a warning."""
 
     @abstractmethod
     def _warn(self, text: str) -> None:
-        """A line that tells of a fault."""
+        """Print a warning."""
 
 
 @dataclass(frozen=True)
 class RunSegment:
-    """A part of a run, to so many agent steps from its start. stopping: of a process that has more to do, and sees to
-    signals: why to end before; "": there is no reason.
-    """
+    """A part of a run, up to `until` agent steps from its start. stopping: as in Supervisor."""
 
     until: int
     stopping: Callable[[], str] | None = None
 
     @property
     def paused(self) -> str:
-        """Why the session ended, if the run is not at its end."""
+        """Reason of a session that ended before its run."""
         return f"paused after {self.until:,} agent steps"
 
 
 @dataclass(frozen=True)
 class RunSetup:
-    """A run before it starts: its options, wired crew and plan. counters: of the checkpoint that it goes on from.
-    part: how far it goes now, if not to its end.
+    """A run before it starts: its options, wired crew and plan. counters: of the checkpoint that it resumes from.
+    part: the part to run now (None: all).
     """
 
     system: str
@@ -488,7 +490,7 @@ class Session(Supervisor):
     # ---------------------------------------------------------------------------------------------- the loop
 
     def go(self) -> Row:
-        """As any; the user's own code has the last word."""
+        """Run to the end, call the user's `on_end`, and return the summary."""
         summary = super().go()
         self.callbacks.add("end", summary)
         self.callbacks.call(ended=True)
@@ -500,10 +502,10 @@ class Session(Supervisor):
         self.crew.start(self.setup.metrics)
         now = time.monotonic()
         self.next_report, self.next_save = now + self.options.report_every, now + self.options.checkpoint_every
-        if self.crew.serial and self.options.minutes is not None:  # no tick within a rollout
+        if self.crew.serial and self.options.minutes is not None:  # no tick comes within a rollout
             self.crew.control.over = self._time_is_over
         self._watch()
-        self._look()  # all learners have ended: their last parts are there, or never will be
+        self._look()  # all learners have ended: no further part will come
         self._report()
         self.last_reported = True
         self.callbacks.call(ended=True)
@@ -513,7 +515,7 @@ class Session(Supervisor):
         return bool(stamps.any()) or self.metrics.updates != self.metrics.before["updates"]
 
     def _look(self) -> None:
-        """Pass on what has happened since the last time."""
+        """Report signals and games since the last call, complete a checkpoint, and repair the directory."""
         if self.lock is not None and not self.lock.held:
             self._restore_directory(self.lock)
         self._report_signals()
@@ -521,8 +523,8 @@ class Session(Supervisor):
         self.checkpoints.complete()
 
     def _restore_directory(self, lock: run_files.DirectoryLock) -> None:
-        """It was deleted or moved: write it anew, with all lines, and then a checkpoint. Only its lock was: lock it
-        again. Raises UserError: something else is there.
+        """Write a deleted or moved directory again, with all lines, and then a checkpoint. If only its lock was
+        deleted, lock it again. Raises UserError: another command has written there.
         """
         same, config = lock.in_place, self.directory / "config.json"
         try:
@@ -530,7 +532,7 @@ class Session(Supervisor):
             lock.take()
             if (there := config.exists()) and parse_json(config.read_bytes()) != self.config:
                 lock.close()
-                raise UserError(f"RUN: another command has written to {self.directory} since: this run leaves it alone")
+                raise UserError(f"RUN: another command has written to {self.directory}: this run ends")
             if not there:
                 write_json(config, self.config)
         except OSError as e:
@@ -539,8 +541,8 @@ class Session(Supervisor):
         if same and there:
             self._warn(f"{lock.path} was deleted: it is locked again")
             return
-        lost = "" if checkpoint.everything(self.directory) else ", without the checkpoints that were there"
-        self._warn(f"{self.directory} was deleted or moved: it is written anew{lost}")
+        lost = "" if checkpoint.everything(self.directory) else ", without its earlier checkpoints"
+        self._warn(f"{self.directory} was deleted or moved: it is written again{lost}")
         self.reporter.restore()
         self.crew.control.save()
 
@@ -567,7 +569,7 @@ class Session(Supervisor):
         self.terminal.refresh(self.metrics.frames)
 
     def _watch_machines(self) -> None:
-        """Pass on what there is to say of other machines, and end the run before they can't be held any more."""
+        """Report news of other machines, and end the run before its cluster fails."""
         if (fleet := self.crew.fleet) is None:
             return
         for line in fleet.news():
@@ -577,7 +579,7 @@ class Session(Supervisor):
             self._finish(why, 1)
 
     def _time_is_over(self) -> bool:
-        """Then it ends."""
+        """Finish the run if --minutes have passed; return whether they have."""
         minutes = self.options.minutes
         if minutes is None or self.reporter.wall_seconds < 60.0 * minutes:
             return False
@@ -595,11 +597,11 @@ class Session(Supervisor):
 
     @property
     def owns_directory(self) -> bool:
-        """Whether the directory is this run's: it may have been deleted, and another run be there."""
+        """Whether the directory is still this run's: another run may have replaced it."""
         return self.lock is None or self.lock.held
 
     def _close(self) -> Row:
-        """Report for the last time where that is not done, stop the crew, write the summary."""
+        """Report a last time if needed, stop the crew, and write and return the summary."""
         self.closing = True
         with contextlib.suppress(Exception):
             self.metrics.report_games(self.reporter, partial(self.log, "caution"))
@@ -614,7 +616,7 @@ class Session(Supervisor):
         if self.reason == "done" and part is not None and max(part.until, learnt) < total:
             self.reason = part.paused
         if self.reason == "done" and not self.metrics.updates:
-            self.reason = "done, but nothing was learnt: no update was made"
+            self.reason = "done, but no update was made"
         if self.checkpoints.failure:
             ended = f"{self.reason}; " * bool(self.exit_code)
             self.exit_code, self.reason = self.exit_code if self.failed else 1, ended + self.checkpoints.failure
@@ -630,7 +632,7 @@ class Session(Supervisor):
         self.terminal.report(row, self.metrics.roles)
 
     def log(self, kind: str, text: str) -> None:
-        """Besides, a decision, an evaluation, a match or a game as JSON, and why something is unsaved."""
+        """Show a worker's message, or write its decision, evaluation, match or game (JSON), or note a failed save."""
         at = self.metrics.steps, self.metrics.updates
         if kind == "decision":
             self.terminal.note(schedule_line(self.reporter.decision(json.loads(text), *at)))
@@ -639,7 +641,7 @@ class Session(Supervisor):
         elif kind == "match":
             self.terminal.note(match_line(self.reporter.match(json.loads(text), *at)))
         elif kind == "game":
-            if (game := parse_json(text)) is not None:  # another machine cuts off what is too long
+            if (game := parse_json(text)) is not None:  # None: another machine cut off a long game
                 self.reporter.game(game, *at)
         elif kind == "unsaved":
             self.checkpoints.fail(text)

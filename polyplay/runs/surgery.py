@@ -1,4 +1,4 @@
-"""A run whose network or game grows: another run that goes on where it was (OpenAI et al. 2019, Dota 2, Appendix B)."""
+"""Grow a run's network or game: make a run that continues with more (OpenAI et al. 2019, Dota 2, Appendix B)."""
 
 from __future__ import annotations
 
@@ -31,19 +31,19 @@ if TYPE_CHECKING:
     from polyplay.nets.actor_critic import ActorCritic
     from polyplay.workers.crew import Crew
 
-# What may change when a run grows: options of its network and of its game, to larger ones of the same kind.
+# Changes of a growing run: its network to a larger one, or its game to another of the same kind.
 
 
 def change_options(
     page: Page, settings: Settings, options: RunOptions, system: str, changes: Mapping[str, Any]
 ) -> tuple[Settings, RunOptions]:
-    """The options of the grown run. Raises UserError: the system has no such option."""
+    """Return the settings and options of the grown run. Raises UserError: an option is unknown or cannot change so."""
     changes = dict(listed(changes))
     types, both = flags.option_types(page.Config), {**vars(settings), **vars(options)}
     for name in changes:
         if name not in both:
             raise UserError(f"{flag(name)}: {system} has no such option")
-    if sizes := changes.get("hidden"):  # with the activation that the network has
+    if sizes := changes.get("hidden"):  # keeps the network's activation
         name, _, layers = str(both.get("network", "")).partition("(")
         words = [word for word in layers.rstrip(")").replace(" ", "").split(",") if word and not word.isdigit()]
         changes = {**changes, "network": f"{name}({','.join([*map(str, sizes), *words])})", "hidden": tuple(sizes)}
@@ -52,14 +52,14 @@ def change_options(
         if both.get("core") == "none":
             raise UserError(f"{given}, but RUN has no core: leave it out")
         if changes["core_size"] < size:
-            raise UserError(f"{given}, but RUN has {size}, and networks only grow")
+            raise UserError(f"{given}, but RUN has {size}, and networks only grow: give a larger size")
     own = {k: flags.check_value(flag(k), v, types[k]) for k, v in changes.items() if k in types}
     others = {k: v for k, v in changes.items() if k not in types}
     return replace(settings, **own), replace(options, **others)
 
 
 def check_games(old: Envs, new: Envs, league: bool) -> None:
-    """Raises UserError: the new game is of another kind."""
+    """Raise UserError if the new game is of another kind."""
     was, is_ = old.spec, new.spec
     for what, (before, described), (after, given) in zip(KINDS, _kinds(was), _kinds(is_), strict=True):
         both = before.keys() & after.keys()
@@ -78,7 +78,7 @@ KINDS = ("observations", "actions")
 
 
 def _kinds(spec: EnvSpec) -> Iterator[tuple[dict[Any, Any], str]]:
-    """Of observations and actions: what stays of each leaf that stays, and all in words."""
+    """Yield, for observations and for actions, the properties that every kept leaf must keep, and a description."""
     shown: dict[Any, Any] = {p: (x.dtype, len(x.shape), type(spec.classes.get(p))) for p, x in tree.leaves(spec.obs)}
     yield shown, describe_fields(spec.obs)
     whole = type(spec.action), spec.action.first if isinstance(spec.action, Conditional) else ""
@@ -86,40 +86,39 @@ def _kinds(spec: EnvSpec) -> Iterator[tuple[dict[Any, Any], str]]:
 
 
 REPORT = "surgery.json"
-LINES = ("metrics", "episodes", "evaluations", "decisions", "lineage", "ratings")  # of the old run, which goes on
-SEED = 15_485_863  # of new weights: no run begins with these
+LINES = ("metrics", "episodes", "evaluations", "decisions", "lineage", "ratings")  # lines copied from the old run
+SEED = 15_485_863  # seed of new weights, which no run starts with
 
 
 @dataclass(frozen=True)
 class _Side:
-    """A run before or after."""
+    """A run before or after it grows."""
 
     settings: Settings
     options: RunOptions
     system: systems.System
     policy: ActorCritic
-    rest: float  # what the optimizer's mean square begins with
+    rest: float  # initial value of the optimizer's mean square
 
     @property
     def game(self) -> tuple[object, ...]:
-        """All that says which game it is."""
+        """Name, options and spec of the game."""
         envs = self.system.envs
         return envs.name, envs.options, envs.spec
 
 
 def grow_run(directory: Path, out: Path, changes: Mapping[str, Any], settle: int = 0, trust: bool = False) -> Row:
-    """Write `out`, a run that `polyplay resume` goes on with: the one in `directory` with `changes` of its options. The
-    learning rate is 0 until so many more agent steps were learnt from. Gives the report that is in it. Raises
-    UserError: nothing was written.
+    """Write to `out` the run in `directory` with `changes` of its options, for `polyplay resume`; return its report.
+    settle: agent steps to learn from before the learning rate rises from 0. Raises UserError: nothing was written.
     """
     page, settings, options, config = load.load_run(directory, trust)
     if is_locked(directory):
         raise UserError(f"RUN: {directory} is being written: end that run first")
     if out.exists():
-        raise UserError(f"--out: {out} is there already: name another directory")
+        raise UserError(f"--out: {out} already exists: choose another directory")
     found, counters = load.find_checkpoint(directory, lambda text: print(f"polyplay: {text}"))
     if found is None or not counters["updates"]:
-        raise UserError(f"RUN: {directory} has learnt nothing yet: begin a new one instead")
+        raise UserError(f"RUN: {directory} has made no updates yet: start a new run")
     after = change_options(page, settings, options, config["system"], changes)
     old, new = _side(page, settings, options, config["system"]), _side(page, *after, config["system"])
     check_games(old.system.envs, new.system.envs, league_log.has_league(directory))
@@ -129,7 +128,7 @@ def grow_run(directory: Path, out: Path, changes: Mapping[str, Any], settle: int
         raise UserError(f"surgery: nothing changes, neither a size of the network nor the game: {cure}")
     learnt = sum(float(run.saved.json(f"agents/{a}/learner")["learnt"]) for a in run.agents)
     lost = ["games under way, recurrent states and rollouts in flight: all lanes begin new episodes"]
-    lost += ["experience of optimizers: their buffers fill anew"] * any(found.glob("learners/*/experience*"))
+    lost += ["experience of optimizers: their buffers are refilled"] * any(found.glob("learners/*/experience*"))
     others = len(checkpoint.everything(directory)) - 1
     report: Row = {
         "from": str(directory.absolute()),
@@ -170,7 +169,7 @@ def grow_run(directory: Path, out: Path, changes: Mapping[str, Any], settle: int
 
 
 def _side(page: Any, settings: Settings, options: RunOptions, name: str) -> _Side:
-    """Raises UserError: the system has no policy and value alone."""
+    """Wire a run before or after it grows. Raises UserError: its network is not a policy and value, or has a replay."""
     from polyplay.nets.actor_critic import ActorCritic
     from polyplay.weights.optimizers import FLAVORS
 
@@ -197,7 +196,7 @@ class _GrownRun:
         self.saved, self.agents = checkpoint.OpenCheckpoint(found), checkpoint.agents_of(found)
 
     def write(self, made: Path, counters: Row, freeze_until: float) -> None:
-        """Raises OSError."""
+        """Write the files to `made`. Raises OSError."""
         spec, version = self.new.system.envs.spec, checkpoint.update_of(self.found)
         for path in sorted(self.directory.glob("*.jsonl")):
             if path.stem in (*LINES, "matches") or path.stem.partition("-")[0] == "updates":
@@ -221,7 +220,7 @@ class _GrownRun:
         write_json(made / pool.FILE, pool.spec_to_json(spec))
 
     def _policy(self, arrays: Mapping[str, np.ndarray], agent: int) -> dict[str, np.ndarray]:
-        """An agent's weights, or those of a past agent."""
+        """Grow the weights of an agent or a past agent."""
         from polyplay.nets.factory import build_network
 
         fresh = build_network(self.new.system.policy, self.new.options.seed + SEED * (1 + agent))

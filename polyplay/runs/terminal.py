@@ -1,4 +1,4 @@
-"""A run as a terminal shows it: a live panel, or plain aligned lines where standard output is no terminal.
+"""Terminal output of a run: a live panel, or plain aligned lines if standard output is not a terminal.
 
 Imports no torch.
 """
@@ -28,32 +28,32 @@ from polyplay.envs.atari import is_game
 from polyplay.runs.directory import RunDescription
 from polyplay.runs.reporter import KINDS, Reporter
 
-# A console for lines that stay and, on a terminal, a picture below them that is drawn anew.
+# A console for permanent lines and, on a terminal, a panel below them that is redrawn.
 #
-# If the terminal is closed, the run gets SIGHUP and ends as with SIGTERM; under nohup it goes on. Imports no torch.
+# If the terminal is closed, the run gets SIGHUP and ends as with SIGTERM; under nohup it continues.
 
 
-EVERY = 0.25  # seconds between two pictures
+EVERY = 0.25  # seconds between two drawings
 LIVE: dict[str, Any] = {"auto_refresh": False, "redirect_stdout": False, "redirect_stderr": False}
 
 
 class Screen:
-    """`print` lines, `draw` the picture, `close`. live: with a picture (default: if the console is a terminal). Where
-    the other end is closed (a terminal, a pipe), all output goes to /dev/null from then on, also what others write
-    there, so that the interpreter's last flush does not change the exit status.
+    """Console with `print` for lines, `draw` for the panel, and `close`. live: with a panel (default: if the console is
+    a terminal). After the other end (a terminal, a pipe) is closed, all output of the process goes to /dev/null, so
+    that the interpreter's last flush does not change the exit status.
     """
 
     def __init__(
         self, console: Console | None = None, live: bool | None = None, clock: Callable[[], float] = time.monotonic
     ) -> None:
         self.console, self.clock = console or default_console(), clock
-        if live is None:  # FORCE_COLOR makes rich take a log file for a terminal; a panel needs a real one
+        if live is None:  # with FORCE_COLOR rich takes a log file for a terminal; a panel needs a real one
             live = self.console.is_terminal and not self.console.is_dumb_terminal and self.console.file.isatty()
         self.live = Live(**LIVE, console=self.console) if live else None
         self.drawn, self.warning = -EVERY, ""
 
     def print(self, what: RenderableType) -> None:
-        """A line, or several, that stay."""
+        """Print one or several permanent lines."""
         with self._written():
             print_all(self.console, [what])
 
@@ -61,17 +61,17 @@ class Screen:
     def _written(self) -> Iterator[None]:
         try:
             yield
-        except (OSError, ValueError):  # ValueError: it was closed
+        except (OSError, ValueError):  # ValueError: the file was closed
             with contextlib.suppress(OSError, ValueError), open(os.devnull, "wb") as null:
                 os.dup2(null.fileno(), self.console.file.fileno())
 
     def warn(self, text: str) -> None:
-        """A line that stays; pictures have the last one."""
+        """Print a permanent warning; the panel shows the last one."""
         self.warning = " ".join(text.split())
         self.print(Text.assemble(("warning ", "bold yellow"), self.warning))
 
     def draw(self, picture: Callable[[], RenderableType], at_once: bool = False) -> None:
-        """Show the picture, if there is to be one, and it is time to."""
+        """Draw the panel, if there is one and a drawing is due."""
         if self.live is None or not (at_once or self.clock() - self.drawn >= EVERY):
             return
         self.drawn = self.clock()
@@ -81,30 +81,30 @@ class Screen:
             self.live.update(picture(), refresh=True)
 
     def close(self) -> None:
-        """Give the terminal back. May be called again."""
+        """Release the terminal. May be called again."""
         live, self.live = self.live, None
         if live is not None and live.is_started:
             with self._written():
                 live.stop()
 
     def boxed(self, title: str, lines: Iterable[RenderableType]) -> Panel:
-        """A picture of lines, of which those of text are cut at its width, with the last warning below."""
+        """Return a panel of lines, with the last warning below; text is cut at the panel's width."""
         shown = [*lines, *([Text(f"warning: {self.warning}", style="yellow")] if self.warning else [])]
         for line in shown:
             if isinstance(line, Text):
                 line.no_wrap, line.overflow = True, "ellipsis"
-        width = self.console.width - len("^C^C")  # echoed behind it, they would fold the line and leave a border behind
+        width = self.console.width - len("^C^C")  # echoed beside the panel, ^C would fold the line and leave a border
         return Panel(Group(*shown), title=title, title_align="left", border_style="blue", width=width)
 
 
 def ruled_table(*words: str | Column, numbers: Iterable[str] = ()) -> Table:
-    """A table with a line below its head: columns of words, then of numbers, which are never folded."""
+    """Return a table with a line below its head: columns of words, then of numbers, which are never folded."""
     right = [Column(name, justify="right", no_wrap=True) for name in numbers]
     return Table(*words, *right, box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
 
 
 def progress_line(done: float, *texts: str) -> Table:
-    """A bar, and texts to the right of it."""
+    """Return a progress bar with texts on its right."""
     right = [Column(no_wrap=True, justify="right") for _ in texts]
     grid = Table.grid(Column(ratio=1), *right, padding=(0, 2), expand=True)
     grid.add_row(ProgressBar(total=1.0, completed=done), *texts)
@@ -112,14 +112,14 @@ def progress_line(done: float, *texts: str) -> Table:
 
 
 class PlainConsole(Console):
-    """Leaves a closed pipe to its caller, where rich's own ends the program."""
+    """Console that reports a closed pipe to its caller, where rich's ends the program."""
 
     def on_broken_pipe(self) -> None:
         raise BrokenPipeError
 
 
 def default_console() -> Console:
-    """Standard output; 120 columns where that is no terminal and COLUMNS does not say."""
+    """Return a console on standard output; without a terminal or COLUMNS it has 120 columns."""
     if isinstance(sys.stdout, io.TextIOWrapper) and "utf" not in sys.stdout.encoding.lower():
         sys.stdout.reconfigure(errors="replace")
     console = PlainConsole(highlight=False)
@@ -129,21 +129,19 @@ def default_console() -> Console:
 
 
 def print_all(console: Console, lines: Iterable[RenderableType]) -> None:
-    """Lines are left to the terminal to fold, so that a command or path in them can be copied whole."""
+    """Print lines, folded only by the terminal, so that a command or path in them can be copied whole."""
     for line in lines:
         console.print(line, soft_wrap=isinstance(line, Text))
 
 
-# What a run says of itself before it starts: its title, its settings and its plan, in short or in full.
-#
-# Imports no torch.
+# The first lines of a run: its title, settings and plan, in short or in full.
 
 
-Fact = tuple[str, str]  # a heading and what is under it
-BRIEF = ("workers", "network")  # of a plan, the first clause of each, and those that name what was chosen
-CHOICES = ("networks in ", "inputs ", "self-play by ")  # how these begin
-LAST = "length"  # with the memory
-DETAILS = (  # if --verbose
+Fact = tuple[str, str]  # heading and text
+BRIEF = ("workers", "network")  # facts cut to their first clause and clauses about choices
+CHOICES = ("networks in ", "inputs ", "self-play by ")  # beginnings of clauses about choices
+LAST = "length"  # the fact that also shows the memory
+DETAILS = (  # facts shown only with --verbose
     *("settings", "search", "cores", "memory", "disk", "updates"),
     *("repeat", "resume", "episodes", "actions"),
 )
@@ -152,8 +150,8 @@ DETAILS = (  # if --verbose
 def opening_lines(
     run: RunDescription, directory: Path | str, plan: Iterable[Fact], console: Console, whole: bool = True
 ) -> Iterator[RenderableType]:
-    """The first lines of a run: every value with its source, what the environment is, and all of the plan; or in short
-    five, and one for each part of the plan that was asked for.
+    """Yield the first lines of a run. whole: every value with its source, the environment, and the whole plan; else
+    five lines, and one for each part of the plan that options added.
     """
     title, where = f"polyplay {run['system']} on {run['config'].get('env')}", f"  in {directory}"
     yield Text.assemble((title, "bold"), "\n" * (len(title + where) > console.width), where)
@@ -169,7 +167,7 @@ def opening_lines(
 
 
 def settings_by_source(run: RunDescription) -> dict[str, str]:
-    """All values of the system, and the options that were set, under where they come from."""
+    """Return source → all values of the system and the options that were set."""
     values, preset = {**run["config"], **run["options"]}, f"preset {run['options']['preset']}"
     idle = {"env", "run", "preset", *(("frames",) if values.get("steps") is not None else ())}
     idle |= {"atari"} if not is_game(values.get("env"), {}) else set()
@@ -183,7 +181,7 @@ def settings_by_source(run: RunDescription) -> dict[str, str]:
 
 
 def short_facts(plan: Iterable[Fact]) -> list[Fact]:
-    """A plan without its details."""
+    """Return a plan without its details."""
     whole, short = list(plan), list[Fact]()
     memory = next((f"; memory {text.partition('; ')[0]}" for k, text in whole if k == "memory"), "")
     for k, text in whole:
@@ -195,7 +193,7 @@ def short_facts(plan: Iterable[Fact]) -> list[Fact]:
 
 
 def fact_lines(facts: Iterable[Fact], console: Console) -> Iterator[RenderableType]:
-    """Facts about a run under their headings: folded on a terminal, one line each elsewhere."""
+    """Yield facts with their headings: folded on a terminal, one line each elsewhere."""
     if not console.is_terminal:
         yield from (Text(f"{heading:<8} {text}") for heading, text in facts)
         return
@@ -216,34 +214,34 @@ def _short(value: object) -> str:
 
 
 def value_text(value: object) -> str:
-    """A hyperparameter; three digits of a fraction."""
+    """Return a hyperparameter as text; a float has three digits."""
     return f"{value:.3g}" if isinstance(value, float) else _short(value)
 
 
-FEW = 4  # agents whose returns are all told
-MOST_ROLES = 4  # keeps the panel within 12 lines
+FEW = 4  # most agents whose returns are all shown
+MOST_ROLES = 4  # most roles shown, so that the panel has at most 12 lines
 COLORS = {"env": "green", "infer": "cyan", "learn": "magenta", "replay": "yellow", "wait": "bright_black"}
 
 
 class Terminal:
-    """`begin`, then `report` per report, `refresh` as often as you like, `warn` when needed, `end`.
+    """Output of a run: call `begin`, `report` per report, `refresh` at any time, `warn` when needed, and `end`.
 
-    A live panel is drawn anew 4 times a second, but not of a serial run, for a debugger's sake.
+    The live panel is redrawn 4 times a second. A serial run has none, so that a debugger can use the terminal.
     """
 
     def __init__(self, reporter: Reporter, total_frames: int, screen: Screen | None = None) -> None:
         self.reporter, self.total_frames, self.screen = reporter, total_frames, screen or Screen()
         self.console, self.clock = self.screen.console, self.screen.clock
-        self.title, self.quiet = "", False  # quiet: nothing but warnings and the last line
+        self.title, self.quiet = "", False  # quiet: print only warnings and the last line
         self.minutes: float | None = None
         self.row: Row = {}
         self.roles: Mapping[str, Mapping[str, float]] = {}
-        self.below = set[str]()  # what stood below warnings, such as tracebacks
+        self.below = set[str]()  # texts printed below warnings, such as tracebacks
         self.begun = self.at = self.clock()
-        self.speed: float | None = None  # frames per second, smoothed for the estimate of the end
+        self.speed: float | None = None  # frames per second, smoothed for the estimated time
 
     def begin(self, run: RunDescription, directory: Path | str, plan: Iterable[Fact] = ()) -> None:
-        """The first lines: in short, or with --verbose whole."""
+        """Print the first lines: in short, or in full with --verbose."""
         options = run["options"]
         self.minutes, self.quiet = options.get("minutes"), bool(options.get("quiet"))
         if options.get("serial") or self.quiet:
@@ -254,7 +252,7 @@ class Terminal:
                 self.screen.print(what)
 
     def report(self, row: Row, roles: Mapping[str, Mapping[str, float]]) -> None:
-        """Show a report, as `Reporter.report` returned it, and where the time of workers went (CrewMetrics.roles)."""
+        """Show a report of `Reporter.report`, and how workers spent their time (CrewMetrics.roles)."""
         self.row, self.roles, self.at = row, roles, self.clock()
         if row["fps"] is not None:
             self.speed = row["fps"] if self.speed is None else 0.7 * self.speed + 0.3 * row["fps"]
@@ -262,11 +260,11 @@ class Terminal:
             self.screen.print(Text(self._report_line(), no_wrap=True))
 
     def refresh(self, frames: int | None = None) -> None:
-        """Draw the panel if it is time to; `frames` as they are now. Call it from any loop."""
+        """Draw the panel if a drawing is due. frames: the present count. Call this from any loop."""
         self.screen.draw(lambda: self.panel(frames))
 
     def warn(self, text: str) -> None:
-        """A line that stays, with what is below it, once; the panel keeps the last one in view."""
+        """Print a permanent warning, and once the text below its first line; the panel shows the last warning."""
         first, _, below = text.partition("\n")
         self.screen.warn(first)
         if below and below not in self.below:
@@ -274,13 +272,13 @@ class Terminal:
             self.screen.print(Text(below.rstrip()))
 
     def note(self, text: str) -> None:
-        """A line that stays."""
+        """Print a permanent line."""
         if not self.quiet:
             self.screen.print(Text(" ".join(text.split())))
 
     def end(self, summary: Row, failed: bool = False) -> None:
-        """The last line: why it ended, what came out, and the command to type next, on a line of its own where a screen
-        is too narrow; where it failed, an exception says why and how to go on.
+        """Print the last line: why the run ended, its result, and the next command, which gets a separate line on a
+        narrow screen. After a failure, the exception says why and how to continue.
         """
         self.refresh(summary.get("frames"))
         line, screen = closing_line(summary, failed), self.screen.live is not None
@@ -290,7 +288,7 @@ class Terminal:
         self.screen.print(Text(line, no_wrap=True))
 
     def panel(self, frames: int | None = None) -> Panel:
-        """The whole picture, at most 12 lines."""
+        """Return the panel, at most 12 lines."""
         row = self.row
         if not row:
             return self.screen.boxed(self.title, [Text(f"starting, {clock_text(self.clock() - self.begun)}")])
@@ -302,7 +300,7 @@ class Terminal:
         return self.screen.boxed(self.title, [bar, *map(Text, self._numbers(frames)), *shares])
 
     def _progress(self, frames: int, seconds: float) -> tuple[float, str]:
-        """Fraction done, and the time to go at the present speed."""
+        """Return the fraction done, and the time left at the present speed."""
         done = frames / self.total_frames
         left = [max(0, self.total_frames - frames) / self.speed] if self.speed else []
         if self.minutes is not None:
@@ -311,7 +309,7 @@ class Terminal:
         return min(1.0, done), clock_text(min(left, default=None))
 
     def _report_line(self) -> str:
-        """One report as one line whose columns stand under each other. Where a frame is a step, both are told once."""
+        """Return a report as a line with aligned columns; frames and steps appear once if they are equal."""
         row = self.row
         done, eta = self._progress(row["frames"], row["wall_seconds"])
         alike = row["frames"] == row["steps"]
@@ -329,7 +327,7 @@ class Terminal:
         return "  ".join(p for p in parts if p)
 
     def _numbers(self, frames: int) -> Iterator[str]:
-        """Lines of the panel. frames: of this moment."""
+        """Yield lines of the panel. frames: the present count."""
         row, steps = self.row, self.row["steps"] * frames // max(1, self.row["frames"])
         differ = frames != steps
         memory = f"{row['memory_mb']:,.0f} MB" if row.get("memory_mb") is not None else ""
@@ -343,7 +341,7 @@ class Terminal:
 
 
 def _returns(row: Row, best: float | None, width: int = 0) -> list[str]:
-    """Of one agent its mean return, and the best so far; of several whose is which, of many the extremes."""
+    """Return texts about mean returns: one agent's, with the best so far; several agents'; of many the extremes."""
     means, elo = row.get("agent_return_means"), row.get("agent_elo") or {}
     if (tasks := row.get("task_return_means")) is not None:
         return _task_returns(tasks, row.get("human_normalized"))
@@ -356,7 +354,7 @@ def _returns(row: Row, best: float | None, width: int = 0) -> list[str]:
 
 
 def _task_returns(means: Mapping[str, float | None], normalized: Mapping[str, Any] | None) -> list[str]:
-    """Show human-normalized scores, or the mean returns of a few tasks, or the number of tasks that have one."""
+    """Return human-normalized scores, or mean returns of a few tasks, or the number of tasks that have one."""
     there = [name for name, mean in means.items() if mean is not None]
     if normalized is not None:
         parts = [f"{name} {x:.1f} % ({low:.1f} … {high:.1f})" for name, (x, low, high) in normalized.items()]
@@ -368,11 +366,11 @@ def _task_returns(means: Mapping[str, float | None], normalized: Mapping[str, An
     return [shown]
 
 
-CELLS = 20  # of a bar
+CELLS = 20  # width of a bar
 
 
 def _shares(name: str, role: Mapping[str, float]) -> Text:
-    """Where the time of one worker kind went: a bar of a color for each kind, and the percentages."""
+    """Return how a role spent its time: a bar with a color for each kind of work, and the percentages."""
     text = Text(f"{name} ×{role['workers']:.0f}".ljust(13)[:13] + " ")
     for kind in KINDS:
         text.append("█" * round(CELLS * role[kind]), style=COLORS[kind])
@@ -384,7 +382,7 @@ def _shares(name: str, role: Mapping[str, float]) -> Text:
 
 
 def schedule_line(decision: Row) -> str:
-    """One line about a decision of a schedule, as decisions.jsonl has it."""
+    """Describe a scheduler's decision, a line of decisions.jsonl."""
     old, new = decision["from"], decision["to"]
     moves = [f"{k} {old[k]} → {new[k]}" for k in new if new[k] != old[k]] or ["the same numbers"]
     late = f"; {', '.join(decision['late'])} had not arrived" if decision["late"] else ""
@@ -394,20 +392,20 @@ def schedule_line(decision: Row) -> str:
 
 
 def evaluation_line(row: Row) -> str:
-    """One line about an evaluation during training."""
+    """Describe an evaluation during training in one line."""
     best = ", the best so far" if row["best"] else ""
     games = f"{row['episodes']} game{'s' * (row['episodes'] != 1)} ({row['protocol']})"
     return f"evaluation at {row['frames']:,} frames: {row['episodic_return_mean']:,.2f} over {games}{best}"
 
 
 def match_line(row: Row) -> str:
-    """One line about a match of a gate."""
-    verdict = "it plays from now on" if row["passed"] else f"update {row['champion']:,} goes on playing"
-    return f"match: update {row['candidate']:,} makes {row['points']:g} of {row['games']} points: {verdict}"
+    """Describe a match of a gate in one line."""
+    verdict = "it now plays" if row["passed"] else f"update {row['champion']:,} keeps playing"
+    return f"match: update {row['candidate']:,} scored {row['points']:g} of {row['games']} points: {verdict}"
 
 
 def closing_line(summary: Row, failed: bool = False) -> str:
-    """The last line of a run."""
+    """Return the last line of a run."""
     where = shlex.quote(str(summary["directory"]))
     verb = "resume" if summary["exit_code"] else "evaluate"
     command = f" · next: polyplay {verb} {where}" if summary.get("checkpoint") and not failed else ""
@@ -419,7 +417,7 @@ def closing_line(summary: Row, failed: bool = False) -> str:
 
 
 def clock_text(seconds: float | None) -> str:
-    """h:mm:ss"""
+    """Return seconds as h:mm:ss."""
     if seconds is None:
         return "-:--:--"
     whole = int(seconds)
@@ -427,7 +425,7 @@ def clock_text(seconds: float | None) -> str:
 
 
 def short_count(n: float, digits: int = 3) -> str:
-    """12,345 as 12.3k"""
+    """Return 12,345 as 12.3k."""
     rounded = float(f"{n:.{digits}g}")
     for size, unit in ((1e9, "B"), (1e6, "M"), (1e3, "k")):
         if abs(rounded) >= size:

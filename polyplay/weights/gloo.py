@@ -21,15 +21,15 @@ from polyplay.core.worker import WorkerContext
 from polyplay.weights.params import FlatParams, as_doubles
 from polyplay.weights.update import LEAVING, Agree, AllReduce, Apply, OpenUpdate, Part, Sums, mean_buffers, root
 
-_SUMS = 16  # float32 that 8 sums of float64 take
-_MANY = 100_000  # numbers, of which a copy takes longer than a few more messages
-PARTING = 5.0  # seconds after the loss of a replica in which the run may be halted, and that is why
+_SUMS = 16  # float32 cells that hold 8 sums in float64
+_MANY = 100_000  # numbers: copying more takes longer than sending a few more messages
+PARTING = 5.0  # seconds to wait for a halt of the run, which would explain the loss of a replica
 
 
 def join_group(place: tuple[str, int], name: str, rank: int, replicas: int) -> Any:
-    """Join the group that meets at a store. Other processes may join later, and compute until then.
+    """Join the group of a store. Other processes may join later, and compute until then.
 
-    This process's address is the one that reaches the store. The address of its host name may be unreachable.
+    Use the local address of the connection to the store, because the host name's address may be unreachable.
     """
     with socket.create_connection(place, timeout=60.0) as connection:
         here = connection.getsockname()[0]
@@ -41,9 +41,9 @@ def join_group(place: tuple[str, int], name: str, rank: int, replicas: int) -> A
 
 
 class GlooReplica(OpenUpdate):
-    """Update of a replica among several machines. It takes three rounds, each with a message to every other replica:
-    sums, buffers and the gradient of the receiver's part; the squared norm of the own part; the part's new weights.
-    Optimizer statistics of other parts are sent only when all save. So a run that fails has none to save.
+    """Update of a replica among several machines, in three rounds of one message to every other replica: sums, buffers
+    and the gradient of the receiver's part; the squared norm of the sender's part; that part's new weights. Optimizer
+    statistics of other parts are sent only when all replicas save, so a run that fails cannot save them.
     """
 
     def __init__(self, reduce: AllReduce, ctx: WorkerContext, vector: FlatParams, place: tuple[str, int]):
@@ -62,7 +62,7 @@ class GlooReplica(OpenUpdate):
         self.group = join_group(place, str(ctx.incarnation // 1000), self.rank, self.n)
 
     def agree(self, sums: Sums) -> Agree:
-        """See OpenUpdate. Replicas in `apply` take this shorter message too, and learn that one leaves."""
+        """See OpenUpdate. Replicas inside `apply` accept this shorter message too, and see that a replica leaves."""
         return self._meet(sums, [x[:_SUMS].clone() for x in self.sent])
 
     def _meet(self, sums: Sums, messages: Sequence[Tensor]) -> Agree:
@@ -81,7 +81,7 @@ class GlooReplica(OpenUpdate):
         return total
 
     def _of_all(self, own: np.ndarray, at: slice) -> list[np.ndarray]:
-        """Return the values of all replicas, in their order. at: place in messages."""
+        """Return the values of all replicas, by rank. at: slice of a message."""
         got = self.got.numpy()[:, at]
         return [*got[: self.rank], own, *got[self.rank :]]
 
@@ -89,7 +89,7 @@ class GlooReplica(OpenUpdate):
         vector, weights, own = self.vector, self.vector.weights, self.part.at
         buffers, head = vector.flat[weights:], self.head
         for message, at in zip(self.sent, self.slices, strict=True):
-            if len(message):  # none to itself
+            if len(message):  # empty for this replica itself
                 message[_SUMS:head] = buffers
                 message[head:][: at.stop - at.start] = vector.grad[at]
         total = yield from self._meet(sums, self.sent)
@@ -109,13 +109,13 @@ class GlooReplica(OpenUpdate):
         if len(vector) < _MANY:
             own, lengths = parts[self.rank], [len(part) for part in parts]
             works = [self.group.alltoall_base(vector, own.repeat(self.n), lengths, [len(own)] * self.n)]
-        else:  # slower for few numbers, but copies none
+        else:  # slower for few numbers, but without copies
             works = [self.group.broadcast(part, rank) for rank, part in enumerate(parts)]
         yield from self._wait(works)
 
     @contextlib.contextmanager
     def writers_paused(self) -> Iterator[None]:
-        """See OpenUpdate. All replicas save after the same updates. This one then has the statistics of all weights."""
+        """See OpenUpdate. All replicas save after the same updates, so gather the statistics of all weights here."""
         if not self.whole:
             for row in self.statistics:
                 for _ in self._gather(row):
@@ -130,7 +130,7 @@ class GlooReplica(OpenUpdate):
             for work in works:
                 while not work.is_completed():
                     self.ctx.control.check()
-                    with contextlib.suppress(RuntimeError):  # it takes longer, or has failed
+                    with contextlib.suppress(RuntimeError):  # not done yet, or failed
                         work.wait(self.patience)
                     if not work.is_completed():
                         yield

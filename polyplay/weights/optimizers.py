@@ -8,7 +8,7 @@ rmsprop_dqn    0        inside √      centered: DQN (Mnih et al. 2015, its rel
 adagrad        0        outside √     a sum instead of a mean (Duchi et al. 2011): Gorila
 adam           –        outside √     PyTorch's own (Kingma & Ba 2015)
 adam_clipped   –        outside √     gradients within ±5·√v (clipped_adam): OpenAI Five
-sgd            –        –             momentum, as PyTorch has it: AlphaGo Zero
+sgd            –        –             momentum, as in PyTorch: AlphaGo Zero
 """
 
 from __future__ import annotations
@@ -31,37 +31,37 @@ from polyplay.core.errors import UserError
 from polyplay.core.machine import ThreadPool
 from polyplay.envs.pool import closest_names, need
 
-# What all optimizers share, and when one pass over memory will do.
+# Base class of all optimizers, and the condition for an update in one pass over memory.
 
 
-FEW = 4096  # weights of which several passes are as fast as one, and need no compiler
-State = dict[str, Tensor]  # of one parameter, by name
-Group = dict[str, Any]  # settings of some parameters, as torch has them
+FEW = 4096  # weights for which several passes are as fast as one, and need no compiler
+State = dict[str, Tensor]  # tensors of one parameter, by name
+Group = dict[str, Any]  # settings of some parameters, as in torch
 Array = np.ndarray
 Number = np.float32
 
 
 class OwnOptimizer(torch.optim.Optimizer, ABC):
-    """One of ours: each parameter's update by itself, of state that exists from the start."""
+    """Base of Polyplay's optimizers: updates parameters one by one, with state that exists from the start."""
 
     @torch.no_grad()
     def step(self, closure: None = None) -> None:  # type: ignore[override]
-        """One update of every parameter; gradients are only read."""
+        """Update every parameter; gradients are only read."""
         for group in self.param_groups:
             for p in group["params"]:
                 self.update(p, p.grad, self.state[p], group)
 
-    step.hooked = True  # type: ignore[attr-defined]  # torch's hooks around a step take as long as a small one
+    step.hooked = True  # type: ignore[attr-defined]  # skips torch's hooks, which take as long as a small step
 
     def add_param_group(self, param_group: Group) -> None:
-        # without the decorator that imports torch's compiler (1.1 s, 70 MB of memory) to switch it off
+        # skip the decorator, which imports torch's compiler (1.1 s, 70 MB of memory) only to disable it
         inspect.unwrap(torch.optim.Optimizer.add_param_group)(self, param_group)
         group = self.param_groups[-1]
         self.state.update({p: self.begin(p, group) for p in group["params"]})
 
     @abstractmethod
     def begin(self, p: Tensor, group: Group) -> State:
-        """The state before the first step, of one parameter."""
+        """Return one parameter's state before the first step."""
 
     @abstractmethod
     def update(self, p: Tensor, grad: Tensor, state: State, group: Group) -> None:
@@ -69,20 +69,20 @@ class OwnOptimizer(torch.optim.Optimizer, ABC):
 
 
 def in_one_pass(*tensors: Tensor) -> bool:
-    """Whether one pass over these will do: many float32 numbers of a CPU, each tensor in one piece."""
+    """Tell whether to update in one pass: many float32 numbers on a CPU, each tensor contiguous."""
     plain = (x.device.type == "cpu" and x.dtype == torch.float32 and x.is_contiguous() for x in tensors)
     return tensors[0].numel() > FEW and all(plain)
 
 
-# Adam: torch's, and with a gradient that is clipped per weight by its own second moment, as OpenAI Five has it.
+# Adam: torch's, and OpenAI Five's, which clips the gradient per weight by its own second moment.
 
 
-REACH = 5.0  # √v̂ that a gradient may be away from 0
+REACH = 5.0  # bound of a gradient, in multiples of √v̂
 BETA2 = 0.999
 
 
 class Adam(OwnOptimizer):
-    """Torch's fused Adam: of its step the call that computes. State "step", "exp_avg", "exp_avg_sq", as there."""
+    """Torch's fused Adam, by a direct call of its kernel. State "step", "exp_avg", "exp_avg_sq", as in torch."""
 
     def __init__(self, params: Iterable[Tensor], lr: float, eps: float, betas: tuple[float, float]):
         super().__init__(params, {"lr": lr, "eps": eps, "betas": betas})
@@ -107,8 +107,8 @@ class Adam(OwnOptimizer):
 
 @dataclass(frozen=True)
 class OptimizerPart:
-    """A part of the weights, `size` of them in the order of the vector: its learning rate is `rate` times the
-    optimizer's, and it makes a step in every `every`-th update.
+    """`size` consecutive weights of the vector, with `rate` times the optimizer's learning rate and a step at every
+    `every`-th update.
     """
 
     size: int
@@ -117,7 +117,7 @@ class OptimizerPart:
 
 
 def parts_of(network: torch.nn.Module, **parts: tuple[float, int]) -> tuple[OptimizerPart, ...]:
-    """Parts of a network's weights: (rate, every) by the name of a child, (1, 1) for the others. (): all are (1, 1)."""
+    """Return the parts of a network's weights: (rate, every) by child name, else (1, 1). (): all have (1, 1)."""
     found = list[OptimizerPart]()
     for name, x in network.named_parameters():
         own = OptimizerPart(x.numel(), *parts.get(name.partition(".")[0], (1.0, 1)))
@@ -128,14 +128,14 @@ def parts_of(network: torch.nn.Module, **parts: tuple[float, int]) -> tuple[Opti
 
 
 class PartsAdam(Adam):
-    """Adam of parts with learning rates and periods of their own. A part's step counts its own updates."""
+    """Adam in parts, each with its learning rate and period. A part's step counts its own updates."""
 
     def __init__(self, params: Iterable[Tensor], parts: tuple[OptimizerPart, ...], **given: Any):
         self.parts = parts
         super().__init__(params, **given)
 
     def begin(self, p: Tensor, group: Group) -> State:
-        # a float32 stops at 16,777,216, and periods would stop with it
+        # float32 cannot count beyond 16,777,216, and periods would stop there
         return {**super().begin(p, group), "step": torch.zeros((), dtype=torch.float64, device=p.device)}
 
     def update(self, p: Tensor, grad: Tensor, state: State, group: Group) -> None:
@@ -153,12 +153,12 @@ class ClippedAdam(Adam):
     """Adam (Kingma & Ba 2015) with the per-parameter clip of OpenAI Five (Berner et al. 2019, appendix C). For a
     gradient Δ, per element, from m = v = 0, at step t:
 
-    v ← β₂·v + (1 − β₂)·Δ², v̂ = v/(1 − β₂ᵗ): of the gradient before it is clipped
+    v ← β₂·v + (1 − β₂)·Δ², v̂ = v/(1 − β₂ᵗ): by the unclipped gradient
     m ← β₁·m + (1 − β₁)·clamp(Δ, ±5·√v̂), m̂ = m/(1 − β₁ᵗ)
     θ ← θ − lr·m̂/(√v̂ + ε)
 
-    v has the newest gradient already: with β₂ = 0.999 none is clipped in the first 25 steps, and none to less than
-    0.158 of itself. On a CPU it is one pass over memory.
+    v includes the newest gradient: with β₂ = 0.999 no gradient is clipped in the first 25 steps, or to less than 0.158
+    of itself. On a CPU an update is one pass over memory.
     """
 
     def update(self, p: Tensor, grad: Tensor, state: State, group: Group) -> None:
@@ -166,7 +166,7 @@ class ClippedAdam(Adam):
         if in_one_pass(p, grad, mean, square):
             _update_in_one_pass(p, grad, state, group)
             return
-        (beta1, beta2), t = group["betas"], steps.double()  # a tensor: nobody waits for a device
+        (beta1, beta2), t = group["betas"], steps.double()  # a tensor, so that the host does not wait for a device
         square.mul_(beta2).addcmul_(grad, grad, value=1.0 - beta2)
         deviation = square.sqrt().div_((1.0 - beta2**t).sqrt())
         bound = deviation * REACH
@@ -179,8 +179,8 @@ ClippedAdamRule = tuple[Number, Number, Number, Number, Number, Number, Number]
 
 @compiled
 def clipped_adam(p: Array, grad: Array, mean: Array, square: Array, rule: ClippedAdamRule) -> None:
-    """θ, Δ, m, v [n] float32, in place. rule: the learning rate by m's correction, β₁, 1 − β₁, β₂, 1 − β₂, the root of
-    v's correction, ε.
+    """Update θ, m, v by Δ, [n] float32, in place. rule: the learning rate by m's correction, β₁, 1 − β₁, β₂, 1 − β₂,
+    the root of v's correction, ε.
     """
     rate, beta1, rest1, beta2, rest2, correction, eps = rule
     for i in range(p.size):
@@ -203,7 +203,7 @@ def _update_in_one_pass(p: Tensor, grad: Tensor, state: State, group: Group) -> 
 
 
 PLAIN: Group = {"eps_inside": True, "g0": 0.0, "centered": False, "sums": False}
-FLAVORS: dict[str, Group] = {  # what papers and frameworks do differently, see RMSProp
+FLAVORS: dict[str, Group] = {  # differences between papers and frameworks, see RMSProp
     "rmsprop_tf": {**PLAIN, "g0": 1.0},
     "rmsprop_a3c": PLAIN,
     "rmsprop_torch": {**PLAIN, "eps_inside": False},
@@ -216,7 +216,7 @@ LISTED = f"{', '.join(NAMES)}, or module:callable"
 
 
 class SGD(OwnOptimizer):
-    """For a gradient Δ: u ← momentum·u + (Δ + decay·θ) from 0, as torch has it; θ ← θ − lr·u."""
+    """For a gradient Δ: u ← momentum·u + (Δ + decay·θ) from 0, as in torch; θ ← θ − lr·u."""
 
     def __init__(self, params: Iterable[Tensor], lr: float, momentum: float, decay: float) -> None:
         super().__init__(params, {"lr": lr, "momentum": momentum, "decay": decay})
@@ -234,12 +234,12 @@ class RMSProp(OwnOptimizer):
 
     g ← α·g + (1 − α)·Δ², g starting at `g0`; with `sums` (AdaGrad) g ← g + Δ², and α is ignored
     u = Δ/√(g + ε) if `eps_inside` else Δ/(√g + ε)
-    `centered`: m ← α·m + (1 − α)·Δ from 0, and g − m² in place of g. Never below 0, which it is but for rounding:
-    where a gradient stays the same, ε may be smaller than that
+    `centered`: m ← α·m + (1 − α)·Δ from 0, and max(g − m², 0) instead of g: for a constant gradient, rounding errors
+    below 0 may exceed ε
     θ ← θ − lr·u
 
-    All exist from the start (state "mean", "square") and are updated in place, so they may be shared memory. On a CPU
-    it is one pass over memory.
+    The state ("mean", "square") exists from the start and is updated in place, so it can be shared memory. On a CPU an
+    update is one pass over memory.
     """
 
     team: ThreadPool | None = None  # threads that share that pass
@@ -262,14 +262,14 @@ class RMSProp(OwnOptimizer):
         if group["centered"]:
             mean = state["mean"].mul_(alpha).add_(grad, alpha=rest)
             variance = torch.addcmul(variance, mean, mean, value=-1.0).clamp_(min=0.0)
-        if group["eps_inside"]:  # a sixth faster than a root to divide by
+        if group["eps_inside"]:  # a sixth faster than dividing by a root
             p.addcmul_(grad, (variance + group["eps"]).rsqrt_(), value=-group["lr"])
         else:
             p.addcdiv_(grad, variance.sqrt().add_(group["eps"]), value=-group["lr"])
 
 
 def _weights(group: Group) -> tuple[float, float]:
-    """Those of the statistics so far and of the new gradient."""
+    """Return the weights of the statistics so far and of the new gradient."""
     return (1.0, 1.0) if group["sums"] else (group["alpha"], 1.0 - group["alpha"])
 
 
@@ -278,7 +278,7 @@ Rule = tuple[Number, Number, Number, Number, Number]  # learning rate, α, 1 −
 
 @compiled
 def rmsprop(p: Array, grad: Array, square: Array, rule: Rule) -> None:
-    """θ, Δ, g [n] float32: g ← α·g + (1 − α)·Δ², θ ← θ − lr·Δ/(√(g + inside) + outside). In place."""
+    """Update θ and g by Δ, [n] float32, in place: g ← α·g + (1 − α)·Δ², θ ← θ − lr·Δ/(√(g + inside) + outside)."""
     lr, alpha, rest, inside, outside = rule
     for i in range(p.size):
         delta = grad[i]
@@ -289,7 +289,7 @@ def rmsprop(p: Array, grad: Array, square: Array, rule: Rule) -> None:
 
 @compiled
 def rmsprop_centered(p: Array, grad: Array, mean: Array, square: Array, rule: Rule) -> None:
-    """The same with m ← α·m + (1 − α)·Δ [n] and max(g − m², 0) in place of g. In place."""
+    """Do the same with m ← α·m + (1 − α)·Δ [n] and max(g − m², 0) instead of g."""
     lr, alpha, rest, inside, outside = rule
     for i in range(p.size):
         delta = grad[i]
@@ -301,7 +301,7 @@ def rmsprop_centered(p: Array, grad: Array, mean: Array, square: Array, rule: Ru
 
 
 def _update_rmsprop_in_one_pass(p: Tensor, grad: Tensor, state: State, group: Group, team: ThreadPool | None) -> None:
-    """team: threads, each for a part of the weights, to the same bits."""
+    """team: threads that divide the weights; results are bitwise the same."""
     eps, mean = group["eps"], [state["mean"]] if group["centered"] else []
     where = (eps, 0.0) if group["eps_inside"] else (0.0, eps)
     rule = tuple(np.float32(x) for x in (group["lr"], *_weights(group), *where))
@@ -318,7 +318,7 @@ SIGNATURE = "module:callable, a function of ([parameter], lr=RATE) that returns 
 
 
 class FirstValues(dict[str, Any]):
-    """State of a parameter; `first` keeps the value that each name was first given."""
+    """State of a parameter; `first` keeps the first value of each name."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -330,8 +330,8 @@ class FirstValues(dict[str, Any]):
 
 
 def begin_own(make: Make, parameter: Tensor, lr: float) -> torch.optim.Optimizer:
-    """Make a user's optimizer of one parameter, with its first state there, which torch's own make in the first step: a
-    twin takes one of zeros along zeros.
+    """Make a user's optimizer of one parameter, with its first state. Torch's own optimizers make theirs in the first
+    step, so a twin takes that step, with zeros and a zero gradient.
     """
     twin = torch.nn.Parameter(torch.zeros_like(parameter))
     twin.grad, state = torch.zeros_like(twin), FirstValues()
@@ -356,30 +356,30 @@ def try_own(make: Make, title: str) -> tuple[str, ...]:
     for name, x in state.items():
         if not isinstance(x, Tensor) or (x.ndim and (x.shape != (4,) or x.dtype != torch.float32)):
             kept = f"{x.dtype} {[*x.shape]} for four weights" if isinstance(x, Tensor) else type(x).__name__
-            fits = "an optimizer whose state is tensors: one number, or a float32 for each weight"
+            fits = "an optimizer whose state is tensors: one number, or one float32 per weight"
             raise UserError(f"--optimizer: {title} given, whose state has {name}, {kept}; allowed: {fits}")
     return tuple(name for name, x in state.items() if x.ndim)
 
 
 @dataclass(frozen=True)
 class OptimizerSpec:
-    """An optimizer by name (NAMES) or module:callable, or a callable; `clip` bounds the global norm of the (averaged)
-    gradient, 0 is off. A callable is called with ([parameter], lr=RATE), where the parameter is all weights as one
+    """An optimizer by name (NAMES), module:callable or callable; `clip` bounds the global norm of the (averaged)
+    gradient; 0: off. A callable is called with ([parameter], lr=RATE), where the parameter is all weights as one
     vector, and returns a torch.optim.Optimizer; `lr` of its group is set before each step. It ignores the other fields.
 
-    Raises UserError: no such name, or a callable that returns something else.
+    Raises UserError: the name is unknown, or a callable returns something else.
     """
 
     name: str | Make = "adam"
     eps: float = 1e-8
-    decay: float = 0.99  # RMSProp's, of its statistics; others ignore it
+    decay: float = 0.99  # of RMSProp's statistics; others ignore it
     clip: float = 0.0
-    momentum: float = 0.9  # SGD's
-    beta1: float = 0.9  # Adam's
-    l2: float = 0.0  # SGD's c of c·‖θ‖² in the loss: 2c·θ is added to the gradient
-    parts: tuple[OptimizerPart, ...] = ()  # of all weights, Adam's, where their rates or periods differ
-    own: Make | None = field(default=None, init=False, repr=False)  # a user's
-    statistics: tuple[str, ...] = field(default=(), init=False, repr=False)  # what it keeps per weight
+    momentum: float = 0.9  # SGD's momentum
+    beta1: float = 0.9  # Adam's β₁
+    l2: float = 0.0  # factor c of SGD's penalty c·‖θ‖²: 2c·θ is added to the gradient
+    parts: tuple[OptimizerPart, ...] = ()  # parts of the weights, for Adam, if their learning rates or periods differ
+    own: Make | None = field(default=None, init=False, repr=False)  # a user's callable
+    statistics: tuple[str, ...] = field(default=(), init=False, repr=False)  # names of the numbers kept per weight
 
     def __post_init__(self) -> None:
         name = self.name
@@ -392,21 +392,21 @@ class OptimizerSpec:
             object.__setattr__(self, "own", own)
         object.__setattr__(self, "statistics", found)
         if self.parts and name != "adam":
-            given = f"--optimizer: {self.title} given, but parts of the network have rates or periods of their own"
-            raise UserError(f"{given}; allowed: adam")
+            given = f"--optimizer: {self.title} given, but parts of the network have separate learning rates or periods"
+            raise UserError(f"{given}; use adam")
 
     @property
     def title(self) -> str:
-        """Its name."""
+        """Name, or that of the callable."""
         return user_modules.title(self.name)
 
     @property
     def pure(self) -> bool:
-        """Whether `pure_step` takes its step: not a user's."""
+        """Whether `pure_step` can take its step; False for a user's optimizer."""
         return type(self) is OptimizerSpec and self.own is None
 
     def make(self, parameter: Tensor, lr: float = 0.0) -> torch.optim.Optimizer:
-        """The optimizer of one parameter."""
+        """Make the optimizer of one parameter."""
         if self.own is not None:
             return begin_own(self.own, parameter, lr)
         if self.name == "sgd":
@@ -418,18 +418,18 @@ class OptimizerSpec:
 
 
 def optimizer_state(optimizer: torch.optim.Optimizer) -> State:
-    """The state of an optimizer of one parameter: the tensors themselves."""
+    """Return the state of an optimizer of one parameter: the tensors themselves."""
     state: State = optimizer.state[optimizer.param_groups[0]["params"][0]]
     return state
 
 
-# One step as a pure function of tensors, for whatever compiles or captures it.
+# One step as a pure function of tensors, to be compiled or captured.
 
 
 def pure_step(
     spec: OptimizerSpec, weights: Tensor, grad: Tensor, state: Sequence[Tensor], rate: Tensor
 ) -> tuple[Tensor, list[Tensor], Tensor]:
-    """Clip a gradient [W] to the spec's norm and take a step: the new weights [W], the new state, the norm before [].
+    """Clip a gradient [W], take a step, and return the new weights [W], the new state and the norm before [].
 
     state: the tensors of `optimizer_state`, in that order; rate: []. A gradient that is not finite changes nothing.
     """
@@ -446,7 +446,7 @@ def pure_step(
 def _pure_adam(
     spec: OptimizerSpec, weights: Tensor, grad: Tensor, state: Sequence[Tensor], rate: Tensor
 ) -> list[Tensor]:
-    """As Adam, or ClippedAdam."""
+    """Take a step of Adam or ClippedAdam."""
     (steps, mean, square), beta1, beta2 = state, spec.beta1, BETA2
     steps = steps + 1
     first, second = (1.0 - beta ** steps.double() for beta in (beta1, beta2))
@@ -461,7 +461,7 @@ def _pure_adam(
 def _pure_parts(
     spec: OptimizerSpec, weights: Tensor, grad: Tensor, state: Sequence[Tensor], rate: Tensor
 ) -> list[Tensor]:
-    """As PartsAdam."""
+    """Take a step of PartsAdam."""
     updates, sizes = state[0] + 1, [part.size for part in spec.parts]
     columns = zip(*(x.split(sizes) for x in (weights, grad, *state[1:])), strict=True)
     made = list[list[Tensor]]()
@@ -477,7 +477,7 @@ def _pure_parts(
 def _pure_rmsprop(
     spec: OptimizerSpec, weights: Tensor, grad: Tensor, state: Sequence[Tensor], rate: Tensor
 ) -> list[Tensor]:
-    """As RMSProp."""
+    """Take a step of RMSProp."""
     flavor = FLAVORS[str(spec.name)]
     alpha, rest = _weights({**flavor, "alpha": spec.decay})
     *mean, square = state
@@ -491,15 +491,15 @@ def _pure_rmsprop(
 def _pure_sgd(
     spec: OptimizerSpec, weights: Tensor, grad: Tensor, state: Sequence[Tensor], rate: Tensor
 ) -> list[Tensor]:
-    """As SGD."""
+    """Take a step of SGD."""
     momentum = spec.momentum * state[0] + (grad + 2 * spec.l2 * weights)
     return [weights - rate * momentum, momentum]
 
 
 def load_state(optimizer: torch.optim.Optimizer, saved: State) -> None:
-    """Copies into the tensors in use of an optimizer of one parameter, so shared ones stay shared.
+    """Copy a saved state into the tensors of an optimizer of one parameter, so that shared ones stay shared.
 
-    Raises ValueError if `saved` is of another kind of optimizer or of a parameter of another shape.
+    Raises ValueError: `saved` is from another kind of optimizer, or of another shape.
     """
     ours = optimizer_state(optimizer)
     if _shapes(saved) != _shapes(ours):
@@ -509,14 +509,14 @@ def load_state(optimizer: torch.optim.Optimizer, saved: State) -> None:
 
 
 def set_step(optimizer: torch.optim.Optimizer, count: int) -> None:
-    """Adam's count of steps, of an optimizer of one parameter; others have none."""
+    """Set Adam's count of steps; other optimizers have none."""
     if (step := optimizer_state(optimizer).get("step")) is not None:
         step.fill_(count)
 
 
 def share_statistics(optimizer: torch.optim.Optimizer, memory: Tensor, fill: bool) -> None:
-    """Have an optimizer of one parameter keep its statistics in `memory` [n, weights] (`statistics`), that others may
-    use too. fill: begin with its own; otherwise it takes what is there.
+    """Keep the statistics of an optimizer of one parameter in `memory` [n, weights], which others may use too. fill:
+    write its own there; otherwise it takes the contents.
     """
     state = optimizer_state(optimizer)
     for name, row in zip([k for k, x in state.items() if x.ndim], memory, strict=True):
@@ -526,8 +526,8 @@ def share_statistics(optimizer: torch.optim.Optimizer, memory: Tensor, fill: boo
 def slice_statistics(
     whole: torch.optim.Optimizer, make: Callable[[torch.nn.Parameter], torch.optim.Optimizer], at: slice
 ) -> torch.optim.Optimizer:
-    """An optimizer of a part of the weights of `whole`, one of one flat parameter with shared statistics: the same
-    weights, the same statistics and count of steps. make: of its kind. The part's gradient is yet to be given.
+    """Make an optimizer of a part of the weights of `whole`, which has one flat parameter and shared statistics, on the
+    same weights, statistics and count of steps. make: makes one of its kind. The caller sets the part's gradient.
     """
     parameter = torch.nn.Parameter(whole.param_groups[0]["params"][0].data[at])
     made = make(parameter)

@@ -1,11 +1,11 @@
 """Gorila's parameter server.
 
-A parameter server (Gorila, Nair et al. 2015): one vector in parts, each with a process of its own that applies what
-gradients come, by its own count of updates and its own statistics. Here is its memory, and a learner's end of it.
+A parameter server (Gorila, Nair et al. 2015): one vector in parts. Each part has a process that applies incoming
+gradients, with its own count of updates and its own statistics. This module has the memory and a learner's end.
 
-A learner pulls the parts, each of whatever version it is, makes a gradient, and leaves every part's slice of it in a
-slot of its own there, with the version of that part that it was made with; parameter_shard takes it. Nobody waits for
-anybody else's rollouts, only for a slot whose last gradient was not taken yet.
+A learner pulls the parts, each at its own version, makes a gradient, and writes every part's slice to its slot there,
+with the version of the part that it was made with; ParameterShard takes it. Learners do not wait for each other's
+rollouts, only for a slot whose last gradient was not taken yet.
 """
 
 from __future__ import annotations
@@ -29,101 +29,101 @@ from polyplay.nets.device import HostCopy
 from polyplay.weights import optimizers, update
 from polyplay.weights.params import FlatParams, TwoCopies, buffers_in
 
-# cells of the header, int64, behind those of all shared weights. HOLD: odd while shards are to stand still; DOUBLES:
-# where in the vector numbers of float64 begin
+# int64 cells of the header, after those of all shared weights. HOLD: odd while shards must pause; DOUBLES: where in the
+# vector float64 numbers begin
 HOLD, DOUBLES = 3, 4
-# of a shard; those of its two copies begin at ACTIVE. HELD: the last HOLD in which it stood still; FILLED: by worker 0,
-# whether its first weights are there
+# cells of a shard; those of its two copies begin at ACTIVE. HELD: the last HOLD in which it paused; FILLED: set by
+# worker 0 once its first weights are written
 VERSION, BUSY, APPLIED, STALE, LAG_SUM, LAG_MAX, HELD, FILLED, ACTIVE = range(9)
-# of a slot: the learner writes the first two, the shard the last, a cache line away
+# cells of a slot: the learner writes the first two, the shard the last, a cache line away
 WRITTEN, BASE, TAKEN = 0, 1, 8
 LAGS = 64  # histogram of gradients' staleness; the last bin holds everything beyond
 
 
 class ParameterServer(update.SharedWeights):
-    """One vector and one set of optimizer statistics in `shards` parts, one worker (`serve_parameters`) for each.
+    """One vector and one set of optimizer statistics in `shards` parts, with a worker (`serve_parameters`) for each.
 
-    `weights`, `size`: of the parameters, and of the whole vector (params.param_sizes); floating buffers are the last
-    part's, which averages those of the learners. workers: learners at most. stale: a shard drops a gradient that was
-    made with weights more than so many of *its* updates ago; 0: none. The gradient is clipped by its own global norm.
-    Worker 0 of the learners brings the first weights.
+    `weights`, `size`: of the parameters, and of the whole vector (params.param_sizes); floating buffers belong to the
+    last part, which averages those of the learners. workers: learners at most. stale: a shard drops a gradient made
+    with weights more than `stale` of *its* updates old; 0: drops none. Gradients are clipped by their own global norm.
+    Learner 0 brings the first weights.
 
-    It stands in Params' place for those who act (`wait`, `pull`, `publish`), but has no rounds: they run free.
-    Raises UserError: as many shards cannot be.
+    Actors use it like Params (`wait`, `pull`, `publish`), but without rounds: they run free. Raises UserError: there
+    cannot be that many shards.
     """
 
     pauses = True
     LOCAL = (*update.SharedWeights.LOCAL, "parts", "newest")
-    # a worker writes where it is named, and reads everywhere; statistics: of each part its shard, in place
-    shard = shared_array(np.int64, lambda s: (s.shards, 16))  # that shard
-    lags = shared_array(np.int64, lambda s: (s.shards, LAGS))  # that shard
+    # comments name the worker that writes; all workers read. statistics: each shard updates its part in place
+    shard = shared_array(np.int64, lambda s: (s.shards, 16))  # the shard
+    lags = shared_array(np.int64, lambda s: (s.shards, LAGS))  # the shard
     slot = shared_array(np.int64, lambda s: (s.workers, s.shards, 16))  # both
-    rate = shared_array(np.float64, lambda s: (s.workers, s.shards))  # of learning: that learner
-    gradient = shared_array(np.float32, lambda s: (s.workers, s.size))  # that learner; behind the weights: its buffers
-    copies = shared_array(np.float32, lambda s: (2, s.size))  # of each part its shard
+    rate = shared_array(np.float64, lambda s: (s.workers, s.shards))  # learning rates: the learner
+    gradient = shared_array(np.float32, lambda s: (s.workers, s.size))  # the learner; its buffers follow the weights
+    copies = shared_array(np.float32, lambda s: (2, s.size))  # each part: its shard
 
     def __init__(
         self, optim: optimizers.OptimizerSpec, weights: int, size: int, workers: int, shards: int = 1, stale: int = 0
     ):
         if not 1 <= shards <= weights:
-            raise UserError(f"--shards: {shards} given, allowed: 1 to {weights}, a weight for each at least")
+            raise UserError(f"--shards: {shards} given, allowed: 1 to {weights}, so that each has a weight")
         self.shards, self.stale, self.detail = shards, stale, f", {shards} shards"
         super().__init__(optim, weights, size, workers, bells=shards + workers)
 
     def _attach(self) -> None:
         super()._attach()
         edges = np.linspace(0, self.weights, self.shards + 1).astype(int).tolist()
-        self.parts = [slice(a, b) for a, b in pairwise([*edges[:-1], self.size])]  # of the vector
+        self.parts = [slice(a, b) for a, b in pairwise([*edges[:-1], self.size])]  # slices of the vector
         self.counts = update.Counts(self.head, self.counters, parts=self.shard[:, VERSION])
         shards = zip(self.shard, self.parts, strict=True)
         self.newest = [TwoCopies(cells[ACTIVE:], self.copies[:, part]) for cells, part in shards]
 
     def label(self) -> str:
-        return f"{self.weights:,} weights, in {self.shards} parts of a version each"
+        return f"{self.weights:,} weights, in {self.shards} parts, each with its version"
 
     def describe(self) -> list[str]:
-        """What one worker that serves it has, a line each for the diagram."""
+        """Return the diagram's lines about one worker that serves a part."""
         most = max(p.stop - p.start for p in self.parts)
         rows = [f"part    {most:,} weights, {self.optim.title}'s {', '.join(self.optim.statistics)}"]
         return rows + [f"drops   gradients more than {self.stale} of its updates old"] * bool(self.stale)
 
     def arrows(self) -> list[Arrow]:
-        gradients = "gradients, a slice for each part, with the version it was made with"
+        gradients = "gradients, a slice per part, with the version it was made with"
         down = Arrow(self.label(), ("server",), ("update", "params"))
         return [Arrow(gradients, ("update",), ("server",)), down]
 
     def open(self, ctx: WorkerContext, module: nn.Module) -> update.OpenUpdate:
         return _Server(self, ctx, FlatParams(module))
 
-    # ------------------------------------------------------------------------------------- in Params' place
+    # ------------------------------------------------------------------------------------- like Params
 
     def wait(self, atleast: int, reader: int, timeout: float) -> bool:
-        """Whether there are weights, after at most `timeout` seconds. Raises Closed. There are no rounds."""
+        """Tell whether weights exist, after at most `timeout` seconds. Raises Closed. There are no rounds."""
         self.check()
         if not self.counts.ready:
             time.sleep(min(timeout, 0.005))
         return self.counts.ready
 
     def pull(self, vector: FlatParams, have: int = -1) -> int:
-        """Copy the newest weights into `vector` unless `have` is their version; their version."""
+        """Copy the newest weights into `vector` unless `have` is their version. Return their version."""
         self.check()
         if self.counts.version == have:
             return have
         return int(self.fetch(vector, np.full(self.shards, -1)).sum()) // self.shards
 
     def publish(self, vector: FlatParams, version: int, round: int) -> None:  # noqa: A002 - as Params has it
-        """Nothing: shards publish their parts themselves."""
+        """Do nothing: shards publish their parts themselves."""
 
     # ------------------------------------------------------------------------------------------------ parts
 
     def fetch(self, vector: FlatParams, versions: np.ndarray) -> np.ndarray:
-        """Copy into `vector` every part whose version is not in `versions` [shards] yet, which is changed in place."""
+        """Copy every part into `vector` whose version differs from `versions` [shards], and update these in place."""
         for k in np.flatnonzero(self.shard[:, VERSION] != versions):
             versions[k] = self.newest[k].read(vector.flat[self.parts[k]], self.check)
         return versions
 
     def fill(self, vector: FlatParams, versions: list[int], version: int, learnt: float) -> None:
-        """The first weights, by worker 0; shards begin behind it, with statistics that are there already."""
+        """Write the first weights, as worker 0, and start the shards; statistics must be in place already."""
         for part, newest, of_part in zip(self.parts, self.newest, versions, strict=True):
             newest.write(vector.flat[part], of_part)
         self.shard[:, VERSION], self.shard[:, FILLED] = versions, 1
@@ -139,12 +139,12 @@ class ParameterServer(update.SharedWeights):
         return self._bells[shard]
 
     def reply(self, worker: int) -> Semaphore:
-        """The bell of a learner."""
+        """Return the bell of a learner."""
         return self._bells[self.shards + worker]
 
     def held(self, number: int) -> np.ndarray:
-        """Which parts [shards] change no more while HOLD is `number`: those on this machine that are at nothing, and
-        those elsewhere of which all has come since.
+        """Return which parts [shards] no longer change while HOLD is `number`: idle ones on this machine, and others
+        whose last changes have arrived since.
         """
         elsewhere = [self.bell(k).relayed is not None for k in range(self.shards)]
         return np.where(elsewhere, self.shard[:, HELD] == number, self.shard[:, BUSY] == 0)
@@ -175,7 +175,7 @@ class ParameterServer(update.SharedWeights):
         return Crossing(flows, bells + [(self.reply(end.i), end) for end in learners], self.close)
 
     def totals(self) -> dict[str, np.ndarray]:
-        """For reports: gradients that shards applied, dropped and had [shards], how stale [LAGS], losses refused."""
+        """Return for reports: gradients applied and dropped, versions [shards], staleness [LAGS], losses refused."""
         columns = {"applied": APPLIED, "stale": STALE, "versions": VERSION}
         return {
             **{name: self.shard[:, column].copy() for name, column in columns.items()},
@@ -209,7 +209,7 @@ class PartFlow(Flow):
 
 
 class _Server(update.OpenUpdate):
-    """A learner's end: what it pulls, and its slots."""
+    """A learner's end: the weights that it pulls, and its slots."""
 
     def __init__(self, server: ParameterServer, ctx: WorkerContext, vector: FlatParams):
         super().__init__(server, ctx, vector, server.counts.of(ctx.index))
@@ -217,13 +217,13 @@ class _Server(update.OpenUpdate):
         self.versions = np.full(server.shards, -1)  # the version of each part that was pulled
         self.at = -1  # the version of all parts of this learner's weights
         self.tail = vector.flat[vector.weights :]
-        self.synced = self.tail.clone()  # as the server last had them from here, or this learner from the server
-        # all parts' at once: for checkpoints, it makes no step
+        self.synced = self.tail.clone()  # the tail as last sent to the server or pulled from it
+        # of all parts at once, for checkpoints; it makes no step
         self.optimizer = server.optim.make(nn.Parameter(torch.from_numpy(server.copies[0])[: server.weights]))
         optimizers.share_statistics(self.optimizer, torch.from_numpy(server.statistics), fill=self.counts.fresh)
         self.marks, self.rate, self.slots = server.slot[ctx.index], server.rate[ctx.index], server.gradient[ctx.index]
         if ctx.index == 0:
-            self._release()  # whoever was here before may have been killed while shards stood still
+            self._release()  # a predecessor may have been killed while it paused the shards
 
     def apply(self, rate: float, sums: update.Sums) -> update.Apply:
         norm = update.clip_gradient(self.vector.grad, self.clip)
@@ -234,7 +234,7 @@ class _Server(update.OpenUpdate):
         return norm, sums
 
     def _push(self, rate: float) -> Iterator[None]:
-        """Leave every part's slice in its slot, in the order in which these come free."""
+        """Write every part's slice to its slot, in the order in which slots come free."""
         self.synced.copy_(self.tail)  # floating buffers are sent to the server now
         gradient, buffers = self.gradient.fetch(), self.synced.cpu().numpy().copy()
         n, left = self.server.shards, list(range(self.server.shards))
@@ -251,7 +251,7 @@ class _Server(update.OpenUpdate):
                 self.waited += time.perf_counter() - before
 
     def _write(self, k: int, gradient: np.ndarray, buffers: np.ndarray, rate: float) -> bool:
-        """False where the last one was not taken yet. Who is killed in it has changed nothing: the mark comes last."""
+        """Return False if the last gradient is still pending. The mark comes last: a killed writer changes nothing."""
         marks, part = self.marks[k], self.server.parts[k]
         if marks[WRITTEN] != marks[TAKEN]:
             return False
@@ -267,13 +267,13 @@ class _Server(update.OpenUpdate):
 
     @contextlib.contextmanager
     def writers_paused(self) -> Iterator[None]:
-        """No shard changes anything meanwhile, and this worker's weights are what they all have."""
+        """Pause all shards, and bring the weights of all of them to this worker."""
         head, server = self.server.head, self.server
-        head[HOLD] |= 1  # also within another one
+        head[HOLD] |= 1  # also if nested
         memory_barrier()
         try:
             if not server.held(head[HOLD]).all():
-                server.ring()  # links to machines of shards hear it too
+                server.ring()  # wakes the links to machines of shards too
             while not server.held(head[HOLD]).all():
                 self.ctx.control.check()
                 self.bell.wait(0.02)
@@ -284,7 +284,7 @@ class _Server(update.OpenUpdate):
             self._release()
 
     def _release(self) -> None:
-        self.server.head[HOLD] += self.server.head[HOLD] % 2  # never a number twice: an answer may be late
+        self.server.head[HOLD] += self.server.head[HOLD] % 2  # no number repeats, because an answer may be late
         memory_barrier()
         self.server.ring()
 
@@ -296,7 +296,7 @@ class _Server(update.OpenUpdate):
             self.server.fill(self.vector, versions, sum(versions) // n, learnt)
 
     def refresh(self) -> int:
-        """Pulls once there is an update's worth of new weights; the version of this learner's weights then."""
+        """Pull once there is an update's worth of new weights. Return the version of this learner's weights."""
         if self.counts.version != self.at:
             self._pull()
         return self.at
@@ -305,7 +305,7 @@ class _Server(update.OpenUpdate):
         own, unsent = self.tail.clone(), not torch.equal(self.tail.view(torch.int32), self.synced.view(torch.int32))
         self.at = int(self.server.fetch(self.vector, self.versions).sum()) // self.server.shards
         if unsent:
-            self.tail.copy_(own)  # until they are sent: both are averages, their sum is not
+            self.tail.copy_(own)  # kept until sent: both are averages, their sum is not
         else:
             self.synced.copy_(self.tail)
 
@@ -313,16 +313,16 @@ class _Server(update.OpenUpdate):
         return {"shards": self.versions.tolist()}
 
 
-# The worker of one part of a parameter server: takes the gradients that learners left for it, and publishes its part.
+# The worker of one part of a parameter server: applies the gradients that learners wrote for it, publishes its part.
 #
-# It waits for its bell, then makes a sweep: every gradient that is there, in the order of the learners, each applied or
-# dropped as a whole. Of its two copies one is read meanwhile: the sweep's first gradient is applied from that one into
-# the other, which the next ones change in place; then that is the one to read. Only behind that are the slots free
-# again, so that a learner whose slot is free finds its gradient in what it pulls.
+# It waits for its bell, then makes a sweep: it applies or drops every pending gradient as a whole, in the order of the
+# learners. Learners read one of its two copies during a sweep. The first gradient is applied from that copy into the
+# other, which the next ones change in place; then that is the one to read. Only after that are the slots free again, so
+# a learner whose slot is free finds its gradient in what it pulls.
 
 
 def serve_parameters(ctx: WorkerContext, *, server: ParameterServer) -> Iterator[None]:
-    """Part `ctx.index` of a server; ends when the crew does."""
+    """Serve part `ctx.index` of a server until the crew ends."""
     bell = server.bell(ctx.index)
     while not server.counts.ready:
         bell.wait(ctx.patience)
@@ -341,7 +341,7 @@ def serve_parameters(ctx: WorkerContext, *, server: ParameterServer) -> Iterator
 
 
 class ParameterShard:
-    """Weights, statistics and count of updates of one part, which nobody else writes."""
+    """Weights, statistics and count of updates of one part. Only its worker writes them."""
 
     def __init__(self, server: ParameterServer, k: int):
         part, self.newest = server.parts[k], server.newest[k]
@@ -358,12 +358,12 @@ class ParameterShard:
         self.averaged = set[int]()  # learners whose floating buffers are in the average
 
     def sweep(self) -> int:
-        """Take what is there; how many gradients that were. None while somebody reads all parts (writers_paused)."""
+        """Process pending gradients and return their count; 0 while a learner reads all parts (writers_paused)."""
         server, head = self.server, self.server.head
         while self.bell.wait(0.0):
             pass
         self.counters[BUSY] = 1
-        memory_barrier()  # seen by who wants all to stand still, before we look whether somebody does
+        memory_barrier()  # a learner that pauses all shards sees this before HOLD is read here
         full = self.slots[:, WRITTEN] != self.slots[:, TAKEN]
         waiting = [] if head[HOLD] % 2 else np.flatnonzero(full).tolist()
         memory_barrier()
@@ -387,7 +387,7 @@ class ParameterShard:
         return len(waiting)
 
     def _take(self, w: int, first: bool) -> None:
-        """Apply learner `w`'s gradient, unless it is too old. first: nothing was applied yet in this sweep."""
+        """Apply learner `w`'s gradient, unless it is too old. first: it is the sweep's first to apply."""
         lag = self.version - int(self.slots[w, BASE])
         self.lags[min(lag, LAGS - 1)] += 1
         self.counters[LAG_SUM] += lag
@@ -396,11 +396,11 @@ class ParameterShard:
             self.counters[STALE] += 1
             return
         self.weights.grad = self.gradients[w]
-        optimizers.set_step(self.optimizer, self.version)  # Adam's count of updates: this part's
+        optimizers.set_step(self.optimizer, self.version)  # Adam counts this part's updates
         self.optimizer.param_groups[0]["lr"] = float(self.server.rate[w, self.k])
         active = self.newest.active
         if first:
-            self.newest.begin(self.version + 1)  # whoever still reads there reads again
+            self.newest.begin(self.version + 1)  # readers of that copy read again
             self.weights.data = self.copies[1 - active].copy_(self.copies[active])
         self.optimizer.step()
         self._average(w, of=active if first else 1 - active, into=1 - active)
@@ -408,12 +408,12 @@ class ParameterShard:
         self.counters[APPLIED] += 1
 
     def _average(self, w: int, of: int, into: int) -> None:
-        """Floating buffers come nearer to learner `w`'s, by its share: averages of these statistics are statistics too
-        (nets.policy). The sum of what learners moved is none: each moved them from 0 while its replay filled.
+        """Move floating buffers toward learner `w`'s, by its share: averages of these statistics are statistics too
+        (nets.policy). The sum of the learners' changes is not: each changed them from 0 while its replay filled.
         """
         self.averaged.add(w)
         copies, gradient, n = self.server.copies, self.server.gradient, len(self.averaged)
-        if self.tail.start >= self.tail.stop:  # they are another part's
+        if self.tail.start >= self.tail.stop:  # the buffers belong to another part
             return
         ends = self.server.weights, int(self.server.head[DOUBLES])
         rows = (buffers_in(row, *ends) for row in (copies[of], gradient[w], copies[into]))

@@ -1,6 +1,6 @@
 """Weights as one vector: views, versions, snapshots.
 
-The current weights of one agent as one vector: a module's views of it, and its versioned copy that anyone may read.
+The current weights of one agent as one vector: a module's views of it, and a versioned copy that any worker may read.
 
 vector = [parameters | floating buffers]. Optimizers see one flat Parameter (the parameters' part) and one flat
 gradient; publishing, pulling, checkpoints and replicas carry both parts.
@@ -26,19 +26,19 @@ from polyplay.nets.device import page_lock, to_host
 from polyplay.nets.policy import PolicyFactory
 from polyplay.weights.optimizers import load_state, optimizer_state
 
-# Arrays that workers share, and what each object that crosses between workers answers about itself.
+# Arrays that workers share, each an edge between workers.
 
 
 class SharedArrays(Closable, Edge):
     """Weights, or gradients, in shared memory."""
 
     memory: ClassVar[str] = "weights"
-    patience = 0.02  # seconds a wait lasts before others get their turn; 0 when all run in one thread
+    patience = 0.02  # seconds of a wait before other workers get their turn; 0 when all run in one thread
 
 
 class TwoCopies:
-    """Two copies of a vector in shared memory, of which one is whole and newest at any time: that is read, the other
-    written, by one writer. Begin and end of writing are marked, so who reads knows a torn copy, and copies again.
+    """Two copies of a vector in shared memory. Readers take the newest whole one; the only writer fills the other.
+    Begin and end of writing are marked, so a reader detects a torn copy, and copies again.
     """
 
     def __init__(self, cells: np.ndarray, copies: np.ndarray):
@@ -48,16 +48,16 @@ class TwoCopies:
 
     @property
     def active(self) -> int:
-        """Which is whole and newest."""
+        """Index of the newest whole copy."""
         return int(self._active[0])
 
     def begin(self, version: int) -> None:
-        """From now on the other copy is written, as `version` or a later one."""
+        """Mark the other copy as being written, as `version` or a later one."""
         self._begun[1 - self.active] = version + 1  # + 1: zero means never written
         memory_barrier()
 
     def end(self, version: int) -> None:
-        """The other copy is whole, and from now on the newest."""
+        """Mark the other copy as whole and newest."""
         into = 1 - self.active
         self._begun[into] = version + 1
         memory_barrier()
@@ -71,30 +71,30 @@ class TwoCopies:
 
     @torch.no_grad()
     def read(self, into: Tensor, check: Callable[[], None]) -> int:
-        """Copy the newest into `into`; its version. check: called before each try, to raise."""
+        """Copy the newest into `into` and return its version. check: called before each try, to raise."""
         while True:
             check()
             at = self.active
             mark = int(self._done[at])
             memory_barrier()
-            into.copy_(self._copies[at])  # perhaps torn: then nobody acts on it, it is copied again
+            into.copy_(self._copies[at])  # perhaps torn: then it is copied again before use
             memory_barrier()
             if self._begun[at] == mark == self._done[at]:
                 return mark - 1
 
 
-# A network as one flat vector: parameters first, floating buffers behind them, those of float64 last.
+# A network as one flat vector: parameters first, then floating buffers, those in float64 last.
 #
-# A number of float64 takes the place of two of float32, bit by bit: whatever copies a vector copies it. Only what
-# averages or adds buffers has to know where they begin (`FlatParams.doubles`).
+# A float64 number takes the place of two in float32, bit by bit, so copying a vector needs no care. Only code that
+# averages or adds buffers must know where float64 begins (`FlatParams.doubles`).
 
 
 NetworkOrFactory = nn.Module | PolicyFactory
 
 
 def param_sizes(of: NetworkOrFactory) -> tuple[int, int]:
-    """(parameters, parameters and floating buffers): the lengths of a network's gradient and of its vector. of: the
-    network, or what makes it. Raises UserError: it is neither.
+    """Return the lengths of a network's gradient (parameters) and of its vector (parameters and floating buffers). of:
+    the network, or its factory. Raises UserError: it is neither.
     """
     module = of() if isinstance(of, PolicyFactory) else of
     if not isinstance(module, nn.Module):
@@ -103,22 +103,22 @@ def param_sizes(of: NetworkOrFactory) -> tuple[int, int]:
     weights = sum(p.numel() for p in module.parameters())
     singles, doubles = (sum(b.numel() for _, b in kind) for kind in _buffers(module))
     end = weights + singles
-    return weights, end + (end % 2 + 2 * doubles if doubles else 0)  # numbers of float64 lie at even places
+    return weights, end + (end % 2 + 2 * doubles if doubles else 0)  # float64 numbers lie at even places
 
 
 Named = list[tuple[str, torch.Tensor]]
 
 
 def _buffers(module: nn.Module) -> tuple[Named, Named]:
-    """Floating buffers of float32, and those of float64."""
+    """Return the floating buffers in float32, and those in float64."""
     floating = [(k, b) for k, b in module.named_buffers() if b.is_floating_point()]
     doubles = [(k, b) for k, b in floating if b.dtype == torch.float64]
     return [(k, b) for k, b in floating if b.dtype != torch.float64], doubles
 
 
 def named_views(module: nn.Module, weights: torch.Tensor, buffers: torch.Tensor) -> dict[str, torch.Tensor]:
-    """A module's parameters and floating buffers by name, as views of both parts of a vector. Numbers of float64 begin
-    at even places of the vector's memory.
+    """Return a module's parameters and floating buffers by name, as views of both parts of a vector. float64 numbers
+    begin at even places of the vector's memory.
     """
     singles, doubles = _buffers(module)
     at = len(buffers) - 2 * sum(b.numel() for _, b in doubles)
@@ -126,16 +126,16 @@ def named_views(module: nn.Module, weights: torch.Tensor, buffers: torch.Tensor)
     parts = (list(module.named_parameters()), weights), (singles, buffers[:at]), (doubles, as_doubles(buffers[at:]))
     for named, numbers in parts:
         sizes = [x.numel() for _, x in named]
-        views = numbers.split([*sizes, len(numbers) - sum(sizes)])  # its gradient is one tensor
+        views = numbers.split([*sizes, len(numbers) - sum(sizes)])  # one split: its gradient is one tensor
         found.update({k: view.view(x.shape) for (k, x), view in zip(named, views, strict=False)})
     return found
 
 
 def as_doubles(numbers: torch.Tensor | np.ndarray) -> Any:
-    """The last numbers [2 · n] of float32 as those of float64 that they are, in the same memory."""
+    """View float32 numbers [2 · n] as the float64 numbers [n] that they hold, in the same memory."""
     if isinstance(numbers, np.ndarray):
         return numbers.view(np.float64)
-    return numbers.view(torch.float64) if len(numbers) else numbers.double()  # none may lie at any place
+    return numbers.view(torch.float64) if len(numbers) else numbers.double()  # an empty tensor may lie at any place
 
 
 def module_nbytes(module: nn.Module) -> int:
@@ -144,16 +144,16 @@ def module_nbytes(module: nn.Module) -> int:
 
 
 class FlatParams:
-    """Binds a module: all its parameters, gradients and floating buffers become views of flat tensors.
+    """Bind a module: all its parameters, gradients and floating buffers become views of flat tensors.
 
     Keep gradients zeroed in place (`zero_grad`), never None; don't move the module afterwards (`.to`).
 
-    memory: float32 [size], an array or a tensor where the module is: there the weights shall lie; several may lie in
-    one memory, each with its own gradient (a shared module would share `.grad` too, and trip autograd's version
-    counter). write: put the module's weights there; otherwise it takes what is there. grad: float32 [weights or more],
-    where the gradient of a module on a CPU shall lie.
+    memory: float32 [size], an array, or a tensor on the module's device, to hold the weights; several modules may share
+    it, each with its own gradient (a shared module would share `.grad` too, and trip autograd's version counter).
+    write: write the module's weights there; otherwise the module takes the contents. grad: float32 [weights or more],
+    to hold the gradient of a module on a CPU.
 
-    doubles: where in the vector the buffers of float64 begin; its length where there are none.
+    doubles: where in the vector float64 buffers begin; its length without any.
     """
 
     def __init__(
@@ -185,11 +185,11 @@ class FlatParams:
         self._host = self.flat.numpy() if device.type == "cpu" else None
 
     def buffers(self) -> list[torch.Tensor]:
-        """The floating buffers: those of float32, and those of float64."""
+        """Return the floating buffers: those in float32, and those in float64."""
         return buffers_in(self.flat, self.weights, self.doubles)
 
     def finite(self) -> bool:
-        """Whether all its numbers are."""
+        """Tell whether all numbers are finite."""
         parts = [self.flat[: self.weights], *self.buffers()]
         return all(bool(part.isfinite().all()) for part in parts)
 
@@ -197,7 +197,7 @@ class FlatParams:
         self.grad.zero_()
 
     def read(self) -> np.ndarray:
-        """float32 [size]: the vector itself on a CPU, a copy of it elsewhere."""
+        """Return the vector, float32 [size]: itself on a CPU, else a copy."""
         return self._host if self._host is not None else self.flat.cpu().numpy()
 
     def write(self, vector: np.ndarray) -> None:
@@ -206,7 +206,7 @@ class FlatParams:
 
 
 def buffers_in(flat: Any, weights: int, doubles: int) -> list[Any]:
-    """Of a vector, of which numbers of float64 begin at `doubles`: its floating buffers, views of either kind."""
+    """Return a vector's floating buffers, as views: in float32, and, from `doubles`, in float64."""
     return [flat[weights:doubles], as_doubles(flat[doubles:])]
 
 
@@ -219,31 +219,31 @@ def _check_dense(module: nn.Module) -> None:
             raise UserError(f"network: {name} is {x.dtype}, {x.layout}; {takes}")
 
 
-# cells of the header, int64: besides the version, how often it was asked for, and given; those of the two copies begin
-# at _COPIES
+# int64 cells of the header: besides the version, how often weights were asked for, and given; those of the two copies
+# begin at _COPIES
 _VERSION, _ROUND, _ASKED, _ANSWERED, _COPIES = 0, 1, 2, 3, 8
 
 
-WAITS, PACED = 1, 2  # of a reader: it waits for any weights, or for those of a round, as in each round from now on
+WAITS, PACED = 1, 2  # of a reader: it waits for any weights, or, as in every round, for those of a round
 
 
 class Params(SharedArrays):
-    """Versioned weights: one writes, up to `readers` others read, nobody ever sees a torn copy.
+    """Versioned weights: one worker writes, up to `readers` others read, and no reader uses a torn copy.
 
-    Two copies in shared memory; the writer fills the one that readers are not sent to, and marks begin and end of it.
-    `version` counts optimizer updates (stamped on rows, reported as lag); `round` is what `lag` waits for.
+    There are two copies in shared memory; the writer fills the one that readers do not use, and marks begin and end.
+    `version` counts optimizer updates (stamped on rows, reported as lag); `lag` waits for a `round`.
     """
 
     LOCAL = ("_newest", "_locked")
     _head = shared_array(np.int64, lambda p: (32,))
-    _waiting = shared_array(np.int64, lambda p: (max(p.readers, 1),))  # whether that reader does: WAITS, or PACED
-    # rollouts of each reader that the weights have learnt from, where it asks for them
+    _waiting = shared_array(np.int64, lambda p: (max(p.readers, 1),))  # of each reader: WAITS, PACED, or 0
+    # rollouts of each reader that the weights were trained on, if it asks for them
     _learnt = shared_array(np.int64, lambda p: (max(p.readers, 1),))
     _copies = shared_array(np.float32, lambda p: (2, p.size))
 
     def __init__(self, size: int, readers: int = 1):
         self.size, self.readers = size, readers
-        super().__init__(bells=readers + 1)  # the last is rung by who begins to wait, where the publisher is elsewhere
+        super().__init__(bells=readers + 1)  # readers that begin to wait ring the last one for a remote publisher
         self._head[_ROUND] = -1  # nothing published: round 0 is the first weights
 
     @classmethod
@@ -253,7 +253,7 @@ class Params(SharedArrays):
     def _attach(self) -> None:
         super()._attach()
         self._newest = TwoCopies(self._head[_COPIES:], self._copies)
-        self._locked = False  # whether the device of who publishes was asked to write here by itself
+        self._locked = False  # whether this memory was page-locked for the publisher's device
 
     version = property(lambda self: int(self._head[_VERSION]))
     round = property(lambda self: int(self._head[_ROUND]))
@@ -277,7 +277,7 @@ class Params(SharedArrays):
         round: int,  # noqa: A002 - the design's word
         learnt: np.ndarray | None = None,
     ) -> None:
-        """learnt: rollouts of each reader that these weights have learnt from."""
+        """Publish these weights. `learnt`: rollouts of each reader that they were trained on."""
         if not self._locked:
             self._locked = True
             page_lock(self.block, vector.flat.device)
@@ -285,14 +285,14 @@ class Params(SharedArrays):
         self.announce(version, round, learnt)
 
     def announce(self, version: int, round: int, learnt: np.ndarray | None = None) -> None:  # noqa: A002
-        """That version's copy is there."""
+        """Announce a version whose copy is whole."""
         self._head[_VERSION], self._head[_ROUND] = version, round
         if learnt is not None:
-            self._learnt[:] = learnt  # last: who waits for these rollouts pulls that version
+            self._learnt[:] = learnt  # last: readers that wait for these rollouts pull that version
         self._wake()
 
     def ask(self) -> None:
-        """Have the learner publish at its next update, whatever the system."""
+        """Make the learner publish at its next update, in any system."""
         self._head[_ASKED] = self._head[_ANSWERED] + 1
 
     def answer(self, vector: FlatParams, version: int) -> None:
@@ -301,21 +301,21 @@ class Params(SharedArrays):
 
     def _wake(self) -> None:
         memory_barrier()
-        for i in np.flatnonzero(self._waiting.copy()):  # which readers change meanwhile
+        for i in np.flatnonzero(self._waiting.copy()):  # a copy, because readers change it
             self._bells[int(i)].post()
 
     def waits(self, readers: slice) -> bool:
-        """Whether all of these readers wait for weights now."""
+        """Tell whether all of these readers wait for weights now."""
         return bool(self._waiting[readers].all())
 
     def stay(self, readers: slice, learnt: np.ndarray) -> None:
-        """No newer weights will come of so many rollouts of each of these readers: they go on with those there are."""
+        """Let these readers continue: `learnt`, their rollouts so far, will produce no newer weights."""
         self._learnt[readers] = learnt
         self._wake()
 
     def wait(self, atleast: int, reader: int, timeout: float, learnt: int = 0) -> bool:
-        """True once round ≥ `atleast`, and the weights have learnt from that many rollouts of this reader; False after
-        `timeout` seconds. Raises Closed.
+        """Return True once round ≥ `atleast` and the weights were trained on `learnt` rollouts of this reader; False
+        after `timeout` seconds. Raises Closed.
         """
 
         def there() -> bool:
@@ -325,7 +325,7 @@ class Params(SharedArrays):
             return True
         until = time.monotonic() + timeout
         self._waiting[reader] = PACED if atleast > 0 or learnt else WAITS
-        memory_barrier()  # seen by who publishes from now on, before the round is looked at
+        memory_barrier()  # a publisher sees this before the round is read here
         if (begins := self._bells[self.readers]).relayed is not None:
             begins.post()
         while not there() and not self._closed[0] and (left := until - time.monotonic()) > 0:
@@ -335,18 +335,18 @@ class Params(SharedArrays):
         return there()
 
     def pull(self, vector: FlatParams, have: int = -1) -> int:
-        """Copy the newest weights into `vector` unless it holds them already (`have`); their version."""
+        """Copy the newest weights into `vector` unless it has them already (`have`). Return their version."""
         self.check()
         if self.round < 0:
             raise RuntimeError("nothing was published yet")
         return have if self.version == have else self._newest.read(vector.flat, self.check)
 
 
-OFTEN, SELDOM = 4, 1.0  # versions that go to a machine in the time of a rollout, seconds between two, at most
+OFTEN, SELDOM = 4, 1.0  # most versions sent to a machine per rollout, and most seconds between two
 
 
 class WeightFlow(Flow):
-    """Published weights: version, round, rollouts learned from, and the vector if it is new. A judge's champion goes
+    """Published weights: version, round, rollouts learned from, and the vector if it is new. A judge's champion is sent
     along as files. Readers that wait for rounds get the first version of each round. To others the newest version is
     sent at once if one of them waits, else at most four times per rollout. The readers' machine sends how they wait.
     """
@@ -356,13 +356,13 @@ class WeightFlow(Flow):
     def __init__(self, params: Params, publisher: End):
         super().__init__(publisher, [End("params", i) for i in range(params.readers)])
         self.params = params
-        self._version = -1  # of the vector that was sent, or is here
+        self._version = -1  # of the vector last sent or received
         self._waiting, self._last, self._pace = 0, (params.version, -1, b""), (-2, b"")
-        self._sent = -math.inf, 0  # when, and slots that had come then
+        self._sent = -math.inf, 0  # time of the last send, and slots received by then
         self._vector = torch.empty(params.size)
 
     def activate(self, gives: bool) -> None:
-        """Have one reader's bell, and a reader that starts to wait, wake the line for all."""
+        """Let one reader's bell, and a reader that starts to wait, wake the line for all."""
         if not gives:
             self.params._bells[self.params.readers].relay(self.traffic.relay)
         elif across := self._readers(not self.traffic.away):
@@ -378,7 +378,7 @@ class WeightFlow(Flow):
             self._waiting = max(self._waiting & PACED, *params._waiting[self._readers(self.traffic.away)].tolist(), 0)
             return self._waiting
         if params.round >= 0 and self._due():
-            learnt = params._learnt.tobytes()  # in the order opposite to that in which they are written
+            learnt = params._learnt.tobytes()  # read in the reverse order of writing
             memory_barrier()
             rounds = params.round
             memory_barrier()
@@ -415,7 +415,7 @@ class WeightFlow(Flow):
         if part == WAITING:
             self._waiting, self._pace = int(arrays[0][0]), (-2, b"")
             if self._waiting and (across := self._readers(not self.traffic.away)):
-                params._bells[across[0]].post()  # a version that was left out may be there
+                params._bells[across[0]].post()  # a version that was left out may be available
             return
         (version, rounds), learnt = arrays[0][:2].tolist(), arrays[0][2:]
         if len(arrays) > 1:
@@ -436,7 +436,7 @@ class WeightCache:
         self.age = (self.age + 1) % self.rollouts
 
     def save(self) -> Batch:
-        """Empty where newer ones are due."""
+        """Return the state; without the vector if newer weights are due."""
         state = {"age": np.array(self.age), "version": np.array(self.version)}
         return {**state, "vector": np.array(to_host(self.vector.flat))} if self.age else {}
 
@@ -445,15 +445,15 @@ class WeightCache:
         self.vector.flat.copy_(torch.from_numpy(np.array(saved["vector"])))
 
 
-# One agent's weights and optimizer of one version, in shared memory, for another agent to go on with.
+# One agent's weights and optimizer of one version, in shared memory, from which another agent continues.
 
 
 _NUMBER, _SNAPSHOT_VERSION, _STEPS = 0, 1, 2  # cells of the head
 
 
 class AgentSnapshot(SharedArrays):
-    """Written by one learner and read by another, which take turns. `number` tells which copy it is for; it is 0 while
-    a snapshot is being written, so who dies then leaves none.
+    """Weights and optimizer that one learner writes and another reads, in turns. `number`: the copy that they are for;
+    0 during a write, so a writer that dies leaves none.
     """
 
     _head = shared_array(np.int64, lambda _: (8,))
@@ -461,7 +461,7 @@ class AgentSnapshot(SharedArrays):
     _statistics = shared_array(np.float32, lambda s: (len(s.statistics), s.weights))
 
     def __init__(self, network: NetworkOrFactory, statistics: Sequence[str]):
-        """statistics: what the optimizer keeps per weight (OptimizerSpec)."""
+        """statistics: names of the numbers that the optimizer keeps per weight (OptimizerSpec)."""
         self.statistics = tuple(statistics)
         self.weights, self.size = param_sizes(network)
         super().__init__()
@@ -473,7 +473,7 @@ class AgentSnapshot(SharedArrays):
         return Crossing()
 
     def write(self, number: int, vector: FlatParams, optimizer: torch.optim.Optimizer, version: int) -> None:
-        """A snapshot for copy `number`."""
+        """Write a snapshot for copy `number`."""
         self._head[_NUMBER] = 0
         memory_barrier()
         state = optimizer_state(optimizer)
@@ -486,7 +486,7 @@ class AgentSnapshot(SharedArrays):
 
     @torch.no_grad()
     def read(self, vector: FlatParams, optimizer: torch.optim.Optimizer) -> int:
-        """Bring it into a learner's vector and optimizer; the version of the weights."""
+        """Load the snapshot into a learner's vector and optimizer. Return the version of the weights."""
         memory_barrier()
         state = {k: torch.tensor(x) for k, x in zip(self.statistics, self._statistics, strict=True)}
         if "exp_avg" in state:
@@ -496,41 +496,41 @@ class AgentSnapshot(SharedArrays):
         return int(self._head[_SNAPSHOT_VERSION])
 
     def save(self) -> Batch:
-        """All of it."""
+        """Return all arrays."""
         return {"head": self._head, "vector": self._vector, "statistics": self._statistics}
 
     def load(self, saved: Batch) -> None:
-        """The inverse."""
+        """Copy these arrays back."""
         for name, array in self.save().items():
             array[:] = saved[name]
 
 
-# The current weights of several agents, and how far they have learnt together.
+# The current weights of several agents, and how far they have trained together.
 
 
 _LAST = 0  # cell: the number of the run's last save; 0: not known yet
 
 
 class AgentParams(SharedArrays):
-    """Params of each agent. The agents learn apart, until all together have learnt from as many steps as the run has.
+    """Params of each agent. Agents train separately, until together they have trained on as many steps as the run has.
 
-    A checkpoint of them has a number of its own: it is complete once each agent has added its part.
-    snapshot: by which an agent copies another one; None: none does.
+    Their checkpoints are numbered separately; one is complete once each agent has added its part. snapshot: by which an
+    agent copies another; None: no agent does.
     """
 
-    learnt = shared_array(np.float64, lambda p: (len(p.each),))  # agent steps, by its learner
+    learnt = shared_array(np.float64, lambda p: (len(p.each),))  # agent steps, written by each agent's learner
     _cells = shared_array(np.int64, lambda _: (8,))
 
     def __init__(
         self, network: NetworkOrFactory, agents: int, readers: int = 1, statistics: Sequence[str] | None = None
     ):
-        """statistics: what the optimizer keeps per weight, where agents copy each other."""
+        """statistics: names of the numbers that the optimizer keeps per weight, if agents copy each other."""
         self.snapshot = None if statistics is None else AgentSnapshot(network, statistics)
         self.each = [Params.of(network, readers) for _ in range(agents)]
         super().__init__()
 
     agents = property(lambda self: len(self.each))
-    together = property(lambda self: float(self.learnt.sum()))  # agent steps that all have learnt from
+    together = property(lambda self: float(self.learnt.sum()))  # agent steps that all agents have trained on
 
     @property
     def patience(self) -> float:
@@ -565,8 +565,8 @@ class AgentParams(SharedArrays):
             params.close()
 
     def save_number(self, saves: int, agent: int, last: bool) -> int | None:
-        """Which save of this session an agent's part belongs to, where `saves` were asked for; None: that is not known
-        yet. last: the run ends with it. Agent 0 says which save that is, so all end with the same.
+        """Return the save of this session that an agent's part belongs to, after `saves` requests; None: not known
+        yet. last: the run ends with it. Agent 0 decides which save that is, so all end with the same.
         """
         cells = self._cells
         if last and not agent and not cells[_LAST]:

@@ -1,4 +1,4 @@
-"""How a gradient reaches the weights: Local, AllReduce; Hogwild and Chunked, which wait for nobody."""
+"""How a gradient reaches the weights: Local, AllReduce; Hogwild and Chunked, which are asynchronous."""
 
 from __future__ import annotations
 
@@ -31,22 +31,22 @@ from polyplay.weights import optimizers, params
 from polyplay.weights.optimizers import OptimizerSpec
 from polyplay.weights.params import FlatParams, SharedArrays, as_doubles, buffers_in, module_nbytes, param_sizes
 
-Sums = np.ndarray  # float64, at most 8: agent steps learnt, save number, finish, …; summed over replicas
-LEAVING = 5  # of sums: replicas that have no gradient, because the run ends in the middle of their rollouts
+Sums = np.ndarray  # float64, at most 8: agent steps trained on, save number, finish, …; summed over replicas
+LEAVING = 5  # index in sums: number of replicas without a gradient, because the run ends during their rollouts
 Apply = Generator[None, None, tuple[float, Sums]]
 Agree = Generator[None, None, Sums]
 
 
-READY, BEGUN, LEARNT = 0, 1, 2  # cells of Counts.head: whether the first weights are there; updates, steps before
-UPDATES, STEPS, REFUSED = 0, 1, 2  # of a worker: its updates, agent steps learnt from, losses without an update
+READY, BEGUN, LEARNT = 0, 1, 2  # cells of Counts.head: whether the first weights exist; updates, steps before
+UPDATES, STEPS, REFUSED = 0, 1, 2  # of a worker: its updates, agent steps trained on, losses without an update
 
 
 class Counts:
-    """Updates that weights have had, and agent steps learnt from, by all workers that change them.
+    """Updates of the weights, and agent steps trained on, by all workers that change them.
 
-    head: int64 [3 or more], of the runs before this one. cells: int64 [workers, 3 or more], each row by its worker.
-    Without both, memory of this process. worker: the row that `add` writes. parts: int64 [n], the updates of each part
-    of the weights, where these differ.
+    head: int64 [3 or more], of earlier runs. cells: int64 [workers, 3 or more], each row written by its worker. Without
+    both, memory of this process. worker: the row that `add` writes. parts: int64 [n], the updates of each part of the
+    weights, if these differ.
     """
 
     def __init__(
@@ -59,84 +59,82 @@ class Counts:
         self.head = np.zeros(3, np.int64) if head is None else head
         self.cells = np.zeros((1, 3), np.int64) if cells is None else cells
         self.own, self.parts, self.alone = self.cells[worker], parts, len(self.cells) == 1
-        # this worker begins with initial weights, or those of a checkpoint
+        # whether this worker brings the first weights, initial or from a checkpoint
         self.fresh = worker == 0 and not self.ready
 
     def of(self, worker: int) -> Counts:
-        """The same counts, to which this worker adds."""
+        """Return the same counts, to which this worker adds."""
         return Counts(self.head, self.cells, worker, self.parts)
 
     @property
     def ready(self) -> bool:
-        """Whether the first weights are there."""
+        """Whether the first weights exist."""
         return bool(self.head[READY])
 
     @cached_property
     def begun(self) -> int:
-        """The version that this run began with; to be asked once the first weights are there."""
+        """Version that this run began with; valid once the first weights exist."""
         return int(self.head[BEGUN])
 
     @property
     def version(self) -> int:
-        """Updates that the weights have had; of parts the mean."""
+        """Number of updates of the weights; of parts the mean."""
         if self.parts is not None:
             return int(self.parts.sum()) // len(self.parts)
         return int(self.head[BEGUN]) + self._sum(UPDATES)
 
     @property
     def learnt(self) -> float:
-        """Agent steps."""
+        """Agent steps trained on."""
         return float(int(self.head[LEARNT]) + self._sum(STEPS))
 
     def _sum(self, column: int) -> int:
-        """Over all workers; of one worker without NumPy, whose sum takes ten times as long."""
+        """Return the sum over all workers; of one without NumPy, whose sum takes ten times as long."""
         return int(self.own[column] if self.alone else self.cells[:, column].sum())
 
     def begin(self, version: int, learnt: float) -> None:
-        """The first weights are there, after so many updates and agent steps."""
+        """Announce the first weights, after `version` updates and `learnt` agent steps."""
         self.head[BEGUN], self.head[LEARNT] = version, int(learnt)
         memory_barrier()
         self.head[READY] = 1
 
     def add(self, steps: float, updates: int = 1) -> None:
-        """Count an update, of so many agent steps; or only these."""
+        """Count `updates` updates of `steps` agent steps."""
         self.own[UPDATES] += updates
         self.own[STEPS] += int(steps)
 
     def refuse(self) -> None:
-        """Count a loss that no update is made of."""
+        """Count a loss that leads to no update."""
         self.own[REFUSED] += 1
 
 
 class OpenUpdate:
-    """An update at work on one worker's vector. These defaults are of a worker that shares nothing.
+    """An update bound to one worker's vector. The defaults suit a worker that shares nothing.
 
     `apply` and `agree` are generators: where they yield, other workers of the same thread take their turns. Both may
     raise Closed while they wait, and Leaving.
     """
 
-    optimizer: torch.optim.Optimizer  # its statistics are those of all weights, for checkpoints
+    optimizer: torch.optim.Optimizer  # has the statistics of all weights, for checkpoints
 
     def __init__(self, update: Update, ctx: WorkerContext, vector: FlatParams, counts: Counts | None = None):
         self.ctx, self.vector, self.clip = ctx, vector, update.optim.clip
         self.counts = Counts() if counts is None else counts
         self.waited = 0.0  # seconds spent waiting for others, so far
         self.whole = True  # whether all weights have had the same updates
-        self.applied_to: int | None = None  # the version that the last gradient met; None: that of the counts then
+        self.applied_to: int | None = None  # version that the last gradient was applied to; None: that of the counts
 
     def begin(self, version: int, learnt: float, saved: Mapping[str, list[int]] | None = None) -> None:
-        """The vector holds initial weights, or a checkpoint's: whoever shares them has them from now on. saved: what
-        `state` gave.
-        """
+        """Share the vector's weights, initial or from a checkpoint, with all workers. saved: what `state` returned."""
         self.counts.begin(version, learnt)
 
     def refresh(self) -> int:
-        """Have the newest weights in the vector; their version."""
+        """Bring the newest weights into the vector. Return their version."""
         return self.counts.version
 
     def apply(self, rate: float, sums: Sums) -> Apply:
-        """Apply the vector's gradient at this learning rate: its norm before clipping, and the sums over all replicas.
-        A gradient that is not finite changes nothing. It is counted by the caller.
+        """Apply the vector's gradient at this learning rate. Return its norm before clipping, and the sums over all
+        replicas. A gradient that is not finite changes nothing. The caller counts it.
         """
         yield from ()
         norm = clip_gradient(self.vector.grad, self.clip)
@@ -146,50 +144,50 @@ class OpenUpdate:
         return norm, sums
 
     def agree(self, sums: Sums) -> Agree:
-        """The sums over all replicas, without an update."""
+        """Return the sums over all replicas, without an update."""
         yield from ()
         return sums
 
     def writers_paused(self) -> contextlib.AbstractContextManager[None]:
-        """While in it, nobody changes the weights that this worker saves."""
+        """Return a context in which no other worker changes the weights that this one saves."""
         return contextlib.nullcontext()
 
     def state(self) -> dict[str, list[int]]:
-        """For a checkpoint, beyond `version` and `learnt`. Most have nothing."""
+        """Return what a checkpoint needs beyond `version` and `learnt`; usually nothing."""
         return {}
 
 
 class Update(Edge, ABC):
-    """A description made while wiring; `open` makes it act on one worker's network."""
+    """A description made while wiring; `open` binds it to one worker's network."""
 
     optim: OptimizerSpec
-    weights: int = 0  # numbers of the network that are learnt (param_sizes); 0: the network is not known yet
+    weights: int = 0  # trainable numbers of the network (param_sizes); 0: the network is not known yet
     size: int = 0  # numbers of its whole vector
-    replicas: int = 1  # that average their gradients
+    replicas: int = 1  # number of replicas that average their gradients
     asynchronous: ClassVar[bool] = False  # workers don't wait for each other; each counts, and worker 0 saves for all
-    pauses: ClassVar[bool] = False  # writers stand still while worker 0 saves
-    detail: str = ""  # in its title
+    pauses: ClassVar[bool] = False  # writers pause while worker 0 saves
+    detail: str = ""  # end of its title
 
     def title(self) -> str:
-        """The line of a learner's box in a diagram."""
+        """Return the line in a learner's box of a diagram."""
         return f"{type(self).__name__}({self.optim.title}){self.detail}"
 
     def fit(self, network: params.NetworkOrFactory) -> None:
-        """Take the sizes of the network that a LearnerSpec has. Raises UserError: it cannot be made."""
+        """Take the sizes of a LearnerSpec's network. Raises UserError: the network cannot be made."""
         if not self.size:
             self.weights, self.size = param_sizes(network)
 
     @abstractmethod
     def worker_nbytes(self, module: nn.Module) -> float:
-        """A worker's own weights, gradient and statistics."""
+        """Return the bytes of a worker's own weights, gradient and statistics."""
 
     @abstractmethod
     def open(self, ctx: WorkerContext, module: nn.Module) -> OpenUpdate:
-        """Bind the network's weights to one vector, where this update wants it."""
+        """Bind the network's weights to one vector, in the memory that this update uses."""
 
 
 def clip_gradient(gradient: Tensor, clip: float) -> float:
-    """Shrink the gradient to a global norm of at most `clip` (0: leave it); its norm before."""
+    """Shrink the gradient to a global norm of at most `clip` (0: leave it). Return its norm before."""
     norm = float(torch.linalg.vector_norm(gradient))
     if clip and norm > clip and math.isfinite(norm):
         gradient.mul_(clip / (norm + 1e-6))
@@ -198,7 +196,7 @@ def clip_gradient(gradient: Tensor, clip: float) -> float:
 
 @dataclass(eq=False)
 class Local(Update):
-    """This worker's gradient, applied by this worker."""
+    """Applies a worker's gradient to its own weights."""
 
     optim: OptimizerSpec
 
@@ -211,18 +209,18 @@ class Local(Update):
         return opened
 
 
-# Replicas with a GPU each: gradients and floating buffers are averaged by NCCL, from GPU to GPU, in its own order.
+# Replicas with a GPU each: NCCL averages gradients and floating buffers from GPU to GPU, in its own order.
 
 
 def fits(device: torch.device, replicas: int) -> bool:
-    """Whether this worker is one of several processes with a GPU each. NCCL takes no two on one."""
+    """Tell whether this worker is one of several processes with a GPU each; NCCL does not take two on one."""
     if device.type != "cuda" or multiprocessing.parent_process() is None:
         return False
     return torch.cuda.device_count() >= replicas and torch.distributed.is_nccl_available()
 
 
 class NcclGroup:
-    """This process's end. Every replica makes one, with its own rank."""
+    """This process's end of an NCCL group. Every replica makes one, with its own rank."""
 
     def __init__(self, place: str, rank: int, replicas: int, vector: FlatParams, backend: str = "nccl"):
         import torch.distributed as dist
@@ -233,7 +231,7 @@ class NcclGroup:
         self.flat = torch.empty(vector.size, device=vector.flat.device)
 
     def average(self) -> float:
-        """Gradients and buffers become means over the replicas. Gives the seconds waited."""
+        """Replace gradients and buffers by their means over the replicas. Return the seconds waited."""
         at, flat = self.vector.weights, self.flat
         flat[:at], flat[at:] = self.vector.grad, self.vector.flat[at:]
         doubles = as_doubles(self.vector.flat[self.vector.doubles :])
@@ -261,23 +259,23 @@ NUMBERS, GRADIENT, WEIGHTS = 0, 1, 2  # what a replica has written before it arr
 
 
 class AllReduce(SharedArrays, Update):
-    """Replicas of one machine stay equal: gradients and floating buffers are averaged in shared memory, in fixed order;
-    by NCCL, in its own, where each replica is a process with a GPU of its own (NcclGroup). On several machines their
-    order is the same, and gloo takes the place of shared memory (`spread`).
+    """Replicas of one machine that stay equal: gradients and floating buffers are averaged in shared memory, in fixed
+    order; or, if each replica is a process with its own GPU, by NCCL in its order (NcclGroup). On several machines the
+    order is also fixed, and gloo replaces shared memory (`spread`).
 
-    On CPUs each replica averages its own part of the gradient and takes the optimizer's step there: statistics, as
-    large as the weights each, are read and written once, not by everyone. Networks without buffers all lie in one
-    memory: nobody computes while it is written. With buffers each replica copies the others' parts to its own.
-    `size`: of the whole vector, of which `weights` come first (param_sizes); 0: a LearnerSpec's network tells them.
+    On CPUs each replica averages its own part of the gradient and takes the optimizer's step there: statistics, each as
+    large as the weights, are read and written once, not by every replica. Networks without buffers share one memory,
+    and no replica computes while it is written. With buffers each replica copies the others' parts to its own.
+    `size`: of the whole vector, of which `weights` come first (param_sizes); 0: taken from a LearnerSpec's network.
     """
 
     LOCAL = ("_store",)
-    _store: Any = None  # of the main process, where replicas on several machines find each other
+    _store: Any = None  # in the main process, where replicas on several machines find each other
     meets_at: tuple[str, int] | None = None  # its address and port; None: all replicas are on one machine
-    gradients = shared_array(np.float32, lambda r: (r.replicas, r.size))  # each replica's vector has its own here
+    gradients = shared_array(np.float32, lambda r: (r.replicas, r.size))  # memory of each vector's gradient
     state = shared_array(np.float32, lambda r: (1 + len(r.optim.statistics), r.size))  # new weights, statistics
     sums = shared_array(np.float64, lambda r: (2, r.replicas, 8))  # of two turns
-    arrived = shared_array(np.int64, lambda r: (r.replicas, 8))  # its turn, and what came with this and the last one
+    arrived = shared_array(np.int64, lambda r: (r.replicas, 8))  # its turn, and what came with this and the last
 
     def __init__(self, optim: OptimizerSpec, replicas: int, size: int = 0, weights: int | None = None):
         self.optim, self.replicas, self.size, self.detail = optim, replicas, size, f" of {replicas}"
@@ -292,13 +290,13 @@ class AllReduce(SharedArrays, Update):
         return Crossing()
 
     def fit(self, network: params.NetworkOrFactory) -> None:
-        """See Update. The shared memory is made here."""
+        """See Update. Make the shared memory."""
         if not self.size:
             super().fit(network)
             super().__init__(bells=self.replicas)
 
     def spread(self, address: str) -> None:
-        """Have replicas meet over the network, by a store at this address of the main process, which keeps it."""
+        """Let replicas meet over the network, through a store that the main process keeps at this address."""
         from torch.distributed import TCPStore
 
         listener = socket.create_server((address, 0), family=socket.AF_INET6 if ":" in address else socket.AF_INET)
@@ -311,13 +309,13 @@ class AllReduce(SharedArrays, Update):
         return f"gradients: their mean over {self.replicas}"
 
     def part(self, rank: int) -> slice:
-        """The weights that are this replica's to change."""
+        """Return the slice of the weights that this replica changes."""
         edges = [self.weights * i // self.replicas // _LINE * _LINE for i in (rank, rank + 1)]
         return slice(edges[0], edges[1] if rank + 1 < self.replicas else self.weights)
 
     def worker_nbytes(self, module: nn.Module) -> float:
-        """Gradients and statistics are shared, and weights too where there are no buffers. On several machines nothing
-        is, and what is sent and what comes are as large as the gradient.
+        """See Update. Gradients and statistics are shared, and weights too without buffers. On several machines nothing
+        is shared, and messages sent and received are as large as the gradient.
         """
         weights, size = param_sizes(module)
         if self.meets_at is not None:
@@ -342,7 +340,7 @@ class AllReduce(SharedArrays, Update):
 
 
 class _Meeting(OpenUpdate):
-    """A replica's end of an AllReduce: it waits for the others, and adds numbers up with them."""
+    """A replica's end of an AllReduce: waits for the others, and sums numbers with them."""
 
     def __init__(self, reduce: AllReduce, ctx: WorkerContext, vector: FlatParams):
         super().__init__(reduce, ctx, vector)
@@ -351,15 +349,15 @@ class _Meeting(OpenUpdate):
         self.bells, self.buffers = reduce._bells, HostCopy(vector.flat[vector.weights :])
 
     def agree(self, sums: Sums, brings: int = NUMBERS) -> Agree:
-        """In fixed order. All have arrived when one goes on. brings: what else this replica has written for others.
-        Raises Leaving: some replica has no gradient any more, so nobody's is applied.
+        """See OpenUpdate. Sum in fixed order, once all have arrived. brings: what else this replica has written for
+        others. Raises Leaving: a replica has no gradient any more, so no gradient is applied.
         """
-        # Two rows of sums in turn: whoever writes turn k + 2 has seen everyone arrive at k + 1, so all have read k.
+        # Two rows of sums in turn: a replica that writes turn k + 2 saw all arrive at k + 1, so all have read k.
         self.turn += 1
         row = self.turn % 2
         self.sums[row, self.rank, : len(sums)] = sums
         self.reduce.arrived[self.rank, 1 + row] = brings
-        memory_barrier()  # what others read from now on is there
+        memory_barrier()  # all that others will read is written
         self.arrived[self.rank] = self.turn
         memory_barrier()
         for other in range(self.n):
@@ -381,14 +379,14 @@ class _Meeting(OpenUpdate):
         return total
 
     def _buffers(self) -> None:
-        """The buffers' mean, after everyone's were written."""
+        """Average the buffers, after all replicas wrote theirs."""
         at = self.vector.weights
         mean_buffers(self.gradients[:, at:], self.buffers.array, self.vector.doubles - at)
         self.buffers.put()
 
 
 class Part:
-    """The part of the weights that is one replica's to change: its mean gradient, and the optimizer's step there.
+    """The part of the weights that one replica changes: its mean gradient, and the optimizer's step there.
 
     statistics: memory for those of all weights [n, weights].
     """
@@ -396,14 +394,14 @@ class Part:
     def __init__(self, reduce: AllReduce, vector: FlatParams, rank: int, statistics: Tensor):
         self.at, make, self.clip = reduce.part(rank), reduce.optim.make, reduce.optim.clip
         self.whole = make(vector.parameter)  # of all weights, for checkpoints; it makes no step
-        optimizers.share_statistics(self.whole, statistics, fill=True)  # nobody reads them before the first meeting
+        optimizers.share_statistics(self.whole, statistics, fill=True)  # not read before the first meeting
         self.optimizer = optimizers.slice_statistics(self.whole, make, self.at)
         self.gradient = torch.zeros(self.at.stop - self.at.start)
         self.mean = self.gradient.numpy()
         self.optimizer.param_groups[0]["params"][0].grad = self.gradient
 
     def average(self, parts: Sequence[np.ndarray] | np.ndarray) -> np.ndarray:
-        """Take the mean of everyone's gradient here; the square of its norm [1], which replicas add up."""
+        """Average all replicas' gradients here. Return the squared norm [1], which replicas sum."""
         _mean(parts, self.mean)
         return np.array([float(torch.dot(self.gradient, self.gradient))])
 
@@ -416,7 +414,7 @@ class Part:
 
 
 class _Parts(_Meeting):
-    """On a CPU: a part of the weights is this replica's to change."""
+    """On a CPU: each replica changes its part of the weights."""
 
     def __init__(self, reduce: AllReduce, ctx: WorkerContext, vector: FlatParams):
         super().__init__(reduce, ctx, vector)
@@ -424,7 +422,7 @@ class _Parts(_Meeting):
         self.optimizer, own = self.part.whole, self.part.at
         self.others = [slice(own.start), slice(own.stop, None)]
         self.weights = torch.from_numpy(reduce.state[0, : vector.weights])
-        if vector.flat.data_ptr() == self.weights.data_ptr():  # everyone's weights are there
+        if vector.flat.data_ptr() == self.weights.data_ptr():  # all replicas' weights lie there
             self.others = []
 
     def apply(self, rate: float, sums: Sums) -> Apply:
@@ -447,12 +445,12 @@ class _Parts(_Meeting):
 
 
 class _Whole(_Meeting):
-    """On a device: everyone's gradients are averaged there, and each replica takes the whole step."""
+    """On a device: all replicas' gradients are averaged, and each replica takes the whole step."""
 
     def __init__(self, reduce: AllReduce, ctx: WorkerContext, vector: FlatParams):
         super().__init__(reduce, ctx, vector)
         self.optimizer, self.gradient = reduce.optim.make(vector.parameter), HostCopy(vector.grad)
-        alone = fits(vector.flat.device, self.n)  # on its GPU
+        alone = fits(vector.flat.device, self.n)  # whether each replica has its GPU
         self.group = NcclGroup(reduce._place, self.rank, self.n, vector) if alone else None
 
     def apply(self, rate: float, sums: Sums) -> Apply:
@@ -461,31 +459,31 @@ class _Whole(_Meeting):
             self.gradients[self.rank, :weights] = self.gradient.fetch()
             self.gradients[self.rank, weights:] = self.buffers.fetch()
         total = yield from self.agree(sums)
-        if self.group is not None:  # nobody enters it who would wait there for one that leaves
+        if self.group is not None:  # all have agreed, so no replica waits in it for one that leaves
             self.waited += self.group.average()
             return (yield from super().apply(rate, total))
         _mean(self.gradients[:, :weights], self.gradient.array)
         self.gradient.put()
         self._buffers()
         norm, _ = yield from super().apply(rate, total)
-        yield from self.agree(np.zeros(0))  # nobody writes gradients that another still reads
+        yield from self.agree(np.zeros(0))  # no replica writes gradients that another still reads
         return norm, total
 
 
 def root(square: float) -> float:
-    """Of a sum of squares, which may not be finite."""
+    """Return the root of a sum of squares, which may not be finite."""
     return math.sqrt(square) if math.isfinite(square) else float(square)
 
 
 def mean_buffers(parts: Sequence[np.ndarray] | np.ndarray, out: np.ndarray, singles: int) -> None:
-    """Mean of buffers [replicas, size], of which the first `singles` are float32, and the others float64."""
+    """Average buffers [replicas, size] into `out`; the first `singles` are float32, the others float64."""
     _mean([x[:singles] for x in parts], out[:singles])
     if singles < len(out):
         _mean([as_doubles(x[singles:]) for x in parts], as_doubles(out[singles:]))
 
 
 def _mean(parts: Sequence[np.ndarray] | np.ndarray, out: np.ndarray) -> None:
-    """Mean of [replicas, size] over the replicas, added in their order."""
+    """Average [replicas, size] over the replicas, added in their order."""
     np.add(parts[0], parts[min(1, len(parts) - 1)], out=out)
     for part in parts[2:]:
         out += part
@@ -493,7 +491,7 @@ def _mean(parts: Sequence[np.ndarray] | np.ndarray, out: np.ndarray) -> None:
 
 
 def averaged(optim: OptimizerSpec, replicas: int) -> AllReduce | Local:
-    """Average the gradients of so many replicas, and apply the mean everywhere; one alone applies its own."""
+    """Average the gradients of `replicas` replicas, and apply the mean everywhere; one alone applies its own."""
     return Local(optim) if replicas == 1 else AllReduce(optim, replicas)
 
 
@@ -502,13 +500,13 @@ def averaged(optim: OptimizerSpec, replicas: int) -> AllReduce | Local:
 
 class SharedWeights(SharedArrays, Update):
     """One set of weights and of optimizer statistics, changed by up to `workers` workers. `weights`, `size`: of the
-    parameters, and of the whole vector (param_sizes). `copy`: every worker has a copy of its own.
+    parameters, and of the whole vector (param_sizes). `copy`: every worker has its own copy.
     """
 
     asynchronous, copy = True, True
     LOCAL: tuple[str, ...] = ("counts",)
     head = shared_array(np.int64, lambda _: (8,))  # of Counts, written by worker 0
-    counters = shared_array(np.int64, lambda w: (w.workers, 8))  # by that worker
+    counters = shared_array(np.int64, lambda w: (w.workers, 8))  # each row by its worker
     statistics = shared_array(np.float32, lambda w: (len(w.optim.statistics), w.weights))
 
     def __init__(self, optim: OptimizerSpec, weights: int, size: int, workers: int, bells: int = 1):
@@ -517,7 +515,7 @@ class SharedWeights(SharedArrays, Update):
 
     @classmethod
     def of(cls, optim: OptimizerSpec, network: params.NetworkOrFactory, **options: Any) -> Self:
-        """For the weights of such a network. options: more arguments of the class."""
+        """Make one for the weights of a network. options: more arguments of the class."""
         return cls(optim, *param_sizes(network), **options)
 
     def _attach(self) -> None:
@@ -535,23 +533,23 @@ class SharedWeights(SharedArrays, Update):
 
 
 class CopiedUpdate(OpenUpdate):
-    """Of a worker on shared weights. `shared`: their vector, where the worker's own is a copy of it."""
+    """Update of a worker on shared weights. `shared`: their vector, if the worker's own is a copy of it."""
 
     def __init__(self, weights: SharedWeights, ctx: WorkerContext, vector: FlatParams, shared: Tensor | None):
         super().__init__(weights, ctx, vector, weights.counts.of(ctx.index))
         self.shared = shared
-        self.copied = -1  # version of its copy, at least
+        self.copied = -1  # least version of its copy
         self.buffers = [part.clone() for part in vector.buffers()]  # as they were when the weights were copied
 
     def begin(self, version: int, learnt: float, saved: Mapping[str, list[int]] | None = None) -> None:
-        """Worker 0 gives its weights to all."""
+        """Share worker 0's weights with all."""
         if self.counts.fresh:
             if self.shared is not None:
                 self.shared.copy_(self.vector.flat)
             super().begin(version, learnt)
 
     def refresh(self) -> int:
-        """Copies the shared weights, which others may be changing meanwhile; their version."""
+        """Copy the shared weights, which others may be changing. Return their version."""
         version = self.copied = self.counts.version
         if self.shared is not None:
             self.vector.flat.copy_(self.shared)
@@ -559,8 +557,8 @@ class CopiedUpdate(OpenUpdate):
         return version
 
     def _share_buffers(self) -> None:
-        """What the worker's rows moved in its own floating buffers moves the shared ones as much. Where nothing is
-        known yet, worker 0 alone begins: first means of several are no mean when they are added.
+        """Move the shared floating buffers by as much as the worker's rows moved its own. While the copied ones are 0,
+        only worker 0 does: the sum of several workers' first means is not a mean.
         """
         vector, at = self.vector, self.vector.weights
         if self.shared is None or vector.size == at:
@@ -576,19 +574,19 @@ class CopiedUpdate(OpenUpdate):
             before.copy_(own)
 
 
-_making = threading.Lock()  # of a Hogwild's memory on a device
+_making = threading.Lock()  # held while a Hogwild's memory on a device is made
 
 
 class Hogwild(SharedWeights):
     """One vector of weights and one set of optimizer statistics in shared memory, changed by up to `workers` workers
-    without any lock (Recht et al. 2011; Mnih et al. 2016): of two that write at once, parts of both remain.
+    without any lock (Recht et al. 2011; Mnih et al. 2016): when two write at once, parts of both remain.
 
-    `weights`, `size`: of the parameters, and of the whole vector (param_sizes). `copy`: every worker has a copy of
-    its own, renewed before each rollout (A3C); without it, modules lie in the shared memory itself (threads of one
-    process, each with its own module and gradient). Worker 0 brings the first weights; the others wait for them.
+    `weights`, `size`: of the parameters, and of the whole vector (param_sizes). `copy`: every worker has its own copy,
+    renewed before each rollout (A3C); without it, modules lie in the shared memory itself (threads of one process, each
+    with its own module and gradient). Worker 0 brings the first weights; the others wait for them.
 
     Floating buffers are shared too: a worker's `observe` moves the shared ones by as much as it moved its own, so all
-    workers' rows count in them, and what two write at once may lose one of them.
+    workers' rows count; when two write at once, one of the moves may be lost.
     """
 
     LOCAL, detail = (*SharedWeights.LOCAL, "_on_device"), ", no lock"
@@ -609,8 +607,8 @@ class Hogwild(SharedWeights):
         return _Hogwild(self, ctx, FlatParams(module, memory, write=self.counts.of(ctx.index).fresh))
 
     def tensors(self, device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
-        """The vector and the statistics where they are used, by base tensors of their own each time: on a CPU the
-        shared block; on a device, whose users are threads of one process, memory there.
+        """Return the vector and the statistics where they are used, as new base tensors: on a CPU, of the shared block;
+        on a device, whose users are threads of one process, of memory there.
         """
         if device.type == "cpu":
             return torch.from_numpy(self.shared), torch.from_numpy(self.statistics)
@@ -620,7 +618,7 @@ class Hogwild(SharedWeights):
         return self._on_device[0].data, self._on_device[1].data
 
     def reader(self, module: nn.Module) -> FlatParams:
-        """Binds a module that only reads to the shared weights, once they are ready."""
+        """Bind a module that only reads to the shared weights, once they are ready."""
         return FlatParams(module, self.tensors(next(module.parameters()).device)[0], write=False)
 
 
@@ -635,30 +633,30 @@ class _Hogwild(CopiedUpdate):
 
     def apply(self, rate: float, sums: Sums) -> Apply:
         self._share_buffers()
-        optimizers.set_step(self.optimizer, self.counts.version)  # Adam's, of all workers' updates
+        optimizers.set_step(self.optimizer, self.counts.version)  # Adam counts all workers' updates
         return super().apply(rate, sums)
 
 
-# Accel RL's asynchronous update (Stooke & Abbeel 2018): a central vector in chunks, each updated by who claims it.
+# Accel RL's asynchronous update (Stooke & Abbeel 2018): a central vector in chunks, each updated by its claimant.
 #
-# Workers don't wait for each other's rollouts, only, and briefly, for a chunk that another is in. Unlike Hogwild's,
-# every chunk's update is whole: it meets no other half way, and the worker leaves with the weights that it made there.
+# Workers don't wait for each other's rollouts, only, and briefly, for a chunk that another holds. Unlike Hogwild's, a
+# chunk's update is whole: no other worker interferes, and the worker leaves with the weights that it made there.
 
 
-POLL = 0.001  # seconds between two tries where all chunks left are taken, as in accel_rl
+POLL = 0.001  # seconds between two tries while all remaining chunks are taken, as in accel_rl
 
 
 class Chunked(SharedWeights):
     """One vector of weights and one set of optimizer statistics in shared memory, in `chunks` parts.
 
-    `weights`, `size`: of the parameters, and of the whole vector (param_sizes); chunks: accel_rl's are 3. The
+    `weights`, `size`: of the parameters, and of the whole vector (param_sizes); chunks: 3 in accel_rl. The
     gradient is clipped by its own global norm. For each chunk, in the order in which they come free: lock it, apply
     this worker's gradient to the central weights and statistics, copy the result into this worker's weights, unlock it.
-    A chunk whose worker dies in it is free again, half updated.
+    If a worker dies in a chunk, the chunk is freed half updated.
     """
 
     shared = shared_array(np.float32, lambda c: (c.size,))
-    done = shared_array(np.int64, lambda c: (c.chunks,))  # updates of each
+    done = shared_array(np.int64, lambda c: (c.chunks,))  # updates of each chunk
 
     def __init__(self, optim: OptimizerSpec, weights: int, size: int, workers: int, chunks: int = 3):
         self.chunks, self.locks = chunks, [SharedBlock(1) for _ in range(chunks)]
@@ -674,7 +672,7 @@ class Chunked(SharedWeights):
 
 
 class _Chunked(CopiedUpdate):
-    """Its own updates renew the worker's copy, part by part."""
+    """Renews the worker's copy by its own updates, part by part."""
 
     shared: Tensor
 
@@ -687,7 +685,7 @@ class _Chunked(CopiedUpdate):
         self.lock, self.before = RobustLocks(chunked.locks), np.zeros(chunked.chunks, np.int64)
 
     def _make(self, chunked: Chunked, part: slice, fill: bool) -> torch.optim.Optimizer:
-        """An optimizer of a part of the central weights."""
+        """Make an optimizer of a part of the central weights."""
         parameter = nn.Parameter(self.shared[part])
         parameter.grad = torch.from_numpy(self.gradient.array)[part]
         made = chunked.optim.make(parameter)
@@ -695,7 +693,7 @@ class _Chunked(CopiedUpdate):
         return made
 
     def refresh(self) -> int:
-        """Copies the weights once, at the beginning."""
+        """Copy the weights once, at the beginning."""
         return self.copied if self.copied >= 0 else super().refresh()
 
     def _share_buffers(self) -> None:
@@ -718,14 +716,14 @@ class _Chunked(CopiedUpdate):
                 self.waited += POLL
         optimizers.set_step(self.optimizer, int(self.done.max()) + self.counts.begun)
         if math.isfinite(norm):
-            # others may be in mid-update, so what this one met is the most that a part had had, and what the copy has
-            # now the least: no row's lag is reported too small
+            # others may be in mid-update, so applied_to is the most updates that a part had had, and the copy's version
+            # the least that one has now: no row's lag is reported too small
             begun = self.counts.begun
             self.applied_to, self.copied = begun + int(self.before.max()), begun + int(self.before.min()) + 1
         return norm, sums
 
     def _visit(self, chunk: int, rate: float) -> bool:
-        """Update a chunk and take its weights home, if nobody is in it."""
+        """Update a chunk and copy its weights here, unless another worker holds it."""
         if not self.lock.acquire(chunk):
             return False
         optimizer = self.optimizers[chunk]

@@ -1,9 +1,9 @@
-"""GA3C's scheduler: a worker that turns dials and counts, by a rule of annealing. For any role and any number.
+"""GA3C's scheduler: a worker that changes numbers of workers and measures, by a rule of annealing. For any role.
 
-    dials ─► other numbers ─► set ─► arrived? ─► count ─► trainings/s ─► keep, or take back        one decision a trial
+    dials ─► other numbers ─► set ─► arrived? ─► count ─► trainings/s ─► keep or revert       one decision per trial
 
-Setting a dial only asks: a worker that has to leave does so in its own time, and a dial that never arrives delays a
-trial by `arrive` seconds, once. Every decision goes to the main process, as one line of JSON. Imports no torch.
+Setting a dial is only a request: workers leave when they are ready, and a dial that never arrives delays a trial by
+`arrive` seconds, once. Every decision goes to the main process, as one line of JSON. Imports no torch.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ def schedule(
     arrive: float = 10.0,
     clock: Callable[[], float] = time.monotonic,
 ) -> Iterator[None]:
-    """Seek the best numbers from those the dials have, as soon as something is trained (Babaeizadeh et al. 2017, §4.3).
-    Every minute one number, at random, changes by one; kept if the trainings per second rose.
+    """Search for the best numbers within the dials' ranges, once training has started (Babaeizadeh et al. 2017, §4.3).
+    Every `interval` seconds a random number changes by one, and stays if the trainings per second rose.
 
-    A rate that fell is kept with probability exp((TPS'/TPS − 1) / t), t = temperature · cooling^k at trial k: the paper
-    calls it an annealing process and gives no temperature, so both are ours. TPS is the one measured when the present
-    numbers were tried. `arrive`: seconds that dials get until their numbers are there.
+    A lower rate is kept with probability exp((TPS'/TPS − 1) / t), t = temperature · cooling^k at trial k: the paper
+    names an annealing process without a temperature, so both are ours. TPS was measured when the present numbers were
+    tried. arrive: most seconds for dials to reach their numbers.
     """
     while not _trainings(ctx):
         yield from _wait(ctx, clock() + 0.1, clock)
@@ -61,12 +61,12 @@ def _chance(after: float, before: float, temperature: float) -> float:
 
 
 def _trainings(ctx: WorkerContext) -> float:
-    """Updates of the run so far: every learner knows of all."""
+    """Return the updates of the run so far, which every learner counts."""
     return float(ctx.all_counters.column("updates").max())
 
 
 def _measure(ctx: WorkerContext, seconds: float, clock: Callable[[], float]) -> Generator[None, None, float]:
-    """Trainings per second."""
+    """Measure trainings per second."""
     before, began = _trainings(ctx), clock()
     yield from _wait(ctx, began + seconds, clock)
     return (_trainings(ctx) - before) / max(clock() - began, 1e-9)
@@ -75,7 +75,7 @@ def _measure(ctx: WorkerContext, seconds: float, clock: Callable[[], float]) -> 
 def _turn(
     ctx: WorkerContext, dials: Sequence[Adjustable], config: Mapping[str, int], until: float, clock: Callable[[], float]
 ) -> Generator[None, None, list[str]]:
-    """Ask for these numbers; the dials that had not arrived when time was up."""
+    """Request these numbers; return the dials that had not arrived when time was up."""
     for dial in dials:
         dial.set(config[dial.name])
     while late := sorted(d.name for d in dials if d.get() != config[d.name]):
@@ -86,7 +86,7 @@ def _turn(
 
 
 def _wait(ctx: WorkerContext, until: float, clock: Callable[[], float]) -> Iterator[None]:
-    """Turns of a worker until then, one at least."""
+    """Take turns until the clock reaches `until`, at least one."""
     while True:
         left = until - clock()
         if left > 0.0 and ctx.patience > 0.0:

@@ -1,7 +1,7 @@
 """The workers of a run: start, watch, scale, stop together, as processes, as threads, or all in one thread.
 
-A worker is a generator function `work(ctx, **arguments)`; every `yield` is a turn taken. Processes and threads run it;
-`serial` gives every worker one turn after another in the calling thread: the same graph, deterministic, in a debugger.
+A worker is a generator function `work(ctx, **arguments)`; every `yield` ends a turn. Processes and threads run it;
+`serial` gives all workers turns in the calling thread: the same graph, deterministic, in a debugger.
 """
 
 from __future__ import annotations
@@ -46,8 +46,8 @@ if TYPE_CHECKING:
 
 
 def take_turns(workers: Sequence[WorkerHandle], control: RunControl) -> None:
-    """A round: a turn of everyone, and a checkpoint if one is due. Raises what a worker raises that the crew knows,
-    else WorkerLost.
+    """Run a round: a turn of every worker, and a checkpoint if due. Raises a worker's exception if the crew knows its
+    kind, else WorkerLost.
     """
     for worker in workers:
         _turn(worker)
@@ -70,8 +70,8 @@ def _turn(worker: WorkerHandle) -> None:
 
 
 def _meet(workers: Sequence[WorkerHandle]) -> None:
-    """Learners that wait for each other go on while they can, which is until their queue is empty: an update of all
-    ends in the round that it was begun in, and actors never see a half of it. Replicas act for themselves.
+    """Give turns to learners that wait for each other while they make progress, until their queue is empty: a common
+    update ends in the round that it began in, and actors never see half of it. Replicas act for themselves.
     """
     waiting = [w for w in workers if w.ctx.hooks.meeting and "source" in w.role.edges()]
     before = list[int]()
@@ -83,8 +83,8 @@ def _meet(workers: Sequence[WorkerHandle]) -> None:
 
 
 def _save(workers: Sequence[WorkerHandle], control: RunControl) -> None:
-    """Have all write their parts of a checkpoint, where workers do so between two rounds: nobody is in the middle of
-    anything, and saving takes no turn. After the run's last one nobody has a turn.
+    """Let all workers write their parts of a checkpoint, if they do so between two rounds: no worker is within a turn,
+    and saving takes no turn. After the run's last checkpoint, no worker has a turn.
     """
     learners = [w for w in workers if w.role.learner]
     numbers = [w.ctx.hooks.number() for w in learners if w.ctx.hooks.number is not None]
@@ -100,17 +100,17 @@ def _save(workers: Sequence[WorkerHandle], control: RunControl) -> None:
 
 
 def error_text(worker: WorkerHandle, text: str) -> str:
-    """The first line says what it was, which a traceback's last one does."""
+    """Return a worker's traceback under a line with its last line, which names the exception."""
     return f"worker {worker.role.name} {worker.ctx.index} raised {text.rstrip().splitlines()[-1]}\n{text.rstrip()}"
 
 
 def compiles(how: str, serial: bool, trace: bool) -> str:
-    """What `--compile` comes to: when `auto` changes over, nobody can repeat."""
+    """Return the value of `--compile` in effect: no run can repeat when `auto` starts to compile."""
     return "off" if how == "auto" and (serial or trace) else how
 
 
-GRACE, PARTING = 1.0, 30.0  # seconds that workers get to leave by themselves; that one which has to leave gets for it
-REPLACEMENTS, HOUR = 20, 3600.0  # lost workers that one role may have replaced within so many seconds
+GRACE, PARTING = 1.0, 30.0  # seconds for workers to leave: when the run stops; when one worker is dismissed
+REPLACEMENTS, HOUR = 20, 3600.0  # most replacements of lost workers per role, within these seconds
 
 
 @dataclass
@@ -118,24 +118,24 @@ class WorkerHandle:
     ctx: WorkerContext
     role: Role
     runs: Handle
-    pipe: Connection | None = None  # its messages: (kind, text)
+    pipe: Connection | None = None  # messages of the worker: (kind, text)
     done: bool = False
-    until: float = 0.0  # when a leaving one's time is up
+    until: float = 0.0  # when a leaving worker is killed
 
 
 @dataclass(eq=False)
 class WorkerSeats:
-    """A role's workers, as the crew counts them."""
+    """A role's workers, from the crew's view."""
 
-    n: int  # workers that there are to be now
-    threads: int  # compute threads of each, 0: its share
-    capacity: int  # workers there is room for
+    n: int  # wanted number of workers now
+    threads: int  # compute threads per worker, 0: a share of the cores
+    capacity: int  # most workers
     size: RoleSize
     workers: dict[int, WorkerHandle] = field(default_factory=dict)  # by seat
     leaving: dict[int, WorkerHandle] = field(default_factory=dict)
-    past: dict[int, WorkerContext] = field(default_factory=dict)  # who had each seat last
+    past: dict[int, WorkerContext] = field(default_factory=dict)  # last worker of each seat
     lost: int = 0
-    recent_losses: list[float] = field(default_factory=list)  # when workers were lost of late
+    recent_losses: list[float] = field(default_factory=list)  # times of recent losses
 
 
 @dataclass(eq=False)
@@ -154,11 +154,11 @@ class Crew:
     placement: Placement = field(default_factory=Placement)
     reuse: bool = True
     compile: str = "auto"  # updates, and acting: auto, on or off
-    env_defaults: Mapping[str, Any] = field(default_factory=dict)  # of every Envs
-    schedules: tuple[HyperparameterSchedule, ...] = ()  # of learners' hyperparameters
-    loss: Callable[[Any], Any] | str | None = None  # makes a user's loss of the system's, see LearnerSpec.with_loss
+    env_defaults: Mapping[str, Any] = field(default_factory=dict)  # defaults of every Envs
+    schedules: tuple[HyperparameterSchedule, ...] = ()  # schedules of learners' hyperparameters
+    loss: Callable[[Any], Any] | str | None = None  # makes the user's loss from the system's, see LearnerSpec.with_loss
     fleet: Fleet | None = None  # other machines
-    cluster: Cluster | None = None  # those that members of a population run on
+    cluster: Cluster | None = None  # machines that members of a population run on
     host_wait: float = 300.0  # seconds that a seat waits for a machine
     log: Callable[[str, str], None] = lambda kind, text: print(text, file=sys.stderr)
 
@@ -167,13 +167,13 @@ class Crew:
         self.roles = list[Role]()
         self.control = RunControl(self.trace, self.reuse, compiles(self.compile, self.serial, self.trace))
         self._seats: dict[str, WorkerSeats] = {}  # by role
-        self.measures, self.divided = False, ""  # whether pages may measure what they leave open; what they found
+        self.measures, self.divided = False, ""  # whether pages may measure to choose open options; their result
         self.counters: Counters | None = None
-        self._rows, self._starting = itertools.count(), True  # of the counters that are free
+        self._rows, self._starting = itertools.count(), True  # free rows of the counters; start in progress
         self._unseated: dict[tuple[str, int], tuple[Role, float]] = {}  # seats that wait for a machine, since when
 
     def agent_steps(self, envs: Envs, frames: int) -> float:
-        """Agent steps to learn from: what the run was asked for, else those of so many frames."""
+        """Return the agent steps to learn from: --steps of the run, else the steps of `frames` frames."""
         return self.steps if self.steps is not None else frames / envs.spec.frames_per_step
 
     def add(
@@ -190,22 +190,22 @@ class Crew:
         threads: int = 0,
         **holds: Any,
     ) -> Role:
-        """`n` workers that run `work(ctx, **holds)`. `on`: what they are, if not what the crew's workers are otherwise.
+        """Add a role of `n` workers that run `work(ctx, **holds)`. `on`: process or thread, if not the crew's default.
 
-        `learner`: they decide when the run ends, and save, as all do that hold a `spec`. `drain`: one that has to leave
-        sees `ctx.leaving`, brings what it holds to its end and returns; without, it is ended at its next turn, a
-        process at once. threads: compute threads of each, 0: its share of the cores. Raises UserError: arguments that
-        `work` does not take, a name that another role has, or a user's loss that does not fit.
+        `learner`: they decide when the run ends, and save, as all holders of a `spec` do. `drain`: a dismissed worker
+        sees `ctx.leaving`, finishes its work and returns; otherwise it is ended at its next turn, a process at once.
+        threads: compute threads per worker, 0: a share of the cores. Raises UserError: arguments that `work` does not
+        take, a name of another role, or a user's loss that does not fit.
         """
         title = name or work.__name__
         check_holds(title, work, holds)
         if "spec" in holds:
             holds["spec"] = self.learned(holds["spec"])
         if title in self._seats:
-            raise UserError(f"crew.add: a second role {title} given; allowed: another name")
+            raise UserError(f"crew.add: a role {title} already exists; choose another name")
         role = Role(title, work, n, holds, if_lost, on or self.on, learner or "spec" in holds, drain)
         if role.agents and any(other.agents for other in self.roles):
-            raise UserError(f"{title}: source of several agents given; allowed: in one role of a crew")
+            raise UserError(f"{title}: another role has a source of several agents; use one such role per crew")
         self._check_room(role, n)
         if role.spec is not None:
             role.spec.hyperparameters.schedules = self.schedules
@@ -219,19 +219,19 @@ class Crew:
         return role
 
     def learned(self, spec: LearnerSpec) -> LearnerSpec:
-        """A page's spec with the loss that the run was asked for, if any."""
+        """Return a page's spec with the user's loss, if the run has one."""
         return spec if self.loss is None else spec.with_loss(self.loss)
 
     def _check_room(self, role: Role, n: int) -> None:
-        """Raises UserError: there is no place for so many workers of a role."""
+        """Raises UserError: the run would have too many workers."""
         left = SEATS - sum(seats.capacity for name, seats in self._seats.items() if name != role.name)
         if n > left:
-            raise UserError(f"{role.option}: {n} given, allowed: at most {left}; a run has at most {SEATS} workers")
+            raise UserError(f"{role.option} {n}: must be at most {left}; a run has at most {SEATS} workers")
 
     def dial(self, role: Role, low: int, high: int) -> Adjustable:
-        """A role's number of workers for a scheduler: set by any worker, put into effect by `poll`."""
+        """Return a dial of a role's number of workers: any worker may set it, and `poll` puts it into effect."""
         if not 0 < low <= role.n <= high <= SEATS:
-            raise UserError(f"a dial of {role.name}: {low} to {high} given for {role.n} workers; allowed: 1 to {SEATS}")
+            raise UserError(f"a dial of {role.name}: {low} to {high} must include {role.n}, and be within 1 to {SEATS}")
         self._check_room(role, high)
         seats = self._seats[role.name]
         seats.capacity = max(seats.capacity, high)
@@ -240,8 +240,8 @@ class Crew:
     # -------------------------------------------------------------------------------------------- running
 
     def start(self, metrics: tuple[str, ...] = ()) -> None:
-        """Raises Closed where the run is to end before all have started, and UserError where the system lets no more
-        workers start.
+        """Start all workers. Raises Closed: the run must end before all have started; UserError: the system refuses
+        more workers.
         """
         if self.directory is not None:
             processes.label = f" [{self.directory.name}]"
@@ -294,50 +294,50 @@ class Crew:
         return bool(learners) and all(w.done for w in learners)
 
     def workers(self) -> list[WorkerHandle]:
-        """All that there are, with those that are leaving."""
+        """Return all workers, including leaving ones."""
         return [w for seats in self._seats.values() for held in (seats.workers, seats.leaving) for w in held.values()]
 
     @property
     def learner(self) -> Role:
-        """The role that learns; of several the first."""
+        """The first role that learns."""
         return next(role for role in self.roles if role.learner)
 
     def count(self, role: Role) -> int:
-        """How many workers the role has now; those that wait for a machine count."""
+        """Return the role's present number of workers, including those that wait for a machine."""
         return self._seats[role.name].n
 
     def threads(self, role: Role) -> int:
-        """Compute threads that each of its workers has by the page; 0: its share."""
+        """Return the role's compute threads per worker as its page set them; 0: a share of the cores."""
         return self._seats[role.name].threads
 
     @property
     def lost(self) -> int:
-        """How many workers were lost and replaced."""
+        """Number of workers that were lost and replaced."""
         return sum(seats.lost for seats in self._seats.values())
 
     def edges(self) -> list[Edge]:
-        """All that workers share."""
+        """Return all edges that workers share."""
         return list({id(edge): edge for role in self.roles for edge in role.edges().values()}.values())
 
     def rows(self, role: Role, past: bool = False) -> list[int]:
-        """Of the counters; `past`: also those of workers that have left."""
+        """Return the role's rows of the counters. past: include workers that have left."""
         seats = self._seats[role.name]
         own = seats.past.values() if past else [w.ctx for w in seats.workers.values()]
         return [*(ctx.row for ctx in own), *self.agent_rows(role)]
 
     def agent_rows(self, role: Role) -> range:
-        """Rows of the counters of the agents that a role learns for: the last ones."""
+        """Return the rows of the counters of a role's agents: the last ones."""
         assert self.counters is not None
         return range(self.counters.workers - role.agents, self.counters.workers)
 
     def savers(self) -> list[int]:
-        """Rows of the learners that write parts of a checkpoint: of those that learn apart, the first."""
+        """Return the rows of the learners that write parts of a checkpoint; of asynchronous learners, the first."""
         saving = (self.agent_rows(r) or self.rows(r)[: 1 if r.asynchronous else None] for r in self.roles if r.learner)
         return [row for rows in saving for row in rows]
 
     def rescue(self, saved: float, busy: Callable[[], bool]) -> list[int]:
-        """Stop a run that has failed, and have a learner save what is whole first: its row of the counters, or none.
-        saved: the mark of the last checkpoint (learner.save); busy: whether one is being written.
+        """Stop a failed run, after a learner has saved its complete updates; return the learner's row of the counters,
+        or []. saved: the mark of the last checkpoint (learner.save); busy: tells whether one is being written.
         """
         assert self.counters is not None
         marks, until = self.counters.column("saved"), time.monotonic() + GRACE
@@ -355,7 +355,7 @@ class Crew:
         return [writer.ctx.row]
 
     def _rescuer(self, marks: Any, saved: float) -> WorkerHandle | None:
-        """The learner that can save: that has done so, or the first that lives; of those that learn apart only 0."""
+        """Return the learner that can save: one that has saved, or the first alive; of asynchronous ones only 0."""
         learners = ((role, self._seats[role.name].workers) for role in self.roles if role.learner)
         for role, workers in ((role, workers) for role, workers in learners if 0 in workers):
             if abs(marks[workers[0].ctx.row]) > saved or role.asynchronous or self.serial:
@@ -364,7 +364,7 @@ class Crew:
         return None
 
     def stop(self) -> None:
-        """Close everything and see every worker off, gently and then not."""
+        """Close everything and end all workers: let them leave, then kill the rest."""
         self.control.halt()
         for edge in self.edges():
             edge.close()
@@ -398,7 +398,7 @@ class Crew:
             self._start(role, index)
 
     def _seat(self, role: Role, index: int, since: float) -> None:
-        """Start a worker that has to wait where no machine has room for it."""
+        """Start a worker on another machine, or let it wait until a machine has room."""
         assert self.fleet is not None
         machine = self.fleet.place(role, index)
         if machine is not None:
@@ -406,13 +406,13 @@ class Crew:
             self._start(role, index, machine)
         elif time.monotonic() > since + self.host_wait:
             many = f"waited {self.host_wait:g} s for a machine"
-            raise WorkerLost(f"worker {role.name} {index} {many}; `polyplay resume` goes on with those that there are")
+            raise WorkerLost(f"worker {role.name} {index} {many}; `polyplay resume` continues on the existing machines")
         elif (role.name, index) not in self._unseated:
             self._unseated[role.name, index] = role, since
             self.log("warning", f"worker {role.name} {index} waits for a machine, at most {self.host_wait:g} s")
 
     def _context(self, role: Role, index: int) -> WorkerContext:
-        """Of the next worker at a seat."""
+        """Return the context of the next worker at a seat."""
         assert self.counters is not None
         old = self._seats[role.name].past.get(index)
         return WorkerContext(
@@ -432,7 +432,7 @@ class Crew:
         )
 
     def _start(self, role: Role, index: int, machine: Machine | None = None) -> None:
-        """machine: another one, on which it is to be."""
+        """Start a worker. machine: another machine to start it on."""
         seats, ctx = self._seats[role.name], self._context(role, index)
         seats.past[index] = ctx
         self.control.dismissed[ctx.row] = False
@@ -444,14 +444,14 @@ class Crew:
             remote = self.fleet.start(machine, call)
             seats.workers[index] = WorkerHandle(ctx, role, remote, remote.pipe)
         else:
-            seats.workers.pop(index, None)  # where none can be started, nobody has the seat
+            seats.workers.pop(index, None)  # a failed start leaves the seat empty
             try:
                 seats.workers[index] = self._start_here(call)
             except (OSError, RuntimeError) as e:  # RuntimeError: no new thread
                 raise _refused(role, index, e) from None
 
     def _start_here(self, call: Call) -> WorkerHandle:
-        """A thread or a process."""
+        """Start a worker as a thread or a process."""
         pipe, theirs = multiprocessing.Pipe(duplex=False)
         runs: Handle
         if call.role.on == "thread":
@@ -465,12 +465,12 @@ class Crew:
         return WorkerHandle(call.ctx, call.role, runs, pipe)
 
     def _check_start(self) -> None:
-        """While the first workers start: the run may have to end."""
+        """Raises Closed: the run must end while its first workers start."""
         if self._starting and self.control.finishing:
             raise Closed
 
     def _read_rest(self, worker: WorkerHandle) -> None:
-        """All that a worker sent before it ended."""
+        """Read all that a worker sent before it ended."""
         assert worker.pipe is not None
         while not worker.pipe.closed and worker.pipe.poll():
             self._read(worker)
@@ -492,7 +492,7 @@ class Crew:
             self.log(kind, text)
 
     def _ended(self, worker: WorkerHandle) -> None:
-        """A process is gone. Its last message comes first; one without was killed."""
+        """Handle the end of a process, after its last messages; without a last message, it was killed."""
         self._read_rest(worker)
         role, seats, index, now = worker.role, self._seats[worker.role.name], worker.ctx.index, time.monotonic()
         if worker.done or index in seats.leaving:
@@ -500,21 +500,21 @@ class Crew:
             return
         runs = worker.runs
         if isinstance(runs, ForkedProcess) and runs.exitcode == LOST and (fate := process.SERVER.fate()):
-            raise WorkerLost(f"the fork server of the workers {fate}, and they with it; the run cannot go on")
+            raise WorkerLost(f"the fork server of the workers {fate}, and its workers with it; the run cannot continue")
         how = runs.ending()
-        counts = runs.lost_first  # a machine is one, whoever was there
+        counts = runs.lost_first  # a lost machine counts once
         seats.recent_losses = [t for t in seats.recent_losses if t > now - HOUR] + [now] * counts
         if role.if_lost == "fail" or len(seats.recent_losses) > REPLACEMENTS:
             many = f" ({REPLACEMENTS} of its role were replaced within an hour)" if role.if_lost == "replace" else ""
-            raise WorkerLost(f"worker {role.name} {index} {how}{many}; the run cannot go on without it")
+            raise WorkerLost(f"worker {role.name} {index} {how}{many}; the run cannot continue without it")
         seats.lost += 1
-        self.log("warning", f"worker {role.name} {index} {how}; a new one takes its place")
+        self.log("warning", f"worker {role.name} {index} {how}; a new worker replaces it")
         runs.close()
         del seats.workers[index]
         self._begin(role, index)
 
     def _resize(self, role: Role) -> None:
-        """Bring a role nearer to the number asked for. A seat is taken again only once it is empty."""
+        """Bring a role closer to its wanted number. A seat is reused only once it is empty."""
         seats = self._seats[role.name]
         for index in range(seats.n - 1, seats.size.wanted - 1, -1):
             seats.n = index
@@ -532,7 +532,7 @@ class Crew:
         seats.size.count(seats.n + len(seats.leaving))
 
     def _left(self, worker: WorkerHandle) -> bool:
-        """See a leaving worker off; False while it still runs."""
+        """End a leaving worker; return False while it still runs."""
         if self.serial:
             if not worker.role.drain:
                 worker.runs.close()
@@ -551,6 +551,6 @@ class Crew:
 
 
 def _refused(role: Role, index: int, why: Exception) -> UserError:
-    """What says why a worker cannot be started; that fewer of them cure it only where the system lets no more be."""
+    """Return an error about a worker that cannot start; it advises fewer workers only if a limit is the cause."""
     text = f"starting {role.name} {index} of {role.n} failed: {getattr(why, 'strerror', None) or why}"
     return UserError(f"{role.option}: {text}; {process.FEWER}" if processes.is_limit(why) else text)

@@ -1,10 +1,9 @@
-"""Evaluation beside training: a worker of its own plays full games with the weights of then, every so many frames.
+"""Evaluation during training: a separate worker plays full games with the current weights every N frames.
 
-It asks the learner for its weights (weights.Params): one copy at the learner's next update. So it is the same in
-every system, whether weights travel through Params, stay in a replica or lie in shared memory; no checkpoint need be
-written for it, which a replay would make large; and a score belongs to exactly one version of the weights. Games are
-played with the same seed each time, in environments of its own; training goes on meanwhile, and what came due while
-games were played is left out.
+It requests the learner's weights (weights.Params): one copy at the learner's next update. So it works the same in
+every system, whether weights travel through Params, stay in a replica or lie in shared memory; it needs no checkpoint,
+which a replay would make large; and a score belongs to exactly one version of the weights. Games have the same seed
+each time, and their own environments; training continues, and evaluations that fall due during another are skipped.
 """
 
 from __future__ import annotations
@@ -38,7 +37,7 @@ def evaluator(
     every: int,
     steps: int,
 ) -> Iterator[None]:
-    """Wait for the next multiple of `every` frames, take the weights, play, report; and so on."""
+    """Repeat: wait for the next multiple of `every` frames, take the weights, play, report."""
     net = build_network(policy, ctx.seed)
     vector, show, skip = FlatParams(net), ctx.control.show, games.spec.frames_per_step
     due = _next(steps * skip, every)
@@ -66,7 +65,7 @@ def _next(frames: int, every: int) -> int:
 
 
 def _steps(ctx: WorkerContext, before: int) -> int:
-    """Agent steps of the run."""
+    """Return the agent steps of the run."""
     return before + int(ctx.all_counters.column("steps").sum())
 
 
@@ -79,7 +78,7 @@ def _row(envs: Envs, played: list[play.PlayedGame], asked: play.PlayOptions, pro
 
 
 def _by_task(envs: Envs, games: list[play.PlayedGame], asked: play.PlayOptions) -> Row:
-    """The mean return of each task, and their mean score."""
+    """Return the mean return of each task, and their mean score."""
     lanes, found = play.lanes_of(envs, asked.episodes), TaskReturns(envs.spec.tasks, fewest=1, window=None)
     for game in games:
         found.add(str(envs.spec.task_of(game.number % lanes)), game.ret)
@@ -87,12 +86,12 @@ def _by_task(envs: Envs, games: list[play.PlayedGame], asked: play.PlayOptions) 
 
 
 def _best(ctx: WorkerContext, net: Policy, row: Row) -> bool:
-    """Save the weights if no evaluation was better; whether they were saved."""
+    """Save the weights if no evaluation was better; return whether they were saved."""
     if ctx.directory is None:
         return False
     where = checkpoint.best_weights(ctx.directory)
     old = {} if where is None else checkpoint.manifest(where)["counters"]
-    same = old.get("protocol") == row["protocol"]  # scores of another protocol do not compare
+    same = old.get("protocol") == row["protocol"]  # scores of different protocols are not comparable
     if same and old.get("episodic_return_mean", -math.inf) >= row["episodic_return_mean"]:
         return False
     counters = {k: v for k, v in row.items() if k not in ("returns", "interval")}

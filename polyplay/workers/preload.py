@@ -1,4 +1,4 @@
-"""What the fork server of the workers imports before it forks: torch and the loops, once for all."""
+"""Imports of the workers' fork server before it forks: torch and the loops, once for all workers."""
 
 from __future__ import annotations
 

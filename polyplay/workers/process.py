@@ -1,6 +1,6 @@
-"""How a worker begins, as a thread or a process, and what it reports to the crew last.
+"""Start of a worker, as a thread or a process, and its messages to the crew.
 
-A pipe to the main process carries pairs (kind, text): "warning", "caution" (a warning that is told once), "note",
+A pipe to the main process carries pairs (kind, text): "warning", "caution" (a warning shown once), "note",
 "unsaved" and "decision" at any time, and at the end "done", "closed", "error" with a traceback, or one of KINDS with
 the message of that exception.
 """
@@ -27,18 +27,18 @@ if TYPE_CHECKING:
     from polyplay.workers.role import Role
 
 SERVER = ForkServer("polyplay.workers.preload", tied=True)
-Work = Callable[..., Iterator[None]]  # work(ctx, **arguments): every `yield` is a turn taken
-FEWER = "let there be fewer workers, or allow more open files (`ulimit -n`) and processes (`ulimit -u`)"
-COMPILES = "compiling loops for this machine: it takes up to half a minute, the first time only"
+Work = Callable[..., Iterator[None]]  # work(ctx, **arguments): every `yield` ends a turn
+FEWER = "use fewer workers, or allow more open files (`ulimit -n`) and processes (`ulimit -u`)"
+COMPILES = "compiling loops for this machine: takes up to half a minute, the first time only"
 KINDS: dict[str, type[Exception]] = {"user": UserError, "env": EnvFailure, "finite": NotFinite, "lost": WorkerLost}
 
 
 class Call(NamedTuple):
-    """A worker that is to be started."""
+    """A worker to start."""
 
     ctx: WorkerContext
     role: Role
-    threads: int  # compute threads, of a process
+    threads: int  # compute threads, if a process
 
 
 class CloudPickled:
@@ -54,10 +54,10 @@ class CloudPickled:
 
 
 def prepare() -> None:
-    """What the fork server must find: passive OpenMP waits, and leave to hold as many open files as there may be."""
+    """Prepare the process for the fork server: passive OpenMP waits, and the highest limit of open files."""
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     os.environ.setdefault("KMP_BLOCKTIME", "0")
-    os.environ.setdefault("PYTORCH_NVML_BASED_CUDA_CHECK", "1")  # what is forked must find CUDA untouched
+    os.environ.setdefault("PYTORCH_NVML_BASED_CUDA_CHECK", "1")  # forked processes need an uninitialized CUDA
     processes.raise_open_files()
 
 
@@ -84,14 +84,14 @@ def _run(ctx: WorkerContext, role: Role) -> tuple[str, str]:
 
 
 def rescue(ctx: WorkerContext) -> None:
-    """A learner whose run has failed saves what is whole."""
+    """Let a learner whose run has failed save its complete updates."""
     if ctx.hooks.rescue is not None:
-        with contextlib.suppress(Exception):  # why the run failed counts
+        with contextlib.suppress(Exception):  # the run's own failure counts
             ctx.hooks.rescue()
 
 
 class WorkerThread(threading.Thread, Handle):
-    """A worker that is a thread of this process."""
+    """A worker in a thread of this process."""
 
 
 class SerialWorker(Handle):
@@ -127,19 +127,19 @@ def as_process(call: Call, pipe: Connection) -> None:
 
 
 def _compiling() -> tuple[str, str]:
-    """The message about it."""
+    """Return the message about compiling."""
     from polyplay.core.compiled import CompileState
 
     return ("caution", CompileState.uncached) if CompileState.uncached else ("note", COMPILES)
 
 
 def tune(threads: int) -> None:
-    """Compute threads of this process, and an allocator that reuses freed memory."""
+    """Set the compute threads of this process, and let its allocator reuse freed memory."""
     import torch
 
     torch.set_num_threads(threads)
     if sys.platform.startswith("linux"):
-        # Keep freed memory: tensors of some MB come and go at every update, and giving them back costs page faults.
+        # Keep freed memory: updates allocate and free tensors of some MB, and returning these costs page faults.
         libc = ctypes.CDLL(None)
         with contextlib.suppress(AttributeError):
             libc.mallopt(-3, 1 << 30)  # M_MMAP_THRESHOLD
@@ -147,20 +147,20 @@ def tune(threads: int) -> None:
 
 
 def keep_to(cores: int | None) -> None:
-    """This process, and those that it will start, run on that many of the cores that it may use. Raises UserError."""
+    """Bind this process, and all that it starts, to this many of its cores. Raises UserError."""
     if cores is None:
         return
     if not hasattr(os, "sched_setaffinity"):
-        raise UserError(f"--cores: {cores} given, but {sys.platform} binds no process to cores: leave it out")
+        raise UserError(f"--cores {cores}: {sys.platform} cannot bind processes to cores; remove --cores")
     there = sorted(os.sched_getaffinity(0))
     if cores > len(there):
-        raise UserError(f"--cores: {cores} given, allowed: 1 to {len(there)}, as many as this process may use")
+        raise UserError(f"--cores {cores}: must be 1 to {len(there)}, the cores that this process may use")
     os.sched_setaffinity(0, there[:cores])
 
 
 def start_early(given: Iterable[str]) -> None:
-    """Start the fork server, so that it imports torch while this process does, unless by the names of the options that
-    were given it is not needed, or only once they are read.
+    """Start the fork server, so that it imports torch while this process does, unless the given options make it
+    needless, or must be read first.
     """
     if not {"serial", "on", "cores", "help", "h"}.intersection(given):
         prepare()

@@ -1,4 +1,4 @@
-"""A role of the wiring: the workers that do the same, what each holds, and which device computes. The wiring, drawn."""
+"""A role of the wiring: workers with the same work, their parts and devices. Draws the wiring as a diagram."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 IfLost = Literal["fail", "replace"]
 Kind = Literal["process", "thread"]
-OPTIONS = {  # by role, what tells its number
+OPTIONS = {  # role → option for its number of workers
     "act": "actors",
     "bundle": "learners",
     "actor_learner": "workers",
@@ -34,12 +34,12 @@ OPTIONS = {  # by role, what tells its number
     "serve_parameters": "shards",
     "serve_replay": "replay_workers",
 }
-SERVING = {"act": "predictors", "learn": "trainers"}  # the same where they serve agents
+SERVING = {"act": "predictors", "learn": "trainers"}  # these options if they serve agents
 
 
 @dataclass(frozen=True, eq=False)
 class Role:
-    """Workers that do the same: `n` of them at the start, which run `work(ctx, **holds)`."""
+    """Workers with the same work: `n` at the start, which run `work(ctx, **holds)`."""
 
     name: str
     work: Work
@@ -48,99 +48,99 @@ class Role:
     if_lost: IfLost = "fail"
     on: Kind = "process"
     learner: bool = False  # decides when the run is done, and saves
-    drain: bool = False  # workers that have to leave end by themselves
+    drain: bool = False  # dismissed workers finish their work, then end
 
     @cached_property
     def _parts(self) -> list[tuple[str, Any]]:
-        """What it holds, and what that is made of, by name."""
+        """The arguments that the role holds, and their parts, by name."""
         made = [part for value in self.holds.values() if isinstance(value, Holder) for part in value.holds().items()]
         return [*self.holds.items(), *made]
 
     def holding(self, **more: Any) -> Role:
-        """The same role, to take its place in a crew before the start, with other things held."""
+        """Return a copy of the role with changed arguments, to replace the role in a crew before the start."""
         return replace(self, holds={**self.holds, **more})
 
     def find(self, kind: type[T]) -> T | None:
-        """The one value of a class that it holds, or that a value which it holds is made of."""
+        """Return the first value of a class among the role's arguments and their parts, or None."""
         return next((value for _, value in self._parts if isinstance(value, kind)), None)
 
     def edges(self) -> dict[str, Edge]:
-        """What it shares with other workers, by its end: the name of the argument that holds it."""
+        """Return the edges shared with other workers, by end: the name of the argument that holds the edge."""
         return {end: value for end, value in self._parts if isinstance(value, Edge)}
 
     @property
     def source(self) -> Source | None:
-        """What it learns from."""
+        """The source that the role learns from."""
         from polyplay.learning import Source
 
         return self.find(Source)  # type: ignore[type-abstract]
 
     @property
     def spec(self) -> LearnerSpec | None:
-        """What it learns."""
+        """The specification of the role's learning."""
         from polyplay.learning import LearnerSpec
 
         return self.find(LearnerSpec)
 
     @property
     def policy(self) -> PolicyFactory | None:
-        """The network that it acts with, or learns."""
+        """The network that the role acts with, or learns."""
         from polyplay.nets.policy import PolicyFactory
 
         return self.find(PolicyFactory)
 
     @cached_property
     def parameters(self) -> int:
-        """How many its network has; 0: it has none."""
+        """Number of the network's parameters; 0 without a network."""
         from polyplay.nets.factory import count_parameters
 
         return count_parameters(self.policy) if self.policy else 0
 
     @property
     def option(self) -> str:
-        """What tells the number of its workers on the command line."""
+        """The command line's option for the number of workers, or else the role's name."""
         known = OPTIONS | SERVING if self.drain else OPTIONS
         return f"--{known[self.name]}" if self.name in known else self.name
 
     @property
     def envs(self) -> Envs | None:
-        """The environments that it acts in, not those of evaluations."""
+        """The environments that the role acts in, not those of evaluations."""
         return dict(self._parts).get("envs")
 
     @property
     def acts(self) -> bool:
-        """Whether it acts in environments, its own or a table's."""
+        """Whether the role acts in environments, its own or a table's."""
         return self.envs is not None or "agents" in self.edges()
 
     @property
     def learns_own(self) -> bool:
-        """Whether it learns from what it acts itself."""
+        """Whether the role learns from its own acting."""
         return self.envs is not None and self.source is not None
 
     @property
     def asynchronous(self) -> bool:
-        """Whether its workers learn without waiting for each other (Hogwild, Chunked, ParameterServer)."""
+        """Whether workers learn without waiting for each other (Hogwild, Chunked, ParameterServer)."""
         return self.spec is not None and self.spec.update.asynchronous
 
     @property
     def agents(self) -> int:
-        """Agents that its workers learn for, each with counters of its own; 0: for one, with their own."""
+        """Number of agents that the workers learn for, with counters each; 0: one, with the workers' counters."""
         return self.source.agents if self.source else 0
 
     @property
     def replay(self) -> Replay | None:
-        """The replay that its workers learn from, or that each of them holds for others."""
+        """The replay that the workers learn from, or that each holds for others."""
         out = self.holds.get("out")
         return self.find(Replay) or (out.replay if isinstance(out, Edge) else None)
 
     @property
     def held_replay(self) -> Replay | None:
-        """The replay that each of its workers holds."""
+        """The replay that each worker holds."""
         return self.replay if self.source is None or self.source.holds_replay else None
 
 
 def check_holds(name: str, work: Work, holds: Mapping[str, Any]) -> None:
-    """Raises UserError: an argument that `work` does not have, lacks, or that is of another class than it must be."""
+    """Raises UserError: an argument that `work` does not take, a missing one, or one of a wrong class."""
     signature = inspect.signature(work)
     try:
         signature.bind(None, **holds)
@@ -162,7 +162,7 @@ def _check_classes(name: str, holds: Mapping[str, Any]) -> None:
         ("spec", LearnerSpec, "a polyplay.learning.LearnerSpec"),
     ):
         if argument in holds and not isinstance(holds[argument], kinds):
-            raise UserError(f"{name}: {argument} {type(holds[argument]).__name__} given, allowed: {wanted}")
+            raise UserError(f"{name}: {argument} is of type {type(holds[argument]).__name__}; must be {wanted}")
 
 
 @dataclass
@@ -174,7 +174,7 @@ class Placement:
 
     @property
     def devices(self) -> tuple[str, ...]:
-        """That learners compute on. Raises UserError: there are none of that kind."""
+        """Devices that learners compute on. Raises UserError: no device of that kind."""
         if self.device == "cpu":
             return ("cpu",)
         from polyplay.nets.device import choose_devices
@@ -187,33 +187,33 @@ class Placement:
 
     @property
     def parts(self) -> int:
-        """Into how many replicas a page divides itself where that is left open: cores, or devices."""
+        """Default number of replicas: the number of cores, or of devices."""
         return cores() if self.on_cpu else len(self.devices)
 
     def env_threads(self, actors: int) -> int:
-        """Threads that step an actor's environments: one, where it computes on a core of its own; where a device does,
-        all actors' are twice the cores, so that some step while others wait for it.
+        """Return the threads that step an actor's environments: one if actors compute on their cores; if on a device,
+        twice the cores over all actors, so that some step while others wait for the device.
         """
         return 1 if self.actors_on == "cpu" or self.on_cpu else max(1, 2 * cores() // actors)
 
     def only_cpu(self, system: str) -> None:
-        """The page has nothing for another device. Raises UserError if that was asked for."""
+        """Note that a page computes on the CPU only. Raises UserError if --device names another device."""
         if self.device == "cuda":
-            raise UserError(f"--device: cuda given, but {system}'s workers compute on the CPU alone; use auto or cpu")
+            raise UserError(f"--device cuda: {system}'s workers compute on the CPU only; use auto or cpu")
         self.device = "cpu"
 
     def device_for(self, role: Role, index: int) -> str:
-        """Worker `index` of a role: processes take devices in turn, threads share the first."""
+        """Return the device of worker `index` of a role: processes take devices in turn, threads share the first."""
         if role.envs is not None and role.source is None and self.actors_on == "cpu":
             return "cpu"
         return self.devices[index % len(self.devices) if role.on == "process" else 0]
 
 
-# A system, drawn from its wiring: which roles there are, what each holds, and so what flows from whom to whom.
+# A diagram of a system, drawn from its wiring: the roles, their parts, and the flows between them.
 
 
 def draw_diagram(crew: Crew) -> str:
-    """One box per role, where there are several one per machine, then one line per thing that two roles share."""
+    """Draw a box per role, a box per machine if there are several, then a line per edge that two roles share."""
     lines: list[str] = []
     for role in crew.roles:
         lines += [*_box(f"{role.name} × {role.n}", _holds(role)), ""]
@@ -228,7 +228,7 @@ def draw_diagram(crew: Crew) -> str:
 
 
 def _holds(role: Role) -> list[str]:
-    """What one worker of the role does and holds, in its wiring's words."""
+    """Describe what one worker of the role does and holds, in lines."""
     rows, held, envs = list[str](), role.holds, role.envs
     if envs is not None:
         groups = f" in {envs.groups} groups" if envs.groups > 1 else ""
@@ -264,7 +264,7 @@ def _holds(role: Role) -> list[str]:
 
 
 def describe_wiring(crew: Crew) -> Row:
-    """The same as plain data: the roles, and the arrows between them by the roles' names."""
+    """Return the wiring as plain data: the roles, and the arrows between them by the roles' names."""
     roles = [{"name": r.name, "n": r.n, "acts": r.acts, "learns": r.learner, "holds": _holds(r)} for r in crew.roles]
     arrows = [
         {"label": arrow.label, "from": givers, "to": takers, "weights": bool({"publish", "update"} & {*arrow.givers})}
@@ -274,7 +274,7 @@ def describe_wiring(crew: Crew) -> Row:
 
 
 def _shared(crew: Crew) -> list[tuple[Arrow, list[str], list[str]]]:
-    """Every arrow, with the names of the roles that it comes from and goes to."""
+    """Return every arrow, with the names of the roles at its two ends."""
     edges: dict[int, Edge] = {id(e): e for role in crew.roles for e in role.edges().values()}
     found = []
     for key, edge in edges.items():
@@ -292,10 +292,10 @@ def _box(title: str, rows: list[str]) -> list[str]:
     return [top, *(f"│ {r.ljust(width - 1)}│" for r in rows), "└" + "─" * width + "┘"]
 
 
-FEW = 6  # tasks, at most, that a diagram names
+FEW = 6  # most tasks that a diagram names
 
 
 def _played(envs: Envs) -> str:
-    """The environment; of several tasks their names, or how many there are."""
+    """Return the environment's title; for several tasks, their names or their number."""
     tasks = envs.spec.tasks
     return envs.title if not tasks else ", ".join(tasks) if len(tasks) <= FEW else f"{len(tasks)} tasks {envs.title}"

@@ -1,6 +1,6 @@
-"""What each part of a system costs: a step of the environments, a forward pass, an update.
+"""Cost of each part of a system: a step of the environments, a forward pass, an update.
 
-Measured with one compute thread, and learning with two besides.
+Measured with one compute thread; learning also with two.
 No queue, no copy between processes, no bootstrap value.
 """
 
@@ -29,11 +29,11 @@ from polyplay.weights.params import FlatParams
 from polyplay.workers.sizing import LANES, ROWS, SECONDS, RowCosts
 
 BLOCK = 0.02  # CPU seconds measured at once
-DRAWN = 64  # batches of random actions, again and again
+DRAWN = 64  # batches of random actions, used repeatedly
 
 
 def measure_costs(envs: Envs, spec: LearnerSpec, T: int, B: int, precision: str) -> RowCosts:
-    """By the clock, on a machine that does nothing else yet, with small batches: the costs of a row are wanted."""
+    """Measure costs per row in wall time, with small batches, on a machine that is otherwise idle."""
     before, lanes, B = torch.get_num_threads(), min(envs.lanes, LANES), max(1, min(B, ROWS // T))
     try:
         parts = CostProfile(envs, spec, precision)
@@ -47,7 +47,7 @@ def measure_costs(envs: Envs, spec: LearnerSpec, T: int, B: int, precision: str)
 
 
 def cpu_cost(turn: Callable[[], object], seconds: float, clock: Callable[[], float] = process_time) -> float:
-    """CPU microseconds of one turn, all threads of this process: the median of many blocks of turns."""
+    """Return CPU microseconds per turn, of all threads of this process: the median over many blocks of turns."""
     began = perf_counter()
     for warm in range(5):
         if warm >= 2 and perf_counter() - began > seconds:
@@ -67,7 +67,7 @@ def cpu_cost(turn: Callable[[], object], seconds: float, clock: Callable[[], flo
 
 
 class CostProfile:
-    """Of a system with these environments, policy and learner."""
+    """Costs of a system with these environments, policy and learner."""
 
     def __init__(self, envs: Envs, spec: LearnerSpec, precision: str = "float32"):
         self.clock: Callable[[], float] = process_time
@@ -81,7 +81,7 @@ class CostProfile:
         self.optimizer.param_groups[0]["lr"] = 1e-6
 
     def env(self, seconds: float, lanes: int = 1, inline: bool | None = True) -> float:
-        """µs of a step of `lanes` lanes together, random actions."""
+        """Return the µs of a step of `lanes` lanes together, with random actions."""
         patience = self.envs.step_timeout
         few = Envs(self.envs.name, lanes, options=self.envs.options, workers=1, step_timeout=patience)
         few = few.share(inline=inline, helps=True)
@@ -94,7 +94,7 @@ class CostProfile:
         try:
             draw = action_sampler(pool.spec.action, 0)
             at, rows = pool.recv()
-            mask = rows["mask"] if pool.spec.tasks and pool.spec.mask is not None else None  # which stays as it is
+            mask = rows["mask"] if pool.spec.tasks and pool.spec.mask is not None else None  # which does not change
             drawn = [draw(lanes, mask) for _ in range(DRAWN)]
             pool.send(at, drawn[0])
             return cpu_cost(step, seconds, self.clock)
@@ -104,7 +104,7 @@ class CostProfile:
             pool.close()
 
     def infer(self, n: int, seconds: float) -> float:
-        """µs of an acting forward pass for n lanes."""
+        """Return the µs of an acting forward pass for n lanes."""
         row = tree.map(torch.from_numpy, self._rows((n,)))
         row["noise"] = torch.rand(n, self.policy.noise)
         state = self.policy.initial(n)
@@ -117,9 +117,9 @@ class CostProfile:
         return cpu_cost(act, seconds, self.clock)
 
     def learn(self, T: int, B: int, seconds: float) -> float:
-        """µs of learning from [T, B] rows: one update, or all passes over them."""
+        """Return the µs of learning from [T, B] rows: one update, or all passes over them."""
         several = self.spec.passes is not None
-        rows = self._rows((T + several, B))  # there the last row is for its value alone
+        rows = self._rows((T + several, B))  # with passes, the last row only gives a value
         batch, state = tree.map(torch.from_numpy, rows), self.policy.initial(B)
 
         def update() -> None:
@@ -135,14 +135,14 @@ class CostProfile:
         return self.run.part(parts, order, at, 0)
 
     def apply_gradient(self, scored: LossOutput, *_: object) -> Generator[None, None, float]:
-        """An update as `run_epochs` asks its learner for one, of nothing but what must be computed."""
+        """Make an update as `run_epochs` requests from its learner, with only the necessary computations."""
         torch.linalg.vector_norm(self.vector.grad)
         self.optimizer.step()
         yield
         return 0.0
 
     def _rows(self, shape: tuple[int, ...]) -> Batch:
-        """Rows of noise; every action is legal."""
+        """Return rows of noise, where every action is legal."""
         spec, rng = self.envs.spec, np.random.default_rng(0)
         rows = tree.zeros(rows_of(spec, self.policy.spec()), shape)
         for _, x in tree.leaves(rows["obs"]):

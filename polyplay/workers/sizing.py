@@ -1,13 +1,13 @@
-"""Cores, divided between acting and learning by what each costs, measured before the workers of a run are started.
+"""Division of cores between acting and learning by their costs, measured before the workers of a run start.
 
-A row costs acting `act` seconds of a core: a step of its environment, its share of a forward pass. Learning takes
-`learn` seconds a row with one compute thread, and learn / t^log2(gain) with t: `gain` is what a second thread brings.
-Then n actors of one thread and learners of t handle at most
+Acting takes `act` seconds of a core per row: a step of the environment, a share of a forward pass. Learning takes
+`learn` seconds per row with one compute thread, and learn / t^log2(gain) with t threads: `gain` is the speedup of a
+second thread. Then n actors of one thread and learners of t threads handle at most
 
     min( n / act,  learners / learning(t),  cores / (act + learn) )   rows a second; n + learners · t ≤ cores, or t = 1
 
-and the fewest actors that come near the best of that are taken. Actors on other machines have the cores there, and
-learners all of this one's: then n ≤ the cores there, learners · t ≤ those here.
+and the choice is the fewest actors near the best rate. Actors on other machines use the cores there, and learners all
+cores here: then n ≤ cores there, learners · t ≤ cores here.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ if TYPE_CHECKING:
     from polyplay.workers.crew import Crew
     from polyplay.workers.role import Role
 
-FEW, MOST = 2, 960  # actors: at least, and where nothing is measured; that there is room for
-NEAR = 0.97  # of the best rate
+FEW, MOST = 2, 960  # actors: least number, also without measuring; largest number
+NEAR = 0.97  # share of the best rate
 SECONDS = 0.2  # for each part of acting
-LANES, ROWS = 64, 128  # that are measured with, at most
+LANES, ROWS = 64, 128  # most to measure with
 SMALL = 200_000  # parameters: up to here two compute threads wait for each other longer than they save
 
 
 @dataclass(frozen=True)
 class RowCosts:
-    """Of a row, in seconds of one core; gain: how many times as fast learning is with two threads."""
+    """Costs of a row, in seconds of one core. gain: speedup of learning with two threads."""
 
     act: float
     learn: float
@@ -45,19 +45,19 @@ class RowCosts:
 
 
 def actor_rate(costs: RowCosts, n: int, among: int, learners: int = 1, away: int = 0) -> float:
-    """Rows a second of n actors at most. away: cores of other machines, if they are there."""
+    """Return the most rows per second of n actors. away: cores of the actors' machines, if not this one."""
     learning = costs.learning(max(1, (among - (0 if away else n)) // learners))  # threads of each learner
     all_work = away / costs.act if away else among / (costs.act + costs.learn)
     return min(n / costs.act, learners / learning, all_work)
 
 
 def fewest_actors(learners: int) -> int:
-    """The fewest actors: two, and as many for each learner."""
+    """Return the fewest actors: at least two, and equally many per learner."""
     return learners * -(-FEW // max(1, learners))
 
 
 def best_actors(costs: RowCosts, among: int, learners: int = 1, away: int = 0) -> int:
-    """Actors, a multiple of the learners."""
+    """Return the best number of actors, a multiple of the learners."""
     least = fewest_actors(learners)
     rates = {
         n: actor_rate(costs, n, among, learners, away)
@@ -67,17 +67,17 @@ def best_actors(costs: RowCosts, among: int, learners: int = 1, away: int = 0) -
 
 
 def niceness(actors: int, learners: int) -> int:
-    """How far actors that run freely let other processes go first: so far that a learner keeps a core beside them. Not
-    further: another program would take their cores.
+    """Return the niceness of actors that run freely: enough for a learner to keep a core beside them. More would let
+    other programs take their cores.
     """
     crowd = actors / max(cores() - learners, 1)
-    return max(0, round(math.log(crowd, 1.25)))  # a step of nice is a quarter more of a core for the others
+    return max(0, round(math.log(crowd, 1.25)))  # a step of nice gives others a quarter more of a core
 
 
 def choose_actors(crew: Crew, envs: Envs, spec: LearnerSpec, T: int, batch: int, learners: int) -> int:
-    """How many a crew whose workers run freely shall have, for updates of `batch` trajectories of T rows by all
-    learners together. Only where a run begins (crew.measures); elsewhere, as in threads, the fewest. Two cores are not
-    divided: two actors and a learner that share them were the fastest (bench/results/compare).
+    """Return the number of actors of a crew that runs freely, for updates of `batch` trajectories of T rows by all
+    learners together. Measures only if a run starts (crew.measures); else, and with threads, returns the fewest. Two
+    cores are not divided: two actors and a learner that share them were the fastest (bench/results/compare).
     """
     away = 0 if crew.fleet is None else crew.fleet.cores("act")
     free, least = away or cores() - learners, fewest_actors(learners)
@@ -91,7 +91,7 @@ def choose_actors(crew: Crew, envs: Envs, spec: LearnerSpec, T: int, batch: int,
         found = measure_costs(envs, crew.learned(spec), T, batch // learners, crew.precision)
     except (UserError, EnvFailure):
         raise
-    except Exception as e:  # the worker whose network it is will raise it
+    except Exception as e:  # the worker with this network will raise it
         crew.divided = f"not measured, {type(e).__name__}: {(str(e).splitlines() or [''])[0]}"
         return least
     learning = f"learning {found.learn * 1e3:.2f} ms, {found.gain:.2f} times as fast with two threads"
@@ -100,11 +100,11 @@ def choose_actors(crew: Crew, envs: Envs, spec: LearnerSpec, T: int, batch: int,
 
 
 def threads_of(role: Role, crew: Crew) -> int:
-    """Compute threads of each of a role's workers: never more runnable than cores; two threads on one forward pass give
-    only 1.5 times, and less than one where the networks are small. Roles with a number of their own have it, the others
-    share what is left; but all have the same where the run is traced, so that one thread can repeat it to the bit.
+    """Return the compute threads per worker of a role: never more runnable threads than cores; two threads speed up a
+    forward pass only 1.5 times, and slow down small networks. Roles with a set number have it, the others share the
+    remaining cores; but in a traced run all have equally many, so that one thread can repeat it exactly.
     """
-    roles = [r for r in crew.roles if r.name != "evaluator"]  # that one rests mostly
+    roles = [r for r in crew.roles if r.name != "evaluator"]  # which is mostly idle
     wanted = {r.name: 0 if crew.trace else crew.threads(r) for r in crew.roles}
     if wanted[role.name] or max((r.parameters for r in roles), default=0) < SMALL:
         return wanted[role.name] or 1
@@ -112,13 +112,13 @@ def threads_of(role: Role, crew: Crew) -> int:
     if crew.fleet is not None and not crew.trace and (away := crew.fleet.cores()):
         there = crew.fleet.elsewhere(roles)
         sides = [(cores(), {name: n - there[name] for name, n in sides[0][1].items()}), (away, there)]
-        if role.n == there.get(role.name) == 1:  # a machine that --place names may be all that it has
+        if role.n == there.get(role.name) == 1:  # --place may leave only one machine for this worker
             sides.append((crew.fleet.cores(role.name), {role.name: 1}))
     mine = [(among, n) for among, n in sides if n.get(role.name)] or sides[:1]
     return min(_share(among, n, wanted) for among, n in mine)
 
 
 def _share(among: int, counts: dict[str, int], wanted: dict[str, int]) -> int:
-    """Threads of each worker that says no number."""
+    """Return the threads of each worker without a set number."""
     left = among - sum(n * wanted[name] for name, n in counts.items())
     return max(1, left // max(1, sum(n for name, n in counts.items() if not wanted[name])))

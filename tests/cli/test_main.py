@@ -126,14 +126,14 @@ def test_every_mistake_is_one_line_on_stderr_and_status_2(
 
 
 NOTED = UserError("--step: too\nmany")
-NOTED.add_note("`polyplay resume run` goes on from the last checkpoint")
+NOTED.add_note("`polyplay resume run` continues from the last checkpoint")
 
 
 @pytest.mark.parametrize(
     ("raised", "status", "says"),
     [
         (UserError("--env: one\nline"), 2, "error: --env: one line\n"),
-        (NOTED, 2, "error: --step: too many\n`polyplay resume run` goes on from the last checkpoint\n"),
+        (NOTED, 2, "error: --step: too many\n`polyplay resume run` continues from the last checkpoint\n"),
         (EnvFailure("lane 3\nTraceback"), 1, "failed: lane 3\nTraceback\n"),
         (WorkerLost("actor 0: signal 9"), 1, "failed: actor 0: signal 9\n"),
         (NotFinite("loss is NaN"), 1, "failed: loss is NaN\n"),

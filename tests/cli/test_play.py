@@ -67,7 +67,7 @@ def run_of(root: Path) -> str:
         (["--resign", "soon"], "--resign: soon given; allowed: auto, off, or a value from -1 to 0"),
         (["--resign", "0.5"], "--resign: 0.5 given; allowed: auto, off, or a value from -1 to 0"),
         (["--resign", "off"], "--resign: off given, but only --gtp resigns: add --gtp, or leave it out"),
-        (["--checkpoint", "7"], "--checkpoint: '7' given, allowed: best, none there yet"),
+        (["--checkpoint", "7"], "--checkpoint: '7' given, allowed: best, none exists yet"),
         ([], "has no usable checkpoint (none found); let it run longer"),
     ],
 )

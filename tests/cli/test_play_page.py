@@ -24,7 +24,7 @@ pytestmark = [
     pytest.mark.timeout(300),
     pytest.mark.skipif(missing(), reason="chromium or its driver is not installed"),
 ]
-WIDTHS = (1280, 360)
+WIDTHS = (1280, 390)
 PATIENCE = 120.0  # seconds for a search, which is compiled first where its code is new
 SETTLED = "return !state.thinking && (state.over || (state.mover === state.person && state.now))"
 KEYS = {"Tab": 9, "Enter": 13, " ": 32, "Home": 36, "ArrowRight": 39, "u": 85, "n": 78, "p": 80, "4": 52}

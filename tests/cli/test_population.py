@@ -98,7 +98,7 @@ def test_mistakes_are_one_line(tmp_path: Path, capsys: pytest.CaptureFixture):
     for words, says in (
         ([], "population takes the directory of a run first"),
         ([str(tmp_path / "rum")], f"did you mean {run}?"),
-        ([str(plain)], "plain is a run of a2c, no population: name one that `polyplay train pbt` made"),
+        ([str(plain)], "plain is a run of a2c, not a population: name a run of `polyplay train pbt`"),
         ([str(run / "members" / "01")], f"is a member of a population: name the population, {run}"),
         ([str(run), "--picture", "p.gif"], "--picture: p.gif given, allowed: a file .png, .svg, .pdf"),
         ([str(run), "--picture", str(tmp_path / "no" / "p.png")], "--picture: "),

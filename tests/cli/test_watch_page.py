@@ -63,7 +63,7 @@ def look(browser: Browser, runs: list[Path], standing: list[str]) -> None:
     with page_of(runs) as url:
         browser.open("about:blank")
         browser.errors(), browser.requests()
-        for width in (1280, 360):
+        for width in (1280, 390):
             browser.size(width)
             browser.open(url)
             browser.wait(f"return document.querySelectorAll('.chart svg').length == {2 * len(runs)}")

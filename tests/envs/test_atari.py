@@ -67,7 +67,7 @@ def test_spec_tells_everything():
         "actions": "4 (minimal): NOOP FIRE RIGHT LEFT",
         "stack": "4, zeros after a reset",
         "no-ops": "0–29 frames with FIRE first",
-        "life loss": "terminates for the learner, the game goes on",
+        "life loss": "terminates for the learner, the game continues",
         "observation": "uint8 [4, 84, 84] gray",
         "max frames": "108000",
         "pipeline": "ale-py's vector environment",
@@ -77,7 +77,7 @@ def test_spec_tells_everything():
     accel = Envs("ALE/Breakout-v5", 1, options=atari_preset("accel")).spec.describe
     assert accel["observation"] == "uint8 [4, 104, 80] gray, without the last 2 rows, bilinear"
     assert accel["no-ops"] == "0–30 frames, in 'NOOP FIRE UP noops'"
-    assert accel["life loss"] == "terminates for the learner, the game goes on with NOOP FIRE UP and a new stack"
+    assert accel["life loss"] == "terminates for the learner, the game continues with NOOP FIRE UP and a new stack"
     assert accel["pipeline"] == "ale-py's plain emulator"
 
 
@@ -418,9 +418,9 @@ def test_lanes_take_every_start_once_in_turn(tmp_path):
     ("start", "says"),
     [
         ({**START, "ram": "00"}, "start 0: its RAM has the digest"),
-        ({"state": base64.b64encode(b"nothing").decode(), "frames": 5}, "start 0: no state of ALE's"),
-        ({"actions": ["NOOP*4100"]}, "start 0: the game is over there"),
-        ({"actions": ["NOOP*300"]}, "start 0: 300 frames were played there, the longest game has 300"),
+        ({"state": base64.b64encode(b"nothing").decode(), "frames": 5}, "start 0: not a state of ALE"),
+        ({"actions": ["NOOP*4100"]}, "start 0: the game is over at this state"),
+        ({"actions": ["NOOP*300"]}, "start 0: 300 frames were played before it, the longest game has 300"),
     ],
 )
 def test_a_start_that_leads_elsewhere_ends_it_by_name(tmp_path, start, says):
@@ -444,7 +444,7 @@ WRONG += [{"state": "A", "frames": 3}]
         ),
         ([START], {"game": "breakout"}, "has start states of breakout, the run plays pong"),
         *(([START, wrong], {}, "start 1: given .*, must be {") for wrong in WRONG),
-        ([{"actions": ["JUMP"]}], {}, "start 0: 'JUMP' is no button of ALE's"),
+        ([{"actions": ["JUMP"]}], {}, "start 0: 'JUMP' must be one of ALE's buttons"),
     ],
 )
 def test_a_wrong_file_is_said_in_one_line(tmp_path, starts, head, says):
@@ -455,7 +455,7 @@ def test_a_wrong_file_is_said_in_one_line(tmp_path, starts, head, says):
     (tmp_path / "x").write_text("{")
     for path, says in (
         (tmp_path / "none", "cannot read .*; give a file of start states"),
-        (tmp_path / "x", "is no JSON"),
+        (tmp_path / "x", "is not JSON"),
     ):
         with pytest.raises(UserError, match=says):
             load_starts(str(path))

@@ -197,10 +197,10 @@ def test_draws_follow_from_seed_and_lane_and_go_on_where_they_were():
 
 def test_lanes_that_make_no_matches_are_refused():
     for lanes, seats, agents, says in (
-        (7, 2, 1, "--lanes 7 is no multiple of the 2 seats of a match: make it one"),
+        (7, 2, 1, "--lanes 7: must be a multiple of the 2 seats of a match"),
         (8, 4, 3, "--players 3 given; allowed: divisors and multiples of the 4 seats of a match"),
         (6, 2, 4, "--lanes 6 given; allowed: multiples of --players 4"),
-        (4, 8, 2, "--lanes 4 is no multiple of the 8 seats of a match"),
+        (4, 8, 2, "--lanes 4: must be a multiple of the 8 seats of a match"),
     ):
         with pytest.raises(UserError, match=says):
             check_seats(lanes, seats, agents)

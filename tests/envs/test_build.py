@@ -89,7 +89,7 @@ def test_a_module_of_the_working_directory_serves_a_process_pool(module):
         ("my_broken:make", "no module 'nothing_like_this', which my_broken imports"),
         ("my_bug:make", "importing my_bug failed: ZeroDivisionError"),
         ("my_games:mak", "my_games has no 'mak', did you mean 'make'"),
-        ("my_games:answer", "--env: my_games:answer given, answer is no callable but int; allowed: a Gymnasium id"),
+        ("my_games:answer", "--env: my_games:answer given, answer must be callable, not int; allowed: a Gymnasium id"),
         ("my_games:Lokal-v3", "unknown environment 'Lokal-v3', did you mean 'Local-v3'"),
     ],
 )
@@ -147,7 +147,7 @@ GymSpace = type("Discrete", (), {"__module__": "gym.spaces.discrete"})
 @pytest.mark.parametrize(
     ("made", "says"),
     [
-        (Duck(), "gave Duck, which is no gymnasium.Env: inherit from gymnasium.Env, or give"),
+        (Duck(), "returned Duck, which is not a gymnasium.Env: inherit from gymnasium.Env, or give"),
         (
             env_with("OldButInherits", reset=lambda self: 0),
             "reset() of OldButInherits takes no seed, as gym's before 0.26: write def reset(self",
@@ -157,14 +157,14 @@ GymSpace = type("Discrete", (), {"__module__": "gym.spaces.discrete"})
             env_with("NoObservations", observation_space=None),
             "observation_space of NoObservations is None: set it in __init__",
         ),
-        (env_with("Number", action_space=4), "action_space of Number is int 4, no space: set it in __init__"),
+        (env_with("Number", action_space=4), "action_space of Number is int 4, not a space: set it in __init__"),
         (
             env_with("OldSpace", action_space=GymSpace()),
             "action_space of OldSpace is a space of gym, which gymnasium replaced: import gymnasium as gym",
         ),
-        (OfGym(), "gave OfGym, an environment of gym, which gymnasium replaced: import gymnasium as gym"),
-        (Obedient, "gave the class Obedient, no environment: return Obedient()"),
-        (None, "gave None, which is no gymnasium.Env: inherit"),
+        (OfGym(), "returned OfGym, an environment of gym, which gymnasium replaced: import gymnasium as gym"),
+        (Obedient, "returned the class Obedient, not an environment: return Obedient()"),
+        (None, "returned None, which is not a gymnasium.Env: inherit"),
     ],
 )
 def test_one_line_says_what_to_write(made, says):
@@ -386,7 +386,7 @@ RETURNS = r"allowed: NAME=VALUE …, or module:callable, a function of the run's
         ({"env_options": ("a=1", "my_wrappers:number")}, "my_wrappers:number given with others, allowed: one module:"),
         ({"env_options": ("my_wrappers:curricula",)}, "has no 'curricula', did you mean 'curriculum'"),
         ({"env_options": ("absent:one",)}, f"--env-options: absent:one given, no module 'absent'; .*{RETURNS}"),
-        ({"env_options": ("my_wrappers:answer",)}, f"answer is no callable but int; {RETURNS}"),
+        ({"env_options": ("my_wrappers:answer",)}, f"answer must be callable, not int; {RETURNS}"),
         ({"env_options": ("my_wrappers:number",)}, f"number given, it returned int 3 at progress 0; {RETURNS}"),
         ({"env_options": ("my_wrappers:broken",)}, f"broken given, it raised ZeroDivisionError: .*; {RETURNS}"),
         (
@@ -397,8 +397,8 @@ RETURNS = r"allowed: NAME=VALUE …, or module:callable, a function of the run's
             {"env": "my_wrappers:levels_of_its_own", "env_options": ("level=1",), "lanes": 2},
             "--env-options: given, but Own resets lanes by itself, without options: make it in mode DISABLED, or give",
         ),
-        ({"env": "toy:catch", "env_options": ("level=1",)}, "--env-options: toy:catch takes none"),
-        ({"env": "ALE/Pong-v5", "env_options": ("level=1",)}, "--env-options: ALE/Pong-v5 takes none"),
+        ({"env": "toy:catch", "env_options": ("level=1",)}, "--env-options: toy:catch does not support it"),
+        ({"env": "ALE/Pong-v5", "env_options": ("level=1",)}, "--env-options: ALE/Pong-v5 does not support it"),
         ({"env_kwargs": ("gravity",)}, "--env-kwargs: gravity given, allowed: NAME=VALUE, as in"),
         ({"wrapper": ("halved",)}, "--wrapper: halved given, allowed: module:callable"),
         (
@@ -406,7 +406,7 @@ RETURNS = r"allowed: NAME=VALUE …, or module:callable, a function of the run's
             "--wrapper: my_wrappers:half given, my_wrappers has no 'half', did you mean 'halved'",
         ),
         ({"wrapper": ("absent:half",)}, f"--wrapper: absent:half given, no module 'absent'; it must .*{AROUND}"),
-        ({"wrapper": ("my_wrappers:answer",)}, f"my_wrappers:answer given, answer is no callable but int; {AROUND}"),
+        ({"wrapper": ("my_wrappers:answer",)}, f"my_wrappers:answer given, answer must be callable, not int; {AROUND}"),
         ({"wrapper": ("my_wrappers:refused",)}, f"refused given, it raised ValueError: no licence .*; {AROUND}"),
         (
             {"wrapper": ("my_wrappers:forgotten",)},
@@ -415,7 +415,7 @@ RETURNS = r"allowed: NAME=VALUE …, or module:callable, a function of the run's
         ({"env_kwargs": ("gravity=1",)}, f"--env-kwargs: gravity given, which CartPole-v1 does not take; {OWN}"),
         ({"env_kwargs": ("render_mod=1",)}, "render_mod given, .*, did you mean 'render_mode'"),
         ({"env": "my_wrappers:refused", "env_kwargs": ("depth=1",)}, "depth given, .*; allowed: env; leave it out"),
-        ({"env": "toy:catch", "wrapper": ("my_wrappers:halved",)}, "--wrapper: toy:catch takes none"),
+        ({"env": "toy:catch", "wrapper": ("my_wrappers:halved",)}, "--wrapper: toy:catch does not support it"),
         ({"env": "toy:catch", "env_kwargs": ("rws=3",)}, "--env-kwargs: toy:catch: unknown option 'rws', did you mean"),
     ],
 )

@@ -196,7 +196,7 @@ def test_an_end_with_both_flags_is_terminal():
 def test_a_last_observation_that_is_lost_is_a_warning():
     (found,) = [f for f in checking.check_env(vectors.MildCut, **QUICK).findings if f.name == "final-observation"]
     assert found.level == "warning"
-    assert "MildCut gives no info['final_obs'] where an episode ends" in found.seen
+    assert "MildCut gives no info['final_obs'] when an episode ends" in found.seen
 
 
 def test_a_vector_environment_of_as_many_lanes_as_it_has_is_checked_with_all_of_them():

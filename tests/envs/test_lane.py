@@ -401,7 +401,7 @@ def test_processes_of_matches_come_and_go():
         assert pool.present == 6, "three have yet to go"
         serve(lambda: pool.present == 3, stay=3)
         assert list(pool._workers) == [0]
-    with pytest.raises(UserError, match="--agents 4 is no multiple of the 3 seats"):
+    with pytest.raises(UserError, match="--agents 4: must be a multiple of the 3 seats"):
         Envs(Scripted, 9, at_once=9, workers=9, active=4).open(0)
 
 

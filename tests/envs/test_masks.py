@@ -46,10 +46,10 @@ def test_forms_of_a_mask():
         (Discrete(3), [1, 2, 0], "of 0 and 1, given .1 2 0."),
         (MANY, (np.ones(2),), r"declared a tuple of arrays, or \[5\], given \[1, 2\]"),
         (MANY, np.ones((2, 3)), r"tuple of arrays, or \[5\]"),
-        (Discrete(2), [[1], [1, 0]], "list that makes no array"),
+        (Discrete(2), [[1], [1, 0]], "list that is not an array"),
         (MultiBinary((2,)), [0, 3], "of 0, 1 and 2"),
         (MultiBinary((2,)), [0, 0, 1, 1], "for number 0"),
-        (BOX, [1], "a Box has none"),
+        (BOX, [1], "a Box has no mask"),
     ],
 )
 def test_what_is_no_mask_says_so_on_one_line(action, given, says):
@@ -67,7 +67,7 @@ def test_masks_of_composite_actions():
     for wrong, says in (
         ({"A": [1, 1]}, r"declared parts a, b, given keys \['A'\]"),
         ([1, 1], "given list"),
-        ({"b": ([1], None)}, r"x action_mask at 'b/0' is no mask of the actions, .*a Box has none"),
+        ({"b": ([1], None)}, r"x action_mask at 'b/0' does not fit the actions, .*a Box has no mask"),
         ({"b": (None,)}, "declared one part for each of 0, 1"),
     ):
         with pytest.raises(UserError, match=says):
@@ -80,9 +80,9 @@ def test_the_mask_is_no_observation():
     assert masks.without_mask(space["x"]) is space["x"]
     assert masks.declared_mask(Discrete(3), space, "x") == Field((3,), "bool")
     assert masks.declared_mask(Discrete(3), space["x"], "x") is None
-    with pytest.raises(UserError, match=r"observation's action_mask is no mask of the actions, 4 discrete: declared"):
+    with pytest.raises(UserError, match=r"observation's action_mask does not fit the actions, 4 discrete: declared"):
         masks.declared_mask(Discrete(4), space, "x")
-    with pytest.raises(UserError, match="no mask of the actions"):
+    with pytest.raises(UserError, match="does not fit the actions"):
         masks.declared_mask(Discrete(4), gym.Dict({"action_mask": gym.Text(3)}), "x")
 
 
@@ -173,9 +173,9 @@ def test_a_part_that_gets_its_mask_later_is_told():
     assert into == {"a": pytest.approx(np.array([[0, 1]]))}
     write(None, {}, True)
     assert into["a"].all()
-    with pytest.raises(SpaceViolation, match="action_mask at 'b': there is one now"):
+    with pytest.raises(SpaceViolation, match="action_mask at 'b': present now"):
         write(None, {"action_mask": {"a": [0, 1], "b": [0, 1]}}, False)
-    with pytest.raises(SpaceViolation, match="action_mask at 'a': there is none"):
+    with pytest.raises(SpaceViolation, match="action_mask at 'a': missing now"):
         write(None, {}, False)
 
 
@@ -244,7 +244,7 @@ def raising(self):
 @pytest.mark.parametrize(
     ("method", "says"),
     [
-        (lambda self: np.ones(3), "'s action_mask is no mask of the actions, 4 discrete"),
+        (lambda self: np.ones(3), "'s action_mask does not fit the actions, 4 discrete"),
         (raising, " raised RuntimeError: the game is not there: repair it"),
         (lambda self, player: np.ones(4), " raised TypeError: .*argument: 'player': repair it"),
     ],
@@ -255,5 +255,5 @@ def test_a_method_of_another_form_or_that_raises_is_told(method, says):
 
 
 def test_that_of_a_vector_is_told():
-    with pytest.raises(UserError, match="has action masks, which vector environments can't have here"):
+    with pytest.raises(UserError, match="has action masks, which vector environments do not support"):
         Envs(lambda: gymnasium.vector.SyncVectorEnv([Masked]), 1, inline=True).spec  # noqa: B018

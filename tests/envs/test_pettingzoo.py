@@ -190,5 +190,5 @@ def test_players_without_a_space_are_told():
         def action_space(self, agent: str) -> Any:
             return None
 
-    with pytest.raises(UserError, match="Bare: a: action_space is None, no space of gymnasium"):
+    with pytest.raises(UserError, match="Bare: a: action_space is None, not a gymnasium space"):
         Envs(Bare, 3, inline=True).spec  # noqa: B018

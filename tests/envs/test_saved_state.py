@@ -173,7 +173,7 @@ def test_another_environment_does_not_take_it():
     pool = Envs(Walk, 1, inline=True).open(0)
     kept = pool.state()
     other = Envs(lambda: wrappers.TimeLimit(Walk(), 5), 1, inline=True).open(0)
-    with pytest.raises(UserError, match="lane 0: cannot go on from what was saved: the environment was Walk and is"):
+    with pytest.raises(UserError, match="lane 0: cannot restore its saved state: the environment was Walk and is"):
         other.load(kept)
     pool.close()
     with pytest.raises(Closed):

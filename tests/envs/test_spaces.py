@@ -132,7 +132,7 @@ BITS = {"b": np.int8([[0], [1]])}
 REFUSED = [
     (gym.Box(0, 1, (2,)), np.zeros(3, np.float32), "shape", r"declared float32 \[2\], given float32 \[3\]"),
     (gym.Box(0, 1, (2,)), np.zeros(2), "dtype", r"declared float32 \[2\], given float64 \[2\]"),
-    (gym.Box(0, 1, (2,)), [[0.0], [1.0, 2.0]], "shape", "given list that is no array"),
+    (gym.Box(0, 1, (2,)), [[0.0], [1.0, 2.0]], "shape", "given list that is not an array"),
     (gym.Box(0, 255, (2,), np.uint8), [300, 1], "dtype", r"declared uint8, given \[300, 1\], which it can't hold"),
     (gym.Dict(a=gym.Box(0, 1, (2,), bool)), {"a": [1, 2]}, "dtype", "at 'a' declared bool, given .1, 2., which it"),
     (gym.Box(0, 1, (2,)), None, "shape", r"given object \[\]"),
@@ -331,7 +331,7 @@ def test_masks_are_for_all_or_for_each_value_of_the_first_part():
     assert masks.mask_spec(ACTION, {"unit": EACH.tolist()}, "x") == {"unit": Field((4, 5), "bool")}
     assert masks.mask_spec(ACTION, {"way": np.ones((4, 5))}, "x") == {"way": Field((4, 5), "bool")}
     for wrong in (np.ones((3, 5)), np.ones((5, 4)), np.ones(4)):
-        with pytest.raises(UserError, match=r"x action_mask at 'unit' is no mask of the actions.*or \[4, 5\]"):
+        with pytest.raises(UserError, match=r"x action_mask at 'unit' does not fit the actions.*or \[4, 5\]"):
             masks.mask_spec(ACTION, {"unit": wrong}, "x")
     with pytest.raises(UserError, match="at 'verb'"):
         masks.mask_spec(ACTION, {"verb": np.ones((4, 4))}, "x")
@@ -350,10 +350,10 @@ def test_a_used_part_of_a_legal_value_needs_something_legal():
     nothing = np.zeros((4, 5), int)
     lacks = EACH * np.array([1, 1, 1, 0])[:, None]
     for mask, says in (
-        ({"verb": [1, 0, 0, 1], "unit": lacks}, "at 'unit': nothing of it is legal for verb 3, which is legal"),
-        ({"verb": [1, 0, 1, 1], "unit": nothing}, "'unit': nothing of it is legal for verb 2"),
-        ({"verb": [1, 1, 0, 0], "way": [1, 0, 0, 0, 0]}, "'way': nothing of it is legal for verb 1"),
-        ({"unit": nothing}, "'unit': nothing of it is legal for verb 2"),
+        ({"verb": [1, 0, 0, 1], "unit": lacks}, "at 'unit': no value is legal for verb 3, which is legal"),
+        ({"verb": [1, 0, 1, 1], "unit": nothing}, "'unit': no value is legal for verb 2"),
+        ({"verb": [1, 1, 0, 0], "way": [1, 0, 0, 0, 0]}, "'way': no value is legal for verb 1"),
+        ({"unit": nothing}, "'unit': no value is legal for verb 2"),
         ({"verb": [0, 0, 0, 0], "unit": EACH}, "at 'verb': no action is legal"),
     ):
         with pytest.raises(SpaceViolation, match=says) as e:

@@ -80,7 +80,7 @@ def test_the_57_games_of_the_literature_by_one_name():
     ("name", "error"),
     [
         ("a,b,a", "--env: a given twice; write a:2"),
-        ("@nowhere", "--env: @nowhere given, which is no list of tasks; allowed: @atari57, @FILE, @module:function"),
+        ("@nowhere", "--env: @nowhere is not a list of tasks; allowed: @atari57, @FILE, @module:function"),
         ("a:0,b:0", "--env: a:0,b:0 given, whose weights are 0"),
         ("CartPole-v1,Nowhere-v0", "--env: unknown environment 'Nowhere-v0'"),
         (

@@ -183,13 +183,13 @@ def test_factories_are_asked_for_lanes_and_for_next_step():
 
 
 UNSEEN = (
-    "its own, in the same step: a lane that ends while others go on makes the first step of its next episode unseen"
+    "its own, in the same step: a lane that ends while others continue makes the first step of its next episode unseen"
 )
 RESETS = [
     (vectors.Batched, UNSEEN),
     (vectors.Listed, UNSEEN),
     (vectors.same, "its own, in the next step"),
-    (vectors.recorded, "its own, in the same step: a lane that ends while others go on is reset once more"),
+    (vectors.recorded, "its own, in the same step: a lane that ends while others continue is reset once more"),
     (vectors.Older, UNSEEN),
     (vectors.ManiSkill, UNSEEN),
     (vectors.IsaacLab, UNSEEN),
@@ -318,8 +318,8 @@ def test_a_last_observation_that_is_lost_is_the_one_before_it_never_the_reset_s(
             assert last == before
             assert first == [0, last[1] + 1], "of the next episode"
     (said,) = pool.remarks
-    assert "gives no info['final_obs'] where an episode ends: after a truncation learning takes" in said
-    assert "does not say" not in said
+    assert "gives no info['final_obs'] when an episode ends, so after a truncation learning uses" in said
+    assert "states no reset mode" not in said
     assert "(rule final-observation" in said
     assert "\n" not in said
 
@@ -335,7 +335,7 @@ def test_one_that_does_not_say_how_it_resets_and_loses_last_observations_is_told
     pool = opened(vectors.Silent, 3)
     walk(pool, np.zeros((6, 3), np.int64))
     (said,) = pool.remarks
-    assert "it does not say how it resets, which is taken for SAME_STEP: set its metadata['autoreset_mode']" in said
+    assert "it states no reset mode, so SAME_STEP is assumed: set its metadata['autoreset_mode']" in said
 
 
 @pytest.mark.parametrize("said", [SAME, "SameStep", "same_step", "SAME_STEP", None])

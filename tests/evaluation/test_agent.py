@@ -204,7 +204,7 @@ def test_a_checkpoint_by_its_directory_number_or_name(cart):
         (lambda a: a.act(np.zeros(4, complex)), r"obs: declared float32 \[4\], given complex128 \[4\]"),
         (lambda a: a.act(np.full(4, np.nan)), r"obs: nan at \[0\] of an observation, 4 of 4 values not finite"),
         (lambda a: a.act((np.zeros(4), {})), r"obs: a tuple of 2 given; reset\(\) returns .*: give the observation"),
-        (lambda a: a.act(np.zeros((0, 4))), "obs: an empty batch given, allowed: one observation, or a batch of at"),
+        (lambda a: a.act(np.zeros((0, 4))), "obs: the batch is empty; pass at least one observation"),
         (lambda a: a.act(np.zeros(4), 3), "state: 3 given, allowed: None to begin an episode, or what the last call"),
         (lambda a: a.predict(np.zeros(4), (1, 2)), r"state: \(1, 2\) given, allowed: None"),
         (lambda a: a.act(np.zeros((2, 4), np.float32), a.act(np.zeros(4, np.float32))[1]), "state: of 1 episodes, 2"),

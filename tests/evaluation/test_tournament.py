@@ -202,7 +202,7 @@ def test_a_past_self_is_found_from_its_own_folder(runs: Path, monkeypatch: pytes
     ("text", "says"),
     [
         ("RUN", "tournament takes two players at least: polyplay tournament RUN RUN …, or RUN random"),
-        ("random mcts:5", "random, mcts:5 given, and none is the directory of a run, which says what is played"),
+        ("random mcts:5", "random, mcts:5 given, but the game comes from a run: give the directory of one"),
         ("RUN mtcs:5", "tournament: mtcs:5 given, allowed: random, mcts:N with N simulations"),
         ("RUN OTHER", "tournament: OTHER plays game:connect_four, and RUN game:tic_tac_toe: name runs of one game"),
         ("RUN CATCH", "tournament: CATCH plays toy:catch, and RUN game:tic_tac_toe: name runs of one game"),
@@ -223,7 +223,7 @@ def test_a_past_self_is_found_from_its_own_folder(runs: Path, monkeypatch: pytes
         ("LEAGUE:7 random", "LEAGUE:7: '7' given, allowed: best, 0, 1"),
         ("LEAGUE LEAGUE:0", "LEAGUE:0 given twice: name each player once"),
         ("LEAGUE --anchor LEAGUE", "--anchor LEAGUE given, allowed: one of LEAGUE:0, LEAGUE:1"),
-        ("LEAGUE/past_agents/4-4.safetensors random", "4-4.safetensors: there is no such file of a past agent"),
+        ("LEAGUE/past_agents/4-4.safetensors random", "4-4.safetensors: no such file of a past agent"),
         (
             "LEAGUE/checkpoints/000000000009-steps-180/agents/0/policy.safetensors random",
             "given, allowed: the file of a",

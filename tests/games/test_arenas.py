@@ -163,7 +163,7 @@ def test_a_state_goes_on_to_the_bit(title, lanes, more):
         ("arena:ctf+team=0", "team=0, length=4500, repeat=1 given, allowed: 1 to 8 players"),
         ("arena:ctf+length=10+repeat=3", "length=10 given, allowed: multiples of repeat=3"),
         ("arena:ctf+speed=3", "unknown option 'speed'"),
-        ("arena:ctf", "no multiple of the 4 seats"),
+        ("arena:ctf", "must be a multiple of the 4 seats"),
         ("arena:moba+team=6", "team=6, lanes=3 given, allowed: 1 to 5 heroes of a side, 1 to 3 lanes"),
         ("arena:moba+length=10", "length=10, repeat=4 given, allowed: a repeat from 1, as length a multiple of it"),
         ("arena:moba+randomize=1.5", "randomize=1.5 given, allowed: 0 to 1"),

@@ -216,7 +216,7 @@ def test_the_best_answer_beats_the_bot():
         ("skirmish", {"health": 0}, "health ≥ 1"),
         ("skirmish", {"accuracy": 0.0}, "0 < accuracy ≤ 1"),
         ("skirmish", {"late": 8}, "0 ≤ late < health, got health=8"),
-        ("skirmish", {"lanes": 6}, "--lanes 6 is no multiple of the 4 seats of a match"),
+        ("skirmish", {"lanes": 6}, "--lanes 6: must be a multiple of the 4 seats of a match"),
         ("skirmish", {"lanes": 4, "groups": 2}, "--groups 2 of 4 lanes have 2 each"),
         ("rps", {"lanes": 6, "agents": 4, "groups": 1}, "--lanes 6 given; allowed: multiples of --players 4"),
     ],

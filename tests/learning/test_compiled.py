@@ -463,18 +463,18 @@ def test_what_takes_longer_compiled_or_gives_another_gradient_or_step_stays_eage
     monkeypatch.setattr(Traced, "scale", 1.01)
     made, said = learner("on")
     learn(made, 0, 1)
-    assert said == ["updates stay eager: the gradient of the compiled one differs by 0.01 of its size"]
+    assert said == ["updates stay eager: the compiled gradient differs by 0.01 of its size"]
     assert not any(kinds(made))
     monkeypatch.setattr(Traced, "scale", 1.0)
     monkeypatch.setattr(Traced, "stride", 1.01)
     made, said = learner("on")
     learn(made, 0, 1)
-    assert said == ["updates stay eager: the optimizer's step of the compiled one differs"]
+    assert said == ["updates stay eager: the compiled step of the optimizer differs"]
     monkeypatch.setattr(Traced, "stride", 1.0)
     monkeypatch.setattr(runners, "GAIN", 0.0)
     made, said = learner("auto")
     learn(made, 0, 1)
-    assert said[0].startswith("updates stay eager: compiled ones take")
+    assert said[0].startswith("updates stay eager: compiled updates take")
 
 
 def test_weights_that_others_change_meanwhile_are_no_other_gradient(traced, monkeypatch):

@@ -98,7 +98,7 @@ class Unnamed(Gives):
     [
         (lambda *given: None, "class function: it must inherit polyplay.learning.Loss"),
         (Lacks(), r"class Lacks lacks __call__\(policy, target, batch, state, hyper\) -> LossOutput"),
-        (Unnamed(None), r"class Unnamed: metrics is 'loss', it must be a tuple of names, as \('loss',\)"),
+        (Unnamed(None), r"class Unnamed: metrics is 'loss'; it must be a tuple of names, such as \('loss',\)"),
         (Gives(lambda x: x), r"class Gives: __call__ gave Tensor, it must give LossOutput\(loss, metrics, priority\)"),
         (
             Gives(lambda x: losses.LossOutput(x.view(1), {})),
@@ -147,7 +147,7 @@ def test_a_loss_that_asks_for_a_hyperparameter_that_is_not_there_is_refused_befo
         def __call__(self, policy, target, batch, state, hyper):
             return super().__call__(policy, target, batch, state, hyper)._replace(loss=hyper["temperature"])
 
-    with pytest.raises(UserError, match=r"no hyperparameter 'temperature' given; its loss may ask for learning_rate"):
+    with pytest.raises(UserError, match=r"there is no hyperparameter 'temperature'; use one of learning_rate"):
         Crew(seed=1, serial=True).add(
             learn, source=Inline(envs, 5), spec=task(policy=policy, loss=Asks(lambda x: losses.LossOutput(x, {})))
         )
@@ -155,7 +155,7 @@ def test_a_loss_that_asks_for_a_hyperparameter_that_is_not_there_is_refused_befo
 
 def test_passes_over_what_a_replay_drew_are_refused():
     source, spec = SimpleNamespace(replay=Mock()), replace(task(), passes=Epochs(2, 2))
-    with pytest.raises(UserError, match="passes given with a replay, allowed: with a source of rollouts, as Inline"):
+    with pytest.raises(UserError, match="passes given with a replay, but need a source of rollouts, such as Inline"):
         try_loss(source, spec)
 
 
@@ -189,12 +189,12 @@ def test_the_last_row_need_not_be_unrolled_where_its_value_was_said_by_the_same_
 
 
 def test_what_is_of_another_class_is_refused():
-    with pytest.raises(UserError, match=r"LearnerSpec: update is of class str, it must inherit .*Update, as Local"):
+    with pytest.raises(UserError, match=r"LearnerSpec: update is of class str; use a .*Update, such as Local"):
         replace(task(), update="adam")
     with pytest.raises(UserError, match=r"explore=0\.1 given, allowed: an Exploration"):
         Inline(Envs("toy:catch", 4), 5, explore=0.1)
     with pytest.raises(
-        UserError, match=r"LearnerSpec: policy is of class ActorCritic, it must inherit .*PolicyFactory"
+        UserError, match=r"LearnerSpec: policy is of class ActorCritic; use a .*PolicyFactory"
     ):
         task(policy=build_network(factory.NetworkFactory("mlp", SPEC, {"hidden": (8,)}), 3))
 
@@ -430,7 +430,7 @@ def test_auxiliary_tasks_take_no_passes_and_no_recalled_rows():
     policy = factory.NetworkFactory("mlp", OWN, given)
     for more, says in (({"passes": Epochs(1, 2)}, "passes given"), ({}, "loss with recalls=True given")):
         loss = losses.PPO(clip_range=0.2) if more else losses.A2C(recalls=True)
-        with pytest.raises(UserError, match=f"LearnerSpec: {says} with reward_prediction; allowed: without"):
+        with pytest.raises(UserError, match=f"LearnerSpec: {says} with auxiliary tasks reward_prediction: remove one"):
             replace(task(), policy=policy, loss=loss, **more)
 
 

@@ -122,7 +122,7 @@ def test_a_source_that_lacks_a_method_or_opens_something_else_is_named(monkeypat
         adds(object.__new__(RolloutBatches))
     assert adds(Acted(4)).source.shape == (2, 4)
     monkeypatch.setattr(loop, "Learner", Mock())
-    with pytest.raises(UserError, match=r"Wrong.open gave int, allowed: a polyplay.learning.Feed"):
+    with pytest.raises(UserError, match=r"Wrong.open gave int; it must return a polyplay.learning.Feed"):
         next(learn(SimpleNamespace(), source=Wrong(4), spec=None))  # type: ignore[arg-type]
 
 

@@ -218,7 +218,7 @@ def test_rewards_are_scaled_by_what_the_policy_says(make: Any) -> None:
         bound = (batch["reward"] * scale * 0.25).clamp(-10, 10)
         want = make(reward="none").score(out, batch | {"reward": bound}, KNOBS)
         assert make(reward="scale", reward_scale=scale).score(said, batch, KNOBS).loss == want.loss
-    with pytest.raises(ValueError, match="reward='scale' needs a policy that says reward_scale"):
+    with pytest.raises(ValueError, match="reward='scale' needs a policy with reward_scale"):
         make(reward="scale").score(out, batch, KNOBS)
 
 

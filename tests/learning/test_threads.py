@@ -258,14 +258,14 @@ def test_parts_that_give_another_gradient_or_take_longer_stay_eager(monkeypatch)
     monkeypatch.setattr(Traced, "scale", 1.01)
     made, said = compiling(monkeypatch)
     learnt(made)
-    assert said == ["updates stay eager: the gradient of the compiled one differs by 0.01 of its size"]
+    assert said == ["updates stay eager: the compiled gradient differs by 0.01 of its size"]
     monkeypatch.setattr(Traced, "scale", 1.0)
     for name in ("GAIN", "LOOK"):
         monkeypatch.setattr(threads, name, -1.0)
     made, said = compiling(monkeypatch, how="auto")
     learnt(made)
     assert len(said) == 1
-    assert said[0].startswith("updates stay eager: compiled ones take")
+    assert said[0].startswith("updates stay eager: compiled updates take")
     eager = learner(2, "mean")
     divide(eager, 32)
     assert torch.equal(learnt(eager)[0], made.update.vector.flat), "to the bit"

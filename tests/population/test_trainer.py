@@ -221,7 +221,7 @@ def test_a_copy_that_cannot_be_made_again_fails_its_member_alone(tmp_path):
     m = trainer._begin(store, plan, i)
     assert (m["state"], m["lost"], m["pending"]) == (FAILED, True, None)
     assert m["why"].startswith(f"its copy of member {donor:02d} is gone: RUN: ")
-    with pytest.raises(UserError, match=r"has no checkpoint, but its files tell of updates: put back"):
+    with pytest.raises(UserError, match=r"has no checkpoint, but its files record updates: put back"):
         train(store, plan, FakeRun(store))
     shutil.move(gone, store.member(donor) / "checkpoints")
     train(store, plan, FakeRun(store))

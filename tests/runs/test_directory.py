@@ -265,7 +265,7 @@ def test_the_newest_comes_first_and_damage_is_a_row(tmp_path: Path, capsys, monk
     errors = " ".join(row.get("error", "") for row in rows)
     for says in (
         "bad/config.json is damaged",
-        "text-steps is damaged: steps is 'x', and no number",
+        "text-steps is damaged: steps is 'x'; it must be a number",
         "population.json is",
     ):
         assert says in errors
@@ -294,12 +294,12 @@ WHOLE = {"member": 0, "steps": 1, "wall_seconds": 1.0, "values": {}, "state": "w
 @pytest.mark.parametrize(
     ("change", "says"),
     [
-        ({"members": []}, "no members as a run writes it"),
-        ({"members": [WHOLE, WHOLE | {"values": None}]}, "no members as a run writes it"),
-        ({"members": [WHOLE, WHOLE | {"steps": None}]}, "no members as a run writes it"),
-        ({"vary": None, "total": "many"}, "no total, vary as a run writes it"),
+        ({"members": []}, "missing or malformed: members"),
+        ({"members": [WHOLE, WHOLE | {"values": None}]}, "missing or malformed: members"),
+        ({"members": [WHOLE, WHOLE | {"steps": None}]}, "missing or malformed: members"),
+        ({"vary": None, "total": "many"}, "missing or malformed: total, vary"),
         ({"schema": 2}, "has not schema 1"),
-        (None, "run is a run of pbt, no population: name one that `polyplay train pbt` made, with its population.json"),
+        (None, "run is a run of pbt, not a population: name a run of `polyplay train pbt`, with its population.json"),
     ],
 )
 def test_a_damaged_population_is_one_line(tmp_path: Path, change: dict | None, says: str):

@@ -284,10 +284,10 @@ WRONG = {
     "value.toml": ("system = 'a2c'\nlanes = 'many'\n", "lanes: 'many' given, allowed: a whole number"),
     "torn.toml": ("lanes = 3\nenv = CartPole-v1\n", "at line 2, column 7); give a run's directory, a file .json, or"),
     "torn.json": ("{", "cannot be read: Expecting property name enclosed in double quotes: line 1 column 2 (char 1); "),
-    "list.json": ("[1]", "cannot be read: it has no names"),
+    "list.json": ("[1]", "cannot be read: it must map options to values"),
     "none.toml": ("lanes = 3\n", "names no system"),
     "system.toml": ("system = 3\n", "SYSTEM: '3' given, allowed: a2c, "),
-    "schema.json": ('{"schema": 99, "system": "a2c"}', "has not schema 1, which this version reads"),
+    "schema.json": ('{"schema": 99, "system": "a2c"}', "this version reads schema 1 only"),
     "damaged.json": ('{"schema": 1, "system": "a2c"}', "is damaged: no config, environment, machine, options"),
 }
 

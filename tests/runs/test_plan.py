@@ -134,7 +134,7 @@ def test_a_run_that_cannot_learn_says_so_first_and_at_the_end(tmp_path: Path, ca
     assert line(made, "updates").startswith("0 updates")
     assert made.warning.startswith("no update will be made: the run ends after 3,000 agent steps")
     run = polyplay.train("dqn", run=str(tmp_path / "run"), steps=100, tensorboard=False, **settings)
-    assert run.summary["reason"] == "done, but nothing was learnt: no update was made"
+    assert run.summary["reason"] == "done, but no update was made"
     assert "polyplay: no update will be made: " in capfd.readouterr().err
     assert make("dqn", options={"steps": 51_000}, **settings).warning == ""
     made = make("a2c", **PONG, done=50, options={"steps": 100})
@@ -164,9 +164,9 @@ def test_a_checkpoint_is_as_large_as_was_said(name: str, tmp_path: Path):
 @pytest.mark.parametrize(
     ("parts", "says"),
     [
-        ({"replay": 3.0, "weights": 0.5}, "(replay 3 GB), there are 2 GB; lower --capacity to about 333"),
-        ({"rollouts": 3.0, "replay": 0.5}, "(rollouts 3 GB), there are 2 GB; lower --lanes to about 21"),
-        ({"weights": 3.0, "replay": 1.5}, "no smaller setting fits: take a larger machine"),
+        ({"replay": 3.0, "weights": 0.5}, "(replay 3 GB), but only 2 GB are available; lower --capacity to about 333"),
+        ({"rollouts": 3.0, "replay": 0.5}, "(rollouts 3 GB), but only 2 GB are available; lower --lanes to about 21"),
+        ({"weights": 3.0, "replay": 1.5}, "no smaller setting fits: use a larger machine"),
     ],
 )
 def test_too_much_is_refused_with_what_would_fit(parts: dict[str, float], says: str):
@@ -185,7 +185,7 @@ HUGE: dict[str, dict[str, Any]] = {"five": {"preset": "paper"}, "impala": {**TOY
 def test_what_does_not_fit_is_refused_before_any_weights_are_drawn(system, monkeypatch, tmp_path):
     """However large the network is."""
     monkeypatch.setattr(torch.Tensor, "uniform_", lambda x, *_, **__: x if x.is_meta else pytest.fail("drawn"))
-    with pytest.raises(UserError, match=r"memory: this takes at least .*, there are .*; lower --"):
+    with pytest.raises(UserError, match=r"memory: this takes at least .*, but only .* are available; lower --"):
         polyplay.train(system, run=str(tmp_path / "run"), **HUGE[system])
     assert not (tmp_path / "run").exists()
 
@@ -243,7 +243,7 @@ def test_a_dry_run_tells_the_plan_and_the_speed_and_writes_nothing(
     heads = " ".join(text.split()[0] for text in out.splitlines() if re.match(r"[a-z]+ ", text))
     assert heads.endswith("playing workers network memory disk length updates repeat resume episodes measured eta")
     assert re.search(r"^measured [\d,]+ agent steps/s for 0.3 s; [\d,]+ MB$", out, re.M)
-    assert re.search(r"^eta      \d+:\d\d:\d\d at that speed$", out, re.M)
+    assert re.search(r"^eta      \d+:\d\d:\d\d at this speed$", out, re.M)
     assert "dry run: nothing is written" in out
     assert list(tmp_path.iterdir()) == []
 
@@ -328,7 +328,7 @@ def test_a_dry_run_of_what_does_not_fit_says_so_after_the_plan(capsys, tmp_path)
     words = ["--preset", "paper", "--blocks", "1", "--filters", "8", "--learners", "2", "--capacity", "10_000_000_000"]
     assert main.main(["train", "alphago_zero", *words, "--dry-run", "--run", str(tmp_path / "run")]) == 2
     out, err = capsys.readouterr()
-    assert re.search(r"^search +1,600 evaluations of a move at most; ", out, re.M)
+    assert re.search(r"^search +at most 1,600 evaluations per move; ", out, re.M)
     assert re.search(r"^memory +at least [\d,.e+]+ GB of", out, re.M)
     assert "measured" not in out, "a network was run for a plan that can't be"
     assert re.search(r"error: memory: this takes at least .* lower --capacity to about [\d,]+$", err, re.M)

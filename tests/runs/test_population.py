@@ -41,17 +41,17 @@ GO = "--serial"
         ("--over dqn --learning-starts 99 --vary capacity=1000,2000", "capacity=2000 given, but it changes the"),
         ("--vary gamma=uniform:0.5:1.5", "--vary gamma: '1.5' given, allowed: a number from 0 to 1"),
         ("--vary unroll=uniform:1.5:8.5", "--vary unroll=uniform:1.5:8.5: '1.5' given, allowed: a whole number"),
-        ("--vary env=toy:catch,toy:memory", "--vary: env given, which all members have alike: leave it out"),
-        ("--vary step-timeout=1,2", "--vary: step_timeout given, which all members have alike: leave it out"),
+        ("--vary env=toy:catch,toy:memory", "--vary: env given, but all members share its value: leave it out"),
+        ("--vary step-timeout=1,2", "--vary: step_timeout given, but all members share its value: leave it out"),
         ("--replicas 2 --vary lanes=4,5", "--lanes 5 does not divide"),
         ("", "--vary: nothing given for 2 members: name an option, as learning_rate=log:1e-5:1e-2"),
         (f"{RATE} --population 1", "--population: 1 given, allowed with --exploit truncation: 2 or more; or "),
         (f"{RATE} --over pbt", "--over: pbt given, which is a population itself, allowed: a2c, a3c, accel"),
-        (f"{RATE} --over alphago_zero", "--over: alphago_zero given, whose games with itself give no score"),
+        (f"{RATE} --over alphago_zero", "--over: alphago_zero given, but its self-play has no score"),
         (f"{RATE} --epsilon 0.1", "unknown option --epsilon for polyplay train pbt --over a2c; did you mean"),
         (f"{RATE} --score evaluations", "--score: evaluations given, but none are made: give --eval-"),
         (f"{RATE} --at-once 2", "--at-once: 2 given, but --serial is one thread: leave one of them out"),
-        (f"{RATE} --learning-rate 0.5", "--learning-rate: given, and --vary learning_rate too: leave one of them"),
+        (f"{RATE} --learning-rate 0.5", "--learning-rate: given together with --vary learning_rate: leave one of"),
         (f"{RATE} --every 1M", "--every: 1,000,000 agent steps given, but each member has"),
     ],
 )
@@ -219,7 +219,7 @@ def test_who_is_stopped_before_it_learns_is_not_done(runner, monkeypatch):
     monkeypatch.setattr(Session, "_learning", lambda self: False)
     monkeypatch.setattr("polyplay.runs.session.TICK", 0.0)
     found = session(runner, why="stopped with its population")
-    assert (found.ended, found.why) == ("stopped", "stopped with its population before anything was learnt")
+    assert (found.ended, found.why) == ("stopped", "stopped with its population before any learner started")
 
 
 def test_who_is_dropped_in_the_midst_is_not_done(runner, monkeypatch):

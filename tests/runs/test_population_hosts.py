@@ -245,7 +245,7 @@ def test_a_checkpoint_that_came_damaged_is_none(tmp_path):
     *parts, last = [(name, at, data[:-1] if "policy" in name else data, final) for name, at, data, final in pieces]
     for piece in parts:
         put_piece(there, piece)
-    with pytest.raises(OSError, match="came damaged"):
+    with pytest.raises(OSError, match="arrived damaged"):
         put_piece(there, last)
     assert checkpoint.everything(there) == []
 

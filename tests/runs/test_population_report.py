@@ -144,7 +144,7 @@ KEPT = {"donor": None, "donor_score": None, "score": None, "new": OLD, "why": "n
     ("changes", "line"),
     [
         ({}, "1.5M steps: 03 (1.20) copies 05 (8.80), in the bottom 20 %; learning_rate 0.01 → 0.00361"),
-        (KEPT, "1.5M steps: 03 (–) goes on, no game has ended"),
+        (KEPT, "1.5M steps: 03 (–) continues, no game has ended"),
         ({"donor": None, "steps": 0, "old": {}}, "03 begins with learning_rate 0.00361, lanes 8"),
     ],
 )

@@ -92,7 +92,7 @@ def test_a_tampered_log_is_one_clear_line(catch, tmp_path, capsys):
     def swap(lines):  # who made a rollout: possible, but not what happened
         lines[5][1][0] = 1 - lines[5][1][0]
 
-    with pytest.raises(Diverged, match=r"update [5-9]: \w+ was .* in the run and is .* in its reproduction"):
+    with pytest.raises(Diverged, match=r"update [5-9]: \w+ was .* in the run, but is .* in its reproduction"):
         reproduce(tampered(catch, tmp_path / "a", swap))
 
     def future(lines):
@@ -117,5 +117,5 @@ def test_a_run_that_has_no_log_is_one_line(tmp_path, system):
     kw = {} if system == "a2c" else {"learning_starts": 100, "capacity": 1000, "batch": 8, "lanes": 2}
     kw |= {"env": "toy:catch", "network": "mlp", "steps": 200, "serial": True}
     run = polyplay.train(system, run=str(tmp_path / "run"), **kw).directory
-    with pytest.raises(UserError, match=f"RUN: {system} has no log of what one role of learners got"):
+    with pytest.raises(UserError, match=f"RUN: {system} keeps no log of rollouts from one role of actors"):
         reproduce(run)

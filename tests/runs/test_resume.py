@@ -148,15 +148,15 @@ def test_a_run_goes_on_with_more_lanes_or_workers_and_says_what_that_costs(syste
     polyplay.resume(str(run), steps=1200, **now)
     said, warned = capfd.readouterr()
     changed = ", ".join(f"{name} {before[name]} → {now[name]}" for name in sorted(now))
-    assert f"{changed}: not bitwise, all lanes begin anew" in " ".join(said.split())
-    assert "all lanes begin anew, from seed" in warned
+    assert f"{changed}: not bitwise, all lanes restart" in " ".join(said.split())
+    assert "all lanes restart, from seed" in warned
     assert (counters(run)["steps"] >= 1200, counters(run)["updates"] > saved["updates"]) == (True, True)
     updates = [row["update"] for row in rows(run / "updates.jsonl")]
     assert updates == sorted(set(updates)), "it goes on where it was"
     assert len(games(run)) > games_then
     assert config_of(run)["config"].items() >= now.items()
     polyplay.resume(str(run), steps=1500)
-    assert "another number" not in capfd.readouterr().err
+    assert "their number differs" not in capfd.readouterr().err
 
 
 @pytest.mark.parametrize("left", ["unlearnt", "damaged"])
@@ -172,7 +172,7 @@ def test_a_checkpoint_of_before_another_number_of_lanes_is_gone_on_from(left, wh
     capfd.readouterr()
     for steps, anew in ((1200, 1), (1600, 0)):
         polyplay.resume(run, steps=steps)
-        assert capfd.readouterr().err.count("another number of them than in the checkpoint") == anew
+        assert capfd.readouterr().err.count("their number differs from the checkpoint's") == anew
         assert counters(run)["steps"] >= steps
 
 
@@ -235,7 +235,7 @@ def test_a_run_that_lost_its_checkpoints_is_refused_and_keeps_its_lines(gone, wh
     if gone.endswith("parts"):
         checkpoint.CheckpointPart(run, 0).json("agents/0/learner", {"version": 0})
     before = {p: p.read_bytes() for p in run.rglob("*.json*")}
-    lost = f"{run} has no checkpoint, but its files tell of updates: put back {run / 'checkpoints'}; to begin it again"
+    lost = f"{run} has no checkpoint, but its files record updates: put back {run / 'checkpoints'}; to start again"
     for verb in (["resume", str(run), "--steps", "900"], [*WORDS.split(), "--resume", "auto", "--run", str(run)]):
         assert refused(capfd, *verb).startswith(f"polyplay: error: RUN: {lost}, name another --run")
     assert {p: p.read_bytes() for p in run.rglob("*.json*")} == before
@@ -269,11 +269,11 @@ def test_what_is_given_wins_where_resume_may_change_it_and_has_to_agree_elsewher
         assert rows(run / "metrics.jsonl")[-1]["learning_rate"] == pytest.approx(5e-5)
     config = config_of(run)
     assert (config["config"]["learning_rate"], config["sources"]["learning_rate"]) == (5e-5, "resume")
-    with pytest.raises(UserError, match="unroll: it cannot change when a run of a2c goes on; what can: learning_rate"):
+    with pytest.raises(UserError, match="unroll: cannot change when a run of a2c resumes; these can: learning_rate"):
         polyplay.resume(run, unroll=8)
     toy: dict[str, Any] = {"env": "toy:catch", "resume": "auto"}
     for system, other, says in (
-        ("a2c", {**kw, "unroll": 8}, r"--unroll: 8 given, but .* was begun with"),
+        ("a2c", {**kw, "unroll": 8}, r"--unroll: 8 given, but .* was started with"),
         ("a2c", {**kw, "seed": 4}, "--seed: 4 given"),
         ("impala", {**toy, "run": str(run)}, "SYSTEM: impala given"),
         ("a2c", toy, "--resume: auto given"),
@@ -377,7 +377,7 @@ def test_an_object_is_found_in_the_process_that_gave_it_and_given_again_elsewher
     polyplay.resume(run, steps=200)
     assert "4 lanes begin anew, from seed 1000003000: " in capfd.readouterr().err, "it cannot save its state"
     monkeypatch.setattr(load, "_given", {})  # another process
-    with pytest.raises(UserError, match=r"a program with env=.*, which is not here: polyplay\.resume\('.*', env=…\)"):
+    with pytest.raises(UserError, match=r"env=.*, which is not here: pass it to polyplay\.resume\('.*', env=…\)"):
         polyplay.resume(run, steps=300)
     assert polyplay.load(run).observation_space.shape == env().observation_space.shape
     polyplay.resume(run, steps=300, env=env)
@@ -398,7 +398,7 @@ def test_a_program_finds_what_it_defines_by_its_name(tmp_path: Path, monkeypatch
     assert (steps(run), polyplay.evaluate(run, episodes=1)["episodes"]) == (200, 1)
     monkeypatch.delattr(sys.modules["__main__"], "Here")
     monkeypatch.setattr(load, "_given", {})
-    with pytest.raises(UserError, match="begun by a program with env=__main__:Here, which is not here"):
+    with pytest.raises(UserError, match="started by a program with env=__main__:Here, which is not here"):
         polyplay.evaluate(run, episodes=1)
     polyplay.resume(run, steps=300, env=type("Moved", (Shows,), {"__module__": "strange_module"}))
     assert config_of(run)["config"]["env"] == "strange_module:Moved"

@@ -101,9 +101,9 @@ def test_a_signal_while_a_run_that_failed_is_closed_changes_nothing(tmp_path, mo
 @pytest.mark.parametrize(
     ("gap", "owner", "name", "value", "code", "says", "count"),
     [
-        (0.0, processes, "AGAIN", 0.5, 143, "at once: what was learnt since the last checkpoint is lost", 3),
+        (0.0, processes, "AGAIN", 0.5, 143, "at once: updates since the last checkpoint are lost", 3),
         (0.0, Session, "patience", 0.5, 1, "not saved: learners did not end within 0 s", 2),
-        (60.0, Session, "_learning", lambda self: False, 143, "before anything was learnt", 1),
+        (60.0, Session, "_learning", lambda self: False, 143, "before any learner started", 1),
     ],
     ids=["another one a second later", "together", "before any learner has begun"],
 )
@@ -229,7 +229,7 @@ def test_a_callback_that_raises_leaves_a_run_that_can_go_on(last: bool, tmp_path
     with pytest.raises(RuntimeError, match="my mistake") as caught:
         polyplay.train("a2c", **TOY | more, run=tmp_path / "run", callbacks=[broken])
     assert "broken" in [entry.name for entry in caught.traceback]
-    assert caught.value.__notes__ == [f"`polyplay resume {tmp_path / 'run'}` goes on from the last checkpoint"]
+    assert caught.value.__notes__ == [f"`polyplay resume {tmp_path / 'run'}` continues from the last checkpoint"]
     assert checkpoint.everything(tmp_path / "run")
     summary = summary_of(tmp_path / "run")
     assert (summary["exit_code"], summary["reason"]) == (1, "my mistake")
@@ -256,7 +256,7 @@ class Later(polyplay.Callback):
             [Stopper],
             "the class Stopper given, allowed: a function, or an object whose class inherits polyplay.Callback",
         ),
-        ([lambda row: False], r"<lambda> is called with \(run, row\).*too many positional arguments"),
+        ([lambda row: False], r"<lambda> must take the arguments \(run, row\).*too many positional"),
         ([print, lambda run, row, more: False], r"missing a required argument: 'more'"),
         ([Later()], "Later is async"),
     ],
@@ -324,7 +324,7 @@ def test_what_is_whole_is_saved_before_a_run_fails(system: str, kw: dict, faulty
     run = tmp_path / "run"
     with pytest.raises(EnvFailure) as failed:
         polyplay.train(system, env=faulty(30), run=str(run), **BROKEN_KW, **kw)
-    assert failed.value.__notes__ == [f"`polyplay resume {run}` goes on from the last checkpoint"]
+    assert failed.value.__notes__ == [f"`polyplay resume {run}` continues from the last checkpoint"]
     (found,) = checkpoint.everything(run)
     last = rows(run / "updates.jsonl")[-1]["update"]
     assert checkpoint.update_of(found) == last >= 30
@@ -433,7 +433,7 @@ def test_a_signal_in_a_slow_rollout_saves_the_last_update_at_once(system, kw, fa
     said = capfd.readouterr()
     text = " ".join((said.out + said.err).split())
     if system not in ("a3c", "apex"):  # an episode's end ends a rollout; no lanes are saved
-        assert text.count("lanes begin anew when the run is resumed") == 1
+        assert text.count("lanes restart when the run is resumed") == 1
     found = checkpoint.everything(run)[-1]
     last = rows(run / "updates.jsonl")[-1]["update"]
     assert checkpoint.update_of(found) >= AT
@@ -547,9 +547,9 @@ def test_a_full_disk_costs_what_does_not_fit_and_is_told_once(system: str, tmp_p
 @pytest.mark.parametrize(
     ("how", "says"),
     [
-        ("deleted", "{run} was deleted or moved: it is written anew"),
-        ("moved", "{run} was deleted or moved: it is written anew"),
-        ("copied back", "{run} was deleted or moved: it is written anew"),
+        ("deleted", "{run} was deleted or moved: it is written again"),
+        ("moved", "{run} was deleted or moved: it is written again"),
+        ("copied back", "{run} was deleted or moved: it is written again"),
         ("unlocked", "{run}/.lock was deleted: it is locked again"),
     ],
 )

@@ -114,7 +114,7 @@ def test_mistakes_are_one_line_and_nothing_is_written(
 
 def test_a_directory_that_is_there_and_a_run_that_is_written_are_refused(old: Path, tmp_path: Path, capfd):
     line = ["surgery", old, "--core-size", "64", "--out"]
-    assert f"--out: {tmp_path} is there already" in refused(capfd, *line, tmp_path)
+    assert f"--out: {tmp_path} already exists" in refused(capfd, *line, tmp_path)
     with closing(DirectoryLock(old)):
         assert "is being written: end that run first" in refused(capfd, *line, tmp_path / "new")
 

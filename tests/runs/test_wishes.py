@@ -77,7 +77,7 @@ OWN_FTW = {"env": "toy:skirmish", "network": own_policy, "event_rewards": (), "c
             {"inputs": "raw", "reward": "none"},
             ["inputs normalize (preset mujoco): --", "reward scale (pre"],
         ),
-        ("a2c", {"env": Scripted}, {"lanes": 18}, ["lanes 16 (default): --lanes 16 is no multiple of the 3 seats of"]),
+        ("a2c", {"env": Scripted}, {"lanes": 18}, ["lanes 16 (default): --lanes 16: must be a multiple of the 3 sea"]),
         ("ppo", CARTPOLE, {"minibatches": 4}, ["minibatches 32 (preset box2d): "]),
         ("a3c", UNREAL, {"auxiliary": "reward,value"}, ["auxiliary pixel=0.001,reward,value (preset unreal): "]),
         ("ga3c", {**GA3C, "preset": "paper"}, {"correction": "none"}, ["correction plus (default): "]),
@@ -108,7 +108,7 @@ def test_a_wish_that_does_not_apply_is_left_out(name, given, fit, lines):
             {**OWN, "reward": "scale", "inputs": "raw"},
             "is a whole policy; leave out --reward scale",
         ),
-        ("a2c", {"env": Scripted, "lanes": 4}, "--lanes 4 is no multiple of the 3 seats"),
+        ("a2c", {"env": Scripted, "lanes": 4}, "--lanes 4: must be a multiple of the 3 seats"),
         ("ppo", {**CARTPOLE, "minibatches": 64}, "--minibatches 64 of a replica"),
         ("a3c", {**UNREAL, "auxiliary": "pixel=0.1"}, "--auxiliary pixel:"),
         ("ga3c", {**GA3C, "correction": "max"}, "--correction max: it is for actions with probabilities"),
@@ -195,8 +195,8 @@ def test_what_is_no_schedule_is_one_line(word: str, capfd: pytest.CaptureFixture
         ("dqn", "learning_rat=1@0", "--change: learning_rat given, allowed here: learning_rate; did you mean"),
         ("league", "entropy_cost=1@0", "--change: entropy_cost given, allowed here: "),
         ("ppo", "entropy_cost=-1@0", "--change entropy_cost: '-1.0' given, allowed: a number from 0 up, at most 1e30"),
-        ("ppo", "entropy_cost=1@0.5,2@100", "entropy_cost from 500, 100 agent steps on given, allowed: each later"),
-        ("ppo", "entropy_cost=1@0.5,2@500", "entropy_cost from 500, 500 agent steps on given, allowed: each later"),
+        ("ppo", "entropy_cost=1@0.5,2@100", "entropy_cost changes at 500, 100 agent steps; each must be later"),
+        ("ppo", "entropy_cost=1@0.5,2@500", "entropy_cost changes at 500, 500 agent steps; each must be later"),
         ("ppo", "entropy_cost=1@0,2@0.25", ""),
     ],
 )
@@ -207,7 +207,7 @@ def test_what_a_system_cannot_change_is_refused(system: str, change: str, says: 
     page.build(page.Config(**given), crew)
     if not says:
         (line,) = check_changes(crew, option_types(page.Config))
-        assert line == ("changes", "entropy_cost 1 from 0, 2 from 250 agent steps on")
+        assert line == ("changes", "entropy_cost 1 from 0, 2 from 250 agent steps")
         return
     with pytest.raises(UserError) as told:
         check_changes(crew, option_types(page.Config))
@@ -233,7 +233,7 @@ def test_a_run_keeps_to_its_schedule_and_goes_on_with_it(tmp_path: Path, capfd: 
     assert all(0.00999 < row["entropy_cost"] < 0.02001 and 4.9e-5 < row["learning_rate"] < 5.1e-4 for row in rows)
     assert rows
     assert json.loads((run / "config.json").read_text())["options"]["change"] == list(CHANGE)
-    with pytest.raises(UserError, match=r"--learning-rate: 0.1 given, but --change of .* says when"):
+    with pytest.raises(UserError, match=r"--learning-rate: 0.1 given, but --change of .* schedules it"):
         polyplay.resume(run, learning_rate=0.1, steps=800)
     polyplay.resume(run, steps=800)  # whose half, 400, is over
     assert notes() == ["from 400 agent steps on: learning_rate 5e-05", begun[1]]
@@ -258,6 +258,6 @@ def test_replicas_change_together_in_threads_as_in_one(tmp_path: Path) -> None:
 
 def test_a_population_does_not_vary_what_is_scheduled(tmp_path: Path) -> None:
     one = {"env": "toy:catch", "steps": 2000, "every": 1000, "population": 2, "run": str(tmp_path / "run")}
-    with pytest.raises(UserError, match="--change: learning_rate given, and --vary learning_rate too"):
+    with pytest.raises(UserError, match="--change: learning_rate given together with --vary learning_rate"):
         polyplay.train("pbt", over="a2c", vary=("learning_rate=log:1e-5:1e-2",), change=CHANGE[:1], **one)
     assert not (tmp_path / "run").exists()

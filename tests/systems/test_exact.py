@@ -158,7 +158,7 @@ def test_matches_under_way_are_said_to_be_lost_only_where_they_are(tmp_path, cap
     polyplay.resume(run.directory, steps=150)
     assert "are lost" not in capsys.readouterr().err
     polyplay.resume(run.directory, steps=250, actors=2)
-    assert "all lanes begin anew" in capsys.readouterr().err
+    assert "all lanes restart" in capsys.readouterr().err
 
 
 @pytest.mark.long

@@ -189,7 +189,7 @@ def test_costs_are_the_published_ones_unless_given():
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        ({"auxiliary": "sound"}, "--auxiliary: sound given, allowed: pixel, reward, value, a comma between, or none;"),
+        ({"auxiliary": "sound"}, "--auxiliary: sound given, allowed: pixel, reward, value, separated by commas, or none"),
         ({"auxiliary": "value,value=2"}, "--auxiliary: value=2 given twice, allowed: pixel"),
         ({"auxiliary": "pixel=-1"}, "--auxiliary: pixel=-1 given, allowed for a cost: a number, 0 or more"),
         ({"auxiliary": "value,pixel=much"}, "--auxiliary: pixel=much given, allowed for a cost"),

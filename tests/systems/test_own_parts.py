@@ -164,7 +164,7 @@ def test_objects_are_found_in_the_process_and_asked_for_in_another(tmp_path: Pat
     assert polyplay.resume(run.directory, steps=900).summary["steps"] >= 900
     monkeypatch.setattr(load, "_given", {})
     assert run.evaluate(episodes=1)["episodes"] == 1, "to look at it takes neither"
-    with pytest.raises(UserError, match=r"was begun by a program with optimizer=.*polyplay\.resume\(.*, optimizer=…\)"):
+    with pytest.raises(UserError, match=r"was started by a program with optimizer=.*resume\(.*, optimizer=…\)"):
         polyplay.resume(run.directory, steps=1_200)
     assert polyplay.resume(run.directory, steps=1_200, **given).summary["steps"] >= 1_200
 
@@ -172,8 +172,8 @@ def test_objects_are_found_in_the_process_and_asked_for_in_another(tmp_path: Pat
 WRONG = [
     ("--loss", "NotFinite", "class NotFinite: __call__ gave nan for a batch of made-up rows"),
     ("--loss", "Vector", r"class Vector: __call__ gave a loss Tensor \[3\], it must be a tensor \[\] with a gradient"),
-    ("--loss", "NoField", "no field of a batch 'advantages' given; its loss may ask for obs, "),
-    ("--loss", "NoHyper", "no hyperparameter 'cost' given; its loss may ask for learning_rate, entropy_cost"),
+    ("--loss", "NoField", "there is no field of a batch 'advantages'; use one of obs, "),
+    ("--loss", "NoHyper", "there is no hyperparameter 'cost'; use one of learning_rate, entropy_cost"),
     ("--loss", "Narrow", "class Narrow: __call__ does not take what it is given, too many positional arguments"),
     ("--loss", "takes_nothing", r"takes_nothing\(PPO\) raised TypeError: .*; allowed: module:callable, a function of"),
     ("--loss", "gives_nothing", "class NoneType: it must inherit polyplay.learning.Loss"),

@@ -210,7 +210,7 @@ def test_an_option_of_every_run_is_none_of_a_page():
 @pytest.mark.parametrize(
     ("given", "says"),
     [
-        (OWN, r"SYSTEM: build of tests\.systems\.test_systems:OWN answers NoneType, but it must be a System"),
+        (OWN, r"SYSTEM: build of tests\.systems\.test_systems:OWN must return a System, got NoneType"),
         (Page(Small, no_system), "SYSTEM: a Page given that no module has by name: write NAME = Page"),
         (Small, "SYSTEM: Small given, allowed: a name, or a"),
         (systems, r"SYSTEM: polyplay\.systems given, allowed: a name, or a"),
@@ -297,11 +297,11 @@ def test_a_run_is_repeated_evaluated_and_resumed(tmp_path: Path):
 @pytest.mark.parametrize(
     ("page", "change", "text"),
     [
-        ("a2c", {"lanes": 4}, "--lanes 4 is no multiple of the 3 seats"),
+        ("a2c", {"lanes": 4}, "--lanes 4: must be a multiple of the 3 seats"),
         ("ppo", {"lanes": 12, "groups": 1, "replicas": 8}, "--lanes 12 does not divide among --replicas 8 .*3 seats"),
-        ("impala", {"lanes": 4, "batch": 8}, "--lanes 4 is no multiple of the 3 seats"),
-        ("dqn", {"lanes": 1}, "--lanes 1 is no multiple of the 3 seats"),
-        ("ga3c", {"agents": 4}, "--agents 4 is no multiple of the 3 seats"),
+        ("impala", {"lanes": 4, "batch": 8}, "--lanes 4: must be a multiple of the 3 seats"),
+        ("dqn", {"lanes": 1}, "--lanes 1: must be a multiple of the 3 seats"),
+        ("ga3c", {"agents": 4}, "--agents 4: must be a multiple of the 3 seats"),
     ],
 )
 def test_lanes_that_make_no_whole_matches_are_refused(page: str, change: dict, text: str, tmp_path: Path):

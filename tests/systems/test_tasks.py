@@ -321,7 +321,7 @@ def test_a_file_for_other_programs_has_no_value_of_several_tasks(trained: Path, 
 
 
 def test_a_loss_of_ones_own_does_not_go_with_popart(tmp_path: Path):
-    with pytest.raises(UserError, match=r"--loss: .* given with --value popart, whose units only the system's own"):
+    with pytest.raises(UserError, match=r"--loss: .* given, but only the system's own loss knows the units of --value"):
         polyplay.train("a2c", env="toy:catch", value="popart", loss=lambda own: own, run=str(tmp_path / "run"), **QUICK)
 
 

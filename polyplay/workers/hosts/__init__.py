@@ -1,1 +1,1 @@
-"""Several machines: a crew on each starts workers there, and a line carries what they share with the main machine."""
+"""Several machines: a crew on each starts workers there, and a line carries the data shared with the main machine."""

@@ -30,13 +30,13 @@ from polyplay.core.machine import cores
 if TYPE_CHECKING:
     from polyplay.workers.hosts.fleet import Fleet
 
-MACHINES = 64  # at most
-OPENING = 60.0  # seconds that a machine has to start its crew: torch may have to be loaded there
-REACH = 5.0  # seconds that a cluster has to answer
-EVERY, TRIES = 1.0, 4  # seconds between two questions to the head; in vain until it is lost
-HIDDEN = [".?*", "__pycache__"]  # what does not go along to other machines
+MACHINES = 64  # most machines
+OPENING = 60.0  # seconds for a machine to start its crew, which may load torch
+REACH = 5.0  # seconds for a cluster to answer
+EVERY, TRIES = 1.0, 4  # seconds between requests to the head; unanswered ones until the head is lost
+HIDDEN = [".?*", "__pycache__"]  # files that are not copied to other machines
 OWN = ("CPU", "GPU", "memory", "object_store_memory")  # resources that every node has
-OLDEST = (2, 40)  # version of Ray with what is used here
+OLDEST = (2, 40)  # oldest version of Ray that works
 
 
 def needed_versions() -> dict[str, str]:
@@ -52,8 +52,8 @@ class MachineInfo:
     name: str
     address: str
     cores: int
-    resources: tuple[str, ...] = ()  # custom ones, as `ray start --resources` names them
-    node: str = ""  # its ID, as Ray has it
+    resources: tuple[str, ...] = ()  # custom resources, from `ray start --resources`
+    node: str = ""  # Ray's ID of the machine
 
     def check_versions(self, theirs: dict[str, str]) -> None:
         """Raise UserError if versions differ: calls travel pickled."""
@@ -68,10 +68,10 @@ def _ray() -> Any:
     try:
         import ray
     except ImportError:
-        raise UserError("--hosts: given, but Ray is not installed: pip install 'polyplay[ray]'") from None
+        raise UserError("--hosts: Ray is not installed: pip install 'polyplay[ray]'") from None
     if tuple(map(int, ray.__version__.split(".")[:2])) < OLDEST:
         needed = ".".join(map(str, OLDEST))
-        raise UserError(f"--hosts: Ray {ray.__version__} is installed, allowed: {needed} or newer: pip install -U ray")
+        raise UserError(f"--hosts: Ray {ray.__version__} is installed; must be {needed} or newer: pip install -U ray")
     return ray
 
 
@@ -85,11 +85,11 @@ class Cluster:
         self.local = int(rest) if kind == "local" and rest.isdigit() else 0
         if kind != "ray" and not 1 <= self.local <= MACHINES:
             allowed = f"none, ray, ray:HOST:PORT, or local:N with N from 1 to {MACHINES}"
-            raise UserError(f"--hosts: {hosts} given, allowed: {allowed}")
+            raise UserError(f"--hosts {hosts}: must be {allowed}")
         if ship is not None and not Path(ship).is_dir():
-            raise UserError(f"--ship: {ship} given, but there is no such folder")
+            raise UserError(f"--ship {ship}: no such folder")
         self.head, self._ship = rest if kind == "ray" else "", ship
-        self._names: dict[str, str] = {}  # of nodes that there are, by their IDs
+        self._names: dict[str, str] = {}  # names of the present nodes, by ID
         self.lost = set[str]()  # IDs of nodes that the run has lost
         self._started: LocalCluster | None = None
         self._nodes: list[dict[str, Any]] = []
@@ -99,14 +99,14 @@ class Cluster:
 
     def connect(self) -> Any:
         """Return `ray`, with this process as a driver of the cluster. Raises UserError."""
-        if "ray" not in sys.modules:  # it reads these when it is imported
-            os.environ["RAY_DEDUP_LOGS_SKIP_REGEX"] = "."  # what raylets say of workers that were lost
-            os.environ["RAY_IGNORE_UNHANDLED_ERRORS"] = "1"  # those are answers that nobody waits for
+        if "ray" not in sys.modules:  # Ray reads these during import
+            os.environ["RAY_DEDUP_LOGS_SKIP_REGEX"] = "."  # hides raylets' messages about lost workers
+            os.environ["RAY_IGNORE_UNHANDLED_ERRORS"] = "1"  # ignores errors in answers that were not awaited
             if self.local:
                 os.environ.update(QUIET)
                 os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))
             else:
-                os.environ.setdefault("RAY_NUM_REDIS_GET_RETRIES", "4")  # seconds until a head has refused this process
+                os.environ.setdefault("RAY_NUM_REDIS_GET_RETRIES", "4")  # seconds until a missing head is reported
         ray = _ray()
         with self._lock:
             if not ray.is_initialized():
@@ -128,7 +128,7 @@ class Cluster:
                 ray.init(given or "auto", namespace="polyplay", runtime_env=ships, **quiet)
         except (OSError, RuntimeError, ValueError, OverflowError) as e:
             why = str(e).strip().splitlines()[0] if str(e).strip() else type(e).__name__
-            how = "; start one with `ray start --head`, or name one: ray:HOST:PORT of its head"
+            how = "; start one with `ray start --head`, or use ray:HOST:PORT of a running head"
             how = how if not given else "; is RAY_AUTH_TOKEN the cluster's?" if type(e) is ConnectionError else ""
             raise UserError(f"--hosts: no Ray cluster at {given or 'this machine'}: {why}{how}") from None
         if threading.current_thread() is threading.main_thread():
@@ -156,7 +156,7 @@ class Cluster:
         """
         if self._missed <= TRIES:
             return ""
-        return f"--hosts: the head of the Ray cluster, {self.head}, has given no answer for {TRIES * EVERY:.0f} s"
+        return f"--hosts: the head of the Ray cluster, {self.head}, has not answered for {TRIES * EVERY:.0f} s"
 
     def address(self) -> str:
         """Return this machine's address in the cluster."""
@@ -186,8 +186,8 @@ class Cluster:
         return RayActor(ray, actor.remote(*given), info)
 
     def close(self) -> None:
-        """Leave the cluster, and end it if this run started it. A process can't leave a silent head: Ray would wait for
-        ever, or crash at exit. So the process then ends at once.
+        """Leave the cluster, and end it if this run started it. A process cannot leave a silent head: Ray would wait
+        forever, or crash at exit. So the process then ends at once.
         """
         lost = self.failing() != ""
         if not self._over.is_set() and self._nodes:
@@ -215,7 +215,7 @@ class RayActor:
         try:
             return ray.get(self.send(name, *given), timeout=timeout)
         except ray.exceptions.GetTimeoutError:
-            raise UserError(f"--hosts: {where} gave no answer for {timeout:.0f} s: are its cores free?") from None
+            raise UserError(f"--hosts: {where} did not answer for {timeout:.0f} s: are its cores free?") from None
         except ray.exceptions.ObjectStoreFullError:
             raise UserError(f"--hosts: the object store of {where} is full; start Ray with a larger one") from None
         except ray.exceptions.RayError as e:
@@ -284,7 +284,7 @@ sys.stdin.read()
 cluster.shutdown()
 shutil.rmtree(folder, ignore_errors=True)
 """
-# no usage statistics, no workers that nobody asked for
+# no usage statistics, no workers started in advance
 ZERO = "RAY_USAGE_STATS_ENABLED RAY_worker_niceness RAY_enable_worker_prestart RAY_prestart_worker_first_driver"
 QUIET = {"RAY_AUTH_MODE": "token", **dict.fromkeys(ZERO.split(), "0")}
 
@@ -296,13 +296,13 @@ class LocalCluster:
         self.folder = tempfile.mkdtemp(prefix="polyplay-", dir="/tmp")  # sockets have short names
         words = [sys.executable, "-c", CODE, str(n), str(cores()), self.folder, processes.ROOM]
         pipes: Any = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
-        env = {**os.environ, "TMPDIR": self.folder}  # where Ray says which cluster is this machine's
+        env = {**os.environ, "TMPDIR": self.folder}  # where Ray records this machine's cluster
         self._runs = subprocess.Popen(words, env=env, start_new_session=True, **pipes)
         assert self._runs.stdout is not None
         self.address = self._runs.stdout.readline().decode().strip()
         if not self.address:
             self.close()
-            raise UserError(f"--hosts: local:{n} given, but Ray could not start {n + 1} raylets here; lower it")
+            raise UserError(f"--hosts local:{n}: Ray could not start {n + 1} raylets here; use a smaller number")
 
     def close(self, lost: bool = False) -> None:
         """End the cluster. lost: its head is lost, so it is killed at once."""
@@ -319,20 +319,20 @@ class LocalCluster:
             shutil.rmtree(self.folder, ignore_errors=True)
 
 
-# What `--hosts` names.
+# The fleet that `--hosts` names.
 
 
 def fleet_of(options: Any) -> Fleet | None:
-    """Return the machines that `--hosts` names; None: no others. Raises UserError."""
+    """Return the machines that `--hosts` names; None: no other machines. Raises UserError."""
     hosts = options.hosts
     if hosts is None or hosts == "none":
         for name in ("place", "ship"):
             if (given := vars(options)[name]) is not None:
-                raise UserError(f"--{name}: {given} given, but it takes other machines: give --hosts too")
+                raise UserError(f"--{name} {given}: needs other machines; add --hosts")
         return None
     if options.serial or options.on == "thread":
         how = "--serial" if options.serial else "--on thread"
-        raise UserError(f"--hosts: {hosts} given, but it takes workers that are processes: leave out {how}")
+        raise UserError(f"--hosts {hosts}: workers must be processes; remove {how}")
     from polyplay.workers.hosts.fleet import Fleet
     from polyplay.workers.hosts.places import parse_places
 

@@ -91,11 +91,11 @@ class Machine(Spot):
     actor: RayActor
     about: dict[str, Any]  # RemoteCrew.about
     end: LineEnd
-    number: int  # of its line
-    thread: threading.Thread | None = None  # that serves its line
+    number: int  # number of its line
+    thread: threading.Thread | None = None  # serves its line
     workers: dict[int, RemoteWorker] = field(default_factory=dict)  # by number
-    seats: set[tuple[str, int]] = field(default_factory=set)  # that began there
-    load: dict[str, Any] = field(default_factory=dict)  # of its processor and memory, the newest
+    seats: set[tuple[str, int]] = field(default_factory=set)  # seats that started there
+    load: dict[str, Any] = field(default_factory=dict)  # newest load of its processor and memory
     reported: tuple[float, int, int] = field(default_factory=lambda: (time.monotonic(), 0, 0))  # when; bytes in, out
 
     def report(self) -> dict[str, float]:
@@ -121,8 +121,8 @@ def roles_elsewhere(places: Places, crew: Crew) -> list[Role]:
     """Return the roles with workers on other machines. Raises UserError if there are none."""
     if roles := [role for role in crew.roles if places.goes(role)]:
         return roles
-    text = "given, but all workers of this run stay here, by --place or since one that acts and learns is alone"
-    raise UserError(f"--hosts: {text}; leave --hosts out, or take --replicas 2 or more, where the system has replicas")
+    text = "all workers of this run stay here, by --place or because only one worker acts and learns"
+    raise UserError(f"--hosts: {text}; remove --hosts, or use --replicas 2 or more if the system has replicas")
 
 
 def plan_in_words(places: Places, crew: Crew, infos: Sequence[MachineInfo]) -> dict[str, str]:
@@ -142,7 +142,7 @@ def check_memory(places: Places, crew: Crew, machines: Sequence[Machine]) -> Non
         held = [sizes[name] for name, _ in plan[machine.info.name] if name in sizes]
         if sum(held) > (has := machine.about["memory"]):
             what = f"{machine.info.name} has {has / 1e9:.1f} GB of memory, {len(held)} replays there take"
-            raise UserError(f"--hosts: {what} {sum(held) / 1e9:.1f} GB; lower --capacity, or take more machines")
+            raise UserError(f"--hosts: {what} {sum(held) / 1e9:.1f} GB; lower --capacity, or use more machines")
 
 
 def _in_words(seats: list[tuple[str, int]]) -> str:
@@ -152,14 +152,14 @@ def _in_words(seats: list[tuple[str, int]]) -> str:
         indices = [index for _, (_, index) in run]
         text = f"{indices[0]}-{indices[-1]}" if len(indices) > 1 else f"{indices[0]}"
         words.setdefault(name, []).append(text)
-    return ", ".join(f"{name} {' '.join(runs)}" for name, runs in words.items()) or "nobody"
+    return ", ".join(f"{name} {' '.join(runs)}" for name, runs in words.items()) or "no worker"
 
 
 FILE = "hosts.jsonl"
-PATIENCE = 3.0  # timeouts that crews wait for this process: its threads get no turn for seconds where much is counted
-TURN = 5e-4  # seconds of one thread's turn: those of lines wait for them while this process reports games
-LOOK, PARTING = 1.0, 5.0  # seconds between two looks for machines that have joined; that crews have to end
-FIRST, HOUR = 2.0, 3600.0  # seconds to the first try after a failure, each next one waits twice as long; at most
+PATIENCE = 3.0  # timeouts that crews wait for this process, whose threads may have no turn for seconds
+TURN = 5e-4  # seconds of one thread's turn: lines' threads wait for others while this process reports games
+LOOK, PARTING = 1.0, 5.0  # seconds between two looks for new machines; seconds for crews to end
+FIRST, HOUR = 2.0, 3600.0  # seconds to the first retry after a failure, doubled for each next one; longest
 
 
 class Fleet:
@@ -170,11 +170,11 @@ class Fleet:
         self.opened: list[Machine] = []
         self.key = secrets.token_bytes(32)
         self._numbers, self._next, self._lines = TwinNumbers(), itertools.count(1), set(range(MACHINES))  # free lines
-        self._things: list[SharedObject] = []  # that cross machines, in the order in which lines look at them
-        self._held: dict[str, tuple[tuple[int, str], ...]] = {}  # by role its things, and what it is to them
-        self._threads = list[threading.Thread]()  # that open machines, and end what is left on them
-        self._failures: dict[MachineInfo, tuple[int, float]] = {}  # how many, until when it is not tried again
-        self._opening, self._seated = set[str](), set[tuple[str, int]]()  # machines; who had one
+        self._things: list[SharedObject] = []  # things that cross machines, in the order in which lines check them
+        self._held: dict[str, tuple[tuple[int, str], ...]] = {}  # role → its things, and its end of each
+        self._threads = list[threading.Thread]()  # threads that open machines, and end leftover crews
+        self._failures: dict[MachineInfo, tuple[int, float]] = {}  # number of failures, time of the next try
+        self._opening, self._seated = set[str](), set[tuple[str, int]]()  # machines; seats that had one
         self._messages = queue.SimpleQueue[str]()
         self._lock, self._closing, self._over = threading.Lock(), False, threading.Event()
 
@@ -203,14 +203,14 @@ class Fleet:
         planned = plan_in_words(self.places, crew, infos)
         for role in roles_elsewhere(self.places, crew):
             if role.learns_own and crew.placement.device_for(role, 0) != "cpu":
-                raise UserError("--hosts: replicas on several machines compute on CPUs; take --device cpu")
+                raise UserError("--hosts: replicas on several machines compute on CPUs; use --device cpu")
             if stays := [x for x in self._shared(role.holds, crew.control)[0] if x.crossing() is None]:
                 what = f"{role.name} shares a {type(stays[0]).__name__} with others"
-                raise UserError(f"--hosts: {what}, which does not cross machines; leave --hosts out")
+                raise UserError(f"--hosts: {what}, which does not cross machines; remove --hosts")
         if crew.trace and self.learner_away(crew):
-            raise UserError("--place: learn is elsewhere, but --trace writes its file here; leave one of them out")
+            raise UserError("--place: learn is elsewhere, but --trace writes its file here; remove one of them")
         if not infos:
-            raise UserError("--hosts: there is no machine but this one; leave it out, or add one to the cluster")
+            raise UserError("--hosts: this is the only machine; remove --hosts, or add a machine to the cluster")
         text = "; ".join(f"{title}: {who}" for title, who in planned.items())
         return text + "; rows on their way to the learner pass this machine" * self.learner_away(crew)
 
@@ -246,9 +246,9 @@ class Fleet:
                 role.spec.update.spread(self.cluster.address())
         for thing in things.values():
             thing._attach()
-            for part in thing.each if isinstance(thing, AgentParams) else ():  # it crosses as a part of this
+            for part in thing.each if isinstance(thing, AgentParams) else ():  # the part crosses within this
                 things = {i: x for i, x in things.items() if x is not part}
-        # who sees news of weights relies on what was written to others before
+        # news of weights comes last: its readers rely on earlier writes to others
         self._things = sorted(things.values(), key=lambda thing: isinstance(thing, (Params, AgentParams)))
         for role in roles:
             ends = {id(edge): end for end, edge in role.edges().items()}
@@ -297,7 +297,7 @@ class Fleet:
         with self._lock:
             data = dump(self._things, self._numbers)[0]
             if not self._lines:
-                raise UserError(f"--hosts: there are more than {MACHINES} machines; allowed: {MACHINES}")
+                raise UserError(f"--hosts: the cluster has more than {MACHINES} machines; must be at most {MACHINES}")
             number = self._lines.pop()
         try:
             actor.call("open", data)
@@ -308,7 +308,7 @@ class Fleet:
             if isinstance(e, UserError):
                 raise
             way = f"to {info.name} at {':'.join(map(str, about['address']))}"
-            raise UserError(f"--hosts: no line {way}: {e}; is a firewall between them?") from None
+            raise UserError(f"--hosts: no connection {way}: {e}; check for a firewall between the machines") from None
         warn = lambda text: self._messages.put(f"machine {info.name}: {text}")  # noqa: E731
         traffic = Traffic(self._things, False, number, self.directory, warn)
         end = LineEnd(there, traffic, self.bells[number], {})
@@ -350,7 +350,7 @@ class Fleet:
         try:
             again = self._open(info)
             self._messages.put(f"machine {info.name} has {'a new crew' if again else 'joined'}")
-        except Exception as e:  # it went again, or has no room
+        except Exception as e:  # the machine left again, or has no room
             pause = self._put_off(info)
             self._note("not opened", info, why=str(e), retry=pause)
             if not self._ending:
@@ -380,7 +380,7 @@ class Fleet:
         files = [] if self.directory is None else needed_files(ctx.resume, self.directory, role, seat)
         try:
             wrong = machine.actor.call("give", number, dump(call, self._numbers)[0], timeout=self.timeout)
-        except UserError:  # it is lost: its line will say so
+        except UserError:  # lost: its line will report this
             wrong = ""
         if wrong:
             self._hear(machine, {"number": number, "kind": "user", "text": wrong})
@@ -403,7 +403,7 @@ class Fleet:
     def _hear(self, machine: Machine, value: dict[str, Any]) -> None:
         """Log a worker's message, with this machine's paths. A user's mistake names the machine."""
         text: str = value["text"].replace(machine.about["folder"], str(self.directory))
-        where = f"; that is on {machine.info.name}, to which --ship DIR takes a folder's modules along"
+        where = f"; this is on {machine.info.name}, to which --ship DIR copies a folder's modules"
         if (worker := machine.workers.get(value["number"])) is not None:
             worker.log(value["kind"], text + where if value["kind"] == "user" else text)
 
@@ -414,7 +414,7 @@ class Fleet:
         worker.ended(value["how"], value.get("code"))
 
     def _lose(self, machine: Machine, why: str) -> None:
-        """Record the loss of a machine and its workers. Its line has ended, so it writes nothing here any more."""
+        """Record the loss of a machine and its workers. Its line has ended, so it no longer writes here."""
         with self._lock:
             if self._closing:
                 return
@@ -423,16 +423,16 @@ class Fleet:
             self._lines.add(machine.number)
             self.cluster.lost.add(machine.info.node)
         machine.end.traffic = Traffic([], False, machine.number, None)  # the old one has large buffers
-        retry = self._put_off(machine.info)  # where the machine itself lives
+        retry = self._put_off(machine.info)  # if only the crew was lost
         self._note("lost", machine.info, why=why, workers=len(workers), retry=retry)
         for i, worker in enumerate(workers):
             worker.lost_first = i == 0
             worker.ended(machine.lost, None)
-        self._start_thread(machine.actor.end)  # what is left there: it may be silent
+        self._start_thread(machine.actor.end)  # ends leftovers there: the machine may be silent
 
     @property
     def _ending(self) -> bool:
-        """Tell whether the run ends, and lines with it."""
+        """Tell whether the run, and so its lines, end."""
         return self._closing or self._control.halted
 
     def _note(self, event: str, info: MachineInfo, **more: Any) -> None:
@@ -457,7 +457,7 @@ class Fleet:
     def _shut(self, machines: Sequence[Machine]) -> None:
         for machine in machines:
             machine.end.request(partial(machine.end.end, tell=True))
-        for seconds in (1.0, 1.0):  # for all of them together, not for each
+        for seconds in (1.0, 1.0):  # for all machines together
             until = time.monotonic() + seconds
             for machine in machines:
                 assert machine.thread is not None

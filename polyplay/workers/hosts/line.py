@@ -30,12 +30,12 @@ from polyplay.core.shared_memory import Semaphore
 if TYPE_CHECKING:
     from polyplay.workers.hosts.traffic import Traffic
 
-BEAT_EVERY, TICK = 1.0, 0.1  # seconds; between two looks at what rings no bell
-GATHER = 1e-4  # seconds for what comes right after what rang: a message costs as much as 100 µs of work
-TRIES = 5  # waits for a message: of a process that was stopped itself only one of them is over
-LARGE, ALIGNED = 1 << 17, 8  # bytes of an array that travels by itself, and between two that do not
+BEAT_EVERY, TICK = 1.0, 0.1  # seconds between beats; seconds between two looks at flows without a bell
+GATHER = 1e-4  # seconds to gather news after a bell: a message costs as much as 100 µs of work
+TRIES = 5  # waits for a message: only one of them expires while this process is stopped
+LARGE, ALIGNED = 1 << 17, 8  # bytes of an array that is sent separately; alignment of the others
 BEAT, ECHO, CLOSE, LOAD = "beat", "echo", "close", "load"  # kinds of messages
-START, SIGNAL, WORD, ENDED = "start", "signal", "word", "ended"  # those about workers
+START, SIGNAL, WORD, ENDED = "start", "signal", "word", "ended"  # messages about workers
 Message = tuple[Any, ...]  # a head in JSON, and a list of arrays
 _encode, _decode = json.JSONEncoder(separators=(",", ":")).encode, json.JSONDecoder().raw_decode
 _dtype = functools.cache(np.dtype)
@@ -169,7 +169,7 @@ class LineEnd:
         self.line, self.traffic, self.bell, self.why, self.round_trip = line, traffic, bell, "", 0.0
         self.on: dict[str, Callable[[Any], None]] = {BEAT: self._beat, ECHO: self._echo, CLOSE: self.end, **on}
         self.closed = threading.Event()
-        self.each_beat: Callable[[], None] = lambda: None  # what the sending thread does besides
+        self.each_beat: Callable[[], None] = lambda: None  # called by the sending thread at each beat
         self.requests = queue.SimpleQueue[Callable[[], None]]()  # for the sending thread
 
     def tell(self, kind: str, value: Any = None) -> None:
@@ -191,7 +191,7 @@ class LineEnd:
                 self.requests.get()()
             self.line.send(self.traffic.news(now))
             time.sleep(GATHER * self.bell.wait(TICK))
-            while self.bell.wait(0.0):  # one look is for all that rang
+            while self.bell.wait(0.0):  # one look serves all rings
                 pass
 
     def _receive(self) -> None:
@@ -203,7 +203,7 @@ class LineEnd:
                     self.on[message[0]](message[1])
 
     def _beat(self, sent: float) -> None:
-        if self.traffic.away:  # one side alone answers
+        if self.traffic.away:  # only one side answers
             self.request(functools.partial(self.tell, ECHO, sent))
 
     def _echo(self, sent: float) -> None:
@@ -215,10 +215,10 @@ class LineEnd:
         except Closed:
             self.end()
         except LineLost as e:
-            if loop == self._serve:  # the other thread may be about to read why
+            if loop == self._serve:  # the other thread may still read the reason
                 self.closed.wait(BEAT_EVERY)
             self.end(str(e))
-        except Exception as e:  # nobody else would notice
+        except Exception as e:  # else it would go unnoticed
             self.end(f"a thread of its line failed: {e!r}", tell=True)
 
     def end(self, why: str | None = "", tell: bool = False) -> None:

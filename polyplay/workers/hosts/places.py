@@ -22,7 +22,7 @@ class Spot:
     """Machine for workers."""
 
     info: MachineInfo
-    lost: str | None = None  # why it is not there any more
+    lost: str | None = None  # reason of its loss
     threads: dict[int, int] = field(default_factory=dict)  # compute threads of its workers, by number
 
     @property
@@ -55,8 +55,8 @@ def parse_places(text: str) -> tuple[PlaceRule, ...]:
         found = RULE.fullmatch(part.strip())
         if found is None or int(found[3] or found[2] or 0) < int(found[2] or 0):
             raise UserError(
-                f"--place: {part.strip()} given, allowed: ROLE=WHERE, ROLE[A]=WHERE and ROLE[A-B]=WHERE, separated by "
-                f"commas; WHERE is {WHERE}"
+                f"--place {part.strip()}: must be ROLE=WHERE, ROLE[A]=WHERE or ROLE[A-B]=WHERE, separated by commas; "
+                f"WHERE is {WHERE}"
             )
         first = int(found[2] or 0)
         last = int(found[3] or first) if found[2] else None
@@ -110,7 +110,7 @@ class Places:
         return OTHERS if _acts(role) else EVEN if role.learns_own else HERE
 
     def machines_for(self, name: str, infos: Sequence[MachineInfo]) -> list[MachineInfo]:
-        """Return the machines of a role's actors before the role exists; none: they are here."""
+        """Return the machines of a role's actors before the role exists; [] if they are here."""
         where = next((r.where for r in reversed(self.rules) if r.role == name and r.last is None), OTHERS)
         return [info for info in infos if where in (OTHERS, EVEN) or _at(info, where)]
 
@@ -150,7 +150,7 @@ class Places:
             if self.is_away(memory, m, len(spots)):
                 return self.choose(memory, m, spots)
         if role.learns_own and not role.asynchronous and not named:
-            return spots[index * len(spots) // role.n]  # in order, so that everyone knows who is with whom
+            return spots[index * len(spots) // role.n]  # in order, so that every replica knows its neighbors
         return max(named or there, key=partial(self._room, role), default=None)
 
     def _room(self, role: Role, spot: Spot) -> tuple[float, int]:
@@ -166,17 +166,17 @@ class Places:
             role = next((role for role in self.roles if role.name == rule.role), None)
             if role is None:
                 names = ", ".join(role.name for role in self.roles)
-                raise UserError(f"--place: {rule} given, but this run has no {rule.role}; allowed: {names}")
+                raise UserError(f"--place {rule}: this run has no role {rule.role}; choose from {names}")
             if rule.last is not None and rule.last >= role.n:
-                has = f"{role.name} has {role.n} workers; allowed: 0 to {role.n - 1}"
-                raise UserError(f"--place: {rule} given, but {has}")
+                has = f"{role.name} has {role.n} workers; must be within 0 to {role.n - 1}"
+                raise UserError(f"--place {rule}: {has}")
             if rule.where == HERE:
                 continue
             first = role.learns_own and self.where(role, 0) not in (HERE, EVEN)
             if not self.moves(role) or first:
                 which = role.name if not self.moves(role) else f"{role.name} 0, which saves the run's checkpoints,"
-                cure = f"leave it out, or name others: {role.name}[1-{role.n - 1}]" if role.n > 1 else "leave it out"
-                raise UserError(f"--place: {rule} given, but {which} stays on the main machine; {cure}")
+                cure = f"remove it, or place others: {role.name}[1-{role.n - 1}]" if role.n > 1 else "remove it"
+                raise UserError(f"--place {rule}: {which} stays on the main machine; {cure}")
             if rule.where not in (OTHERS, EVEN):
                 self._check_cores(rule, [info for info in infos if _at(info, rule.where)], infos, threads)
 
@@ -184,7 +184,7 @@ class Places:
         self, rule: PlaceRule, there: list[MachineInfo], infos: Sequence[MachineInfo], threads: Mapping[str, int]
     ) -> None:
         if not there:
-            raise UserError(f"--place: {rule} given, but {_unknown(rule.where, infos)}")
+            raise UserError(f"--place {rule}: {_unknown(rule.where, infos)}")
         counts = {r.name: sum(self.where(r, i) == rule.where for i in range(r.n)) for r in self.roles}
         wanted, cores = sum(n * threads[name] for name, n in counts.items()), sum(info.cores for info in there)
         if wanted > cores:
@@ -212,4 +212,4 @@ def _unknown(where: str, infos: Sequence[MachineInfo]) -> str:
         known, what = sorted({r for info in infos for r in info.resources}), f"no machine has the resource {name}"
     else:
         known, what = [i.name for i in infos], f"no machine is called {where}"
-    return f"{what}; there are: {', '.join(known) or 'none'}; allowed: {WHERE}"
+    return f"{what} (known: {', '.join(known) or 'none'}); must be {WHERE}"

@@ -55,7 +55,7 @@ def needed_files(saved: Path | None, directory: Path, role: Role, seat: RemoteSe
 # A value that is pickled for another machine gets twins of its shared blocks there. Flows copy the data.
 
 
-TwinNumbers = dict[int, tuple[int, SharedBlock]]  # of this process's blocks that have twins, by identity
+TwinNumbers = dict[int, tuple[int, SharedBlock]]  # numbers of this process's blocks with twins, by identity
 
 
 class _TwinPickler(cloudpickle.Pickler):
@@ -64,7 +64,7 @@ class _TwinPickler(cloudpickle.Pickler):
         self.numbers, self.found = numbers, list[SharedObject]()
 
     def _number(self, block: SharedBlock) -> int:
-        return self.numbers.setdefault(id(block), (len(self.numbers) + 1, block))[0]  # with it, so that it lives
+        return self.numbers.setdefault(id(block), (len(self.numbers) + 1, block))[0]  # with the block, to keep it alive
 
     def reducer_override(self, obj: Any) -> Any:
         if isinstance(obj, Semaphores):
@@ -74,7 +74,7 @@ class _TwinPickler(cloudpickle.Pickler):
             return _block, (self._number(obj), obj.nbytes)
         if isinstance(obj, SharedObject):
             self.found.append(obj)
-        if isinstance(obj, RunControl):  # learner 0 and the evaluator are here, and alone use these weights
+        if isinstance(obj, RunControl):  # only learner 0 and the evaluator, which are here, use these weights
             return RunControl.__new__, (RunControl,), obj.__getstate__() | {"show": None}
         return super().reducer_override(obj)
 
@@ -88,7 +88,7 @@ def dump(value: object, numbers: TwinNumbers) -> tuple[bytes, list[SharedObject]
 
 
 _twins: dict[int, Any] = {}  # blocks and semaphores of this process, by their numbers
-BELLS = 0  # number of those of this machine's end of its line, which get the tokens of whoever waits elsewhere
+BELLS = 0  # number of the semaphores of this machine's line end, which get the tokens of waits elsewhere
 
 
 def _block(number: int, nbytes: int) -> SharedBlock:
@@ -102,7 +102,7 @@ def _semaphores(number: int, n: int) -> Semaphores:
     return _twins[number]
 
 
-FOLDER = "polyplay-crew-"  # and the number of the process whose it is
+FOLDER = "polyplay-crew-"  # followed by the number of its process
 PACE = 0.5  # seconds between two looks at the raylet
 MOST_TEXT = 60_000  # letters of one message
 
@@ -113,7 +113,7 @@ class RemoteCrew:
     """
 
     def __init__(self, key: bytes, address: str, timeout: float):
-        os.environ.pop("OMP_NUM_THREADS", None)  # Ray's, for what computes in its own workers
+        os.environ.pop("OMP_NUM_THREADS", None)  # set by Ray for its own workers
         with contextlib.suppress(PermissionError):
             os.setpriority(os.PRIO_PROCESS, 0, 0)  # Ray's workers are 15 nicer
         sweep()
@@ -132,7 +132,7 @@ class RemoteCrew:
         while os.getppid() == raylet:
             time.sleep(PACE)
         with contextlib.suppress(AttributeError):  # there may be no line yet
-            self.line.end("its raylet is gone", tell=True)  # before workers end: none of them is lost by itself
+            self.line.end("its raylet is gone", tell=True)  # before workers end: none counts as lost alone
         self.end()
         os._exit(0)
 
@@ -151,7 +151,7 @@ class RemoteCrew:
         try:
             call: Call = cloudpickle.loads(data)
         except ImportError as e:
-            return f"no module {e.name!r} to begin with" if e.name else str(e)
+            return f"no module {e.name!r} to start with" if e.name else str(e)
         call.ctx.directory = self.root
         if call.ctx.resume is not None:
             call.ctx.resume = self.root / "resume"
@@ -164,11 +164,11 @@ class RemoteCrew:
             line, on = self.proven.get(timeout=OPENING), {START: self._start, SIGNAL: self._signal}
             self.listener.shutdown(socket.SHUT_RDWR)  # the main process alone connects
             self.line = LineEnd(line, self.traffic, self.bells[0], on)
-            psutil.cpu_percent()  # what it says first means nothing
+            psutil.cpu_percent()  # the first result is meaningless
             self.line.each_beat = lambda: self.line.tell(LOAD, load())
             self.line.run()
         self.end()
-        os._exit(0)  # Ray's own way to end would wait for a head that is lost
+        os._exit(0)  # Ray's own end would wait for a lost head
 
     # ------------------------------------------------------------------------------------------ workers
 
@@ -213,13 +213,13 @@ class RemoteCrew:
         """Send a worker's message, in the sending thread. last: send all that the worker wrote first."""
         if last:
             self.line.line.send(self.traffic.news(math.inf))  # also what is not due yet
-        self.line.line.send((0, *piece) for piece in self.traffic.files("not-finite-*"))  # that the message is about
+        self.line.line.send((0, *piece) for piece in self.traffic.files("not-finite-*"))  # for this message
         self.line.tell(kind, value)
 
     def end(self) -> None:
         """End everything on this machine."""
         self.traffic.close()
-        for runs in list(self.workers.values()):  # another thread takes out those that have ended
+        for runs in list(self.workers.values()):  # another thread removes ended ones
             with contextlib.suppress(Exception):
                 runs.end()
         processes.end_descendants()

@@ -64,10 +64,10 @@ class Traffic:
             flow.number = number
         self.seats: dict[tuple[int, End], str] = {}  # ends on the other machine, and their workers' names
         self.active: list[tuple[Flow, bool]] = []  # flows that this side sends, and whether as the writer
-        self.gave: dict[int, bool] = {}  # by flow that crosses, or did: whether the writer was on this side
+        self.gave: dict[int, bool] = {}  # flow that crosses, or did → whether its writer was on this side
         self.known: dict[int, Any] = {}  # tokens that the other side has
         self.unwritten = set[str]()  # workers whose part of a checkpoint could not be written here
-        self._copied = set[str]()  # files that stay here and are there
+        self._copied = set[str]()  # files that stay here and were sent
 
     def _there(self, flow: Flow, end: End, seats: Collection[tuple[int, End]] | None = None) -> bool:
         """Tell whether an end is on the other machine, or, if `seats` is given, among these."""
@@ -95,7 +95,7 @@ class Traffic:
             writes = self._there(flow, flow.writer, keys)
             reads = not self.seats and EVERYONE in flow.readers
             reads = reads or any(self._there(flow, end, keys) for end in flow.readers)
-            # where both are there they have all from each other
+            # a pair on the other machine needs nothing from here
             if flow.number in sending or writes or (reads and not self._there(flow, flow.writer)):
                 gives = sending.get(flow.number, not writes)
                 found.append((flow, gives, flow.token(gives)))
@@ -123,7 +123,7 @@ class Traffic:
         for thing, crossing in enumerate(self.crossings):
             for bell, end in crossing.bells:
                 there = (thing, end) in self.seats
-                if self.away or there:  # others of home's may have another line
+                if self.away or there:  # others at home may belong to another line
                     bell.relay(None if there == self.away else self.relay)
 
     def news(self, now: float) -> Iterator[Frame]:
@@ -151,7 +151,7 @@ class Traffic:
             self._write(i, arrays)
         else:
             flow = self.flows[number]
-            # what a reader sent before its writer was there too may have been on its way
+            # a reader's frame may have been sent before its writer moved there
             flow.land(part, i, arrays, self.gave.get(number, self.gives(flow)))
 
     def close(self) -> None:
@@ -165,7 +165,7 @@ class Traffic:
         """Yield a worker's part of a checkpoint. Other whole parts go along: actors answer to a replay worker on their
         machine.
         """
-        if self.away:  # answers that are passed on have none: they stay at home
+        if self.away:  # forwarded answers have no parts: they are at home
             name = self.seats.get((thing, end), "")
             for where in ("workers/[a-z]*", "agents/*/[a-z]*", f"replay/{name}/[0-9a-z]*"):
                 yield from self.files(f"checkpoints/.partial-*/{where}", name=name)
@@ -199,13 +199,13 @@ class Traffic:
                 with open(temporary, "r+b" if at else "wb") as file:
                     file.seek(at)
                     file.write(arrays[2].data)
-        except FileNotFoundError:  # the checkpoint was made meanwhile, without this part, or it was not written
+        except FileNotFoundError:  # the checkpoint was completed without this part, or the piece was not written
             pass
         except OSError as e:
             temporary.unlink(missing_ok=True)
             if self.away:
                 raise
-            self.unwritten |= {owner, Path(name).stem}  # who sends it, and whose it is
+            self.unwritten |= {owner, Path(name).stem}  # the sender, and the owner
             self.warn(f"{name} could not be written: {e.strerror or e}")
 
     def failed(self, thing: int, end: End) -> bool:
@@ -226,7 +226,7 @@ ACCEPTED = re.compile(
 )
 ACTORS = re.compile(r"checkpoints/\.partial-(\d{12})/workers/(?!replica-)")
 CHUNK = 1 << 20  # bytes of a file at once
-WHOLE = -1  # in place of where a piece begins: it was the last
+WHOLE = -1  # in place of a piece's offset: the file is complete
 
 
 def file_pieces(path: Path, name: str, owner: str = "") -> Iterator[Piece]:

@@ -5,10 +5,10 @@ const SIDES = ["Blue", "Orange"], STONES = ["first", "second"];
 const percent = (share) => `${Math.round(100 * share)} %`;
 const expected = (value) => (1 + value) / 2; // the score, of which a draw is half
 
-// A button for each move: with gravity a column of cells, otherwise a cell. Other moves have their buttons elsewhere.
+// A button per move: with gravity a column of cells, otherwise a cell. Other moves have buttons outside the board.
 class Board {
   constructor(host, letters, state, play) {
-    const { rows, columns } = state.board, halves = state.slanted ? rows - 1 : 0; // of a cell, that the last row lies further right
+    const { rows, columns } = state.board, halves = state.slanted ? rows - 1 : 0; // half cells by which the last row lies further right
     Object.assign(this, { host, gravity: state.gravity, rows, columns, cells: [], buttons: [], here: Math.floor(columns / 2), shown: null });
     host.style.gridTemplateColumns = letters.style.gridTemplateColumns = `repeat(${2 * columns + halves}, minmax(0, 1fr))`;
     host.style.maxWidth = letters.style.maxWidth = `${4 * (2 * columns + halves)}rem`;
@@ -45,7 +45,7 @@ class Board {
     return made;
   }
 
-  // One stop of the Tab key: the arrow keys go on from there.
+  // The board is one stop of the Tab key; the arrow keys move within it.
   focusOn(action, really = true) {
     this.here = action;
     this.buttons.forEach((button, i) => { button.tabIndex = i === action ? 0 : -1; });
@@ -134,7 +134,7 @@ class Board {
   }
 }
 
-// The sides of a game of connecting that a cell lies at.
+// The board's sides that a cell touches, in games that connect sides.
 function edgesOf(cell, rows, columns) {
   const row = Math.floor(cell / columns), column = cell % columns;
   const at = { top: row === 0, bottom: row === rows - 1, left: column === 0, right: column === columns - 1 };

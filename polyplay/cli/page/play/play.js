@@ -1,14 +1,14 @@
 "use strict";
-// Asks for the game's state, often while the agent thinks, and shows it; sends what the person does.
+// Requests the game's state, often while the agent thinks, and shows it; sends the person's actions.
 
-const FAST = 120, SLOW = 1000; // milliseconds between two questions
+const FAST = 120, SLOW = 1000; // milliseconds between two requests
 const CHOICES = [0, 25, 100, 400, 800, 1600, 6400, 25600];
 const at = (id) => document.getElementById(id);
 let state = null, board = null, tag = "", timer = 0, asked = 0;
 
 // ------------------------------------------------------------------------------------------------ what to show
 
-// The search to show: of this position, or of the one before where the person wants no hints.
+// The search to show: of this position, or of the previous one if the person wants no hints.
 function chosenSearch() {
   const mine = state.mover === state.person && !state.over;
   return state.now && (!mine || at("hints").checked) ? [state.now, true] : [state.before, false];
@@ -17,7 +17,7 @@ function chosenSearch() {
 const shares = (search) => search.visits.map((n) => (search.done ? n / Math.max(1, search.visits.reduce((a, b) => a + b, 0)) : 0));
 
 const mostOf = (actions, number) => actions.reduce((best, a) => (number(a) > number(best) ? a : best), actions[0]);
-// The move that the search would play: of moves with equal visits it knows the better one.
+// The move that the search would play, which is the better of moves with equal visits.
 const chosenMove = (search) => (search.variation.length ? search.variation[0] : mostOf(search.legal, (a) => search.priors[a]));
 
 function heatOf(search) {
@@ -37,7 +37,7 @@ function heatOf(search) {
   return found;
 }
 
-// What the solver says of a move of who is to move: the number is of moves of who wins.
+// The solver's verdict on a move of the player to move; its number counts the winner's moves.
 function verdictOf(action) {
   const found = state.solver.verdicts[action];
   if (!found || !at("verdicts").checked || state.over) return null;
@@ -50,7 +50,7 @@ function verdictOf(action) {
 const nameOf = (side) => (side === state.person ? "You" : "The agent");
 
 function turnText() {
-  if (state.trouble) return "The agent cannot go on";
+  if (state.trouble) return "The agent cannot continue";
   if (state.over && state.winner === null) return "A draw";
   if (state.over) return `${nameOf(state.winner)} ${state.winner === state.person ? "win" : "wins"}${state.margin ? ` by ${state.margin}` : ""}`;
   return state.mover === state.person ? "Your turn" : "The agent is thinking …";
@@ -84,7 +84,7 @@ function begin() {
   document.title = `Polyplay: ${state.board.title}`;
   board = new Board(at("board"), at("letters"), state, play);
   const where = state.gravity ? "arrow keys or a column’s number choose a column" : "arrow keys choose a cell";
-  setText(at("keys"), `Keys on the board: ${where}, Enter plays; ${state.others.length ? `p: ${state.names[state.others[0]]}, ` : ""}u takes back, n begins a new game. ${state.board.goal}`);
+  setText(at("keys"), `Keys on the board: ${where}, Enter plays; ${state.others.length ? `p: ${state.names[state.others[0]]}, ` : ""}u takes a move back, n starts a new game. ${state.board.goal}`);
   at("others").replaceChildren(...state.others.map((action) => {
     const made = element("button", state.names[action]);
     made.type = "button";
@@ -95,7 +95,7 @@ function begin() {
   if (state.solver.why_not) at("verdicts").parentElement.hidden = at("solver").hidden = at("perfect").hidden = true;
 }
 
-// Moves that are no cells, as a pass: a button for each while it is legal.
+// Moves that are not cells, such as a pass: a button each, while legal.
 function showOthers() {
   [...at("others").children].forEach((button, i) => {
     button.hidden = !state.legal.includes(state.others[i]);
@@ -103,7 +103,7 @@ function showOthers() {
   });
 }
 
-// The score that either can expect, by the search; once the game is over, its result.
+// Both players' expected scores from the search; after the game, its result.
 function showValue(search) {
   const value = state.over ? state.values.at(-1) : search ? search.value : null;
   const first = value === null ? null : expected(value);
@@ -138,7 +138,7 @@ function showSearch(search, here) {
   at("variation").replaceChildren(...(stones.length ? stones : [element("span", search ? "no simulations, no variation" : "–", "small")]));
 }
 
-// Columns from left to right; cells, of which there are many, from the best move on.
+// Columns from left to right; cells, which are many, from the best move down.
 function inOrder(search) {
   const first = chosenMove(search), rank = (a) => (a === first ? Infinity : search.visits[a] + search.priors[a] / 2);
   return state.gravity ? search.legal : [...search.legal].sort((a, b) => (rank(a) < rank(b) ? 1 : rank(a) > rank(b) ? -1 : a - b));
@@ -176,7 +176,7 @@ function setChoices(now) {
 
 // ------------------------------------------------------------------------------------------------ what happens
 
-// Said aloud: what the agent did, and how the game ended.
+// Announced to screen readers: what the agent did, and how the game ended.
 function tell(before) {
   if (!before || before.moves.length === state.moves.length) return;
   const n = state.moves.length, by = (state.mover + 1) % 2;

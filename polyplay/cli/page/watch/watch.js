@@ -160,7 +160,7 @@ function setShares(view, shares) {
   kinds.forEach((k, i) => { view.at.shares.children[i].firstElementChild.className = `key-${k}`; });
 }
 
-// What an agent that plays itself has in place of a return, which would be the first player's.
+// Numbers that replace the return in self-play, which would be the first player's.
 function describeSelfPlay(found) {
   const points = typeof found.points === "number" ? `${number(found.points, 1)} of ${number(found.games)}` : "not measured";
   const accuracy = typeof found.value_accuracy === "number" ? `${number(100 * found.value_accuracy, 1)} %` : "–";
@@ -191,14 +191,14 @@ function show(view, run) {
     else node.classList.toggle("flows", run.running && now.sps > 0);
   }
   setShares(view, run.shares);
-  setText(at.limit, run.limit || (run.running ? "The next report tells." : "The run has ended, so there is no advice."));
-  setText(at.note, run.limit ? "By the mean of the run’s last reports, as if other programs used no cores." : "");
+  setText(at.limit, run.limit || (run.running ? "Known after the next report." : "The run has ended, so there is no advice."));
+  setText(at.note, run.limit ? "From the mean of the run’s last reports, assuming that other programs use no cores." : "");
   setList(at.numbers, [
     ["agent steps", number(now.steps)], ...(now.frames === now.steps ? [] : [["frames", number(now.frames)]]),
     ["updates", number(now.updates)],
     ["steps/s", number(now.sps)], ["updates/s", number(now.tps, 1)], ["time", clock(now.wall_seconds)],
     ...(self ? describeSelfPlay(self) : [[now.task_return_means ? "mean score of tasks" : "return, 100 games", number(now.episodic_return_mean, 2)]]), ["length", number(now.episodic_length_mean)],
-    ["games", number(now.episodes)], ["lag, mean", number(now.lag_mean, 2)], ["lag, most", number(now.lag_max)],
+    ["games", number(now.episodes)], ["lag, mean", number(now.lag_mean, 2)], ["lag, max", number(now.lag_max)],
     ["queue depth", number(now.queue_depth, 1)], ["restarts", number(now.restarts)], ["memory, MB", number(now.memory_mb)],
   ]);
   showTasks(view, now);
@@ -264,9 +264,9 @@ async function refresh() {
       runs = await reply.json();
       showAll();
     }
-    setText(link, reply.ok || reply.status === 304 ? "live, every 2 s" : `the server answers ${reply.status}`);
+    setText(link, reply.ok || reply.status === 304 ? "live, updated every 2 s" : `the server answers ${reply.status}`);
   } catch {
-    setText(link, "the page's server does not answer; the numbers are the last ones");
+    setText(link, "the page's server does not answer; these are the last numbers");
   }
   setTimeout(refresh, EVERY);
 }
