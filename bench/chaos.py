@@ -147,7 +147,7 @@ def _ended(run: Path, life: Life) -> list[str]:
     by = last_line(run / "chaos.jsonl").get("ended_by")
     if life.asked and life.status == 143:
         return []
-    if life.status == 1 and "s for a machine; `polyplay resume` goes on" in life.said:
+    if life.status == 1 and "s for a machine; `polyplay resume` continues" in life.said:
         return []  # all machines were lost
     if life.status != 1 or by is None:
         return [f"it ended with status {life.status}, and not by a fault: {life.said[-800:]}"]

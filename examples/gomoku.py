@@ -1,7 +1,8 @@
 """Gomoku on 7×7 with the swap rule: `polyplay train alphago_zero --env game:gomoku:Gomoku`, in this file's folder.
 
 Five or more stones in a row win. After the first stone the second player may take its side, instead of placing a stone.
-A position has the cells as the player to move sees them, 1 own and -1 the other's, and behind them the moves so far.
+A position has the cells from the view of the player to move, 1 for own stones and -1 for the other's, then the number
+of moves so far.
 """
 
 import numpy as np
@@ -10,12 +11,12 @@ from numba import njit
 from polyplay.games.own_game import DRAWN, GOES_ON, WON, GameRules, board_symmetries
 
 SIDE, ROW, compiled = 7, 5, njit(cache=True)  # compiled once for all processes
-CELLS = SWAP = MOVES = SIDE * SIDE  # SWAP: the action behind the cells; MOVES: the place behind them
+CELLS = SWAP = MOVES = SIDE * SIDE  # SWAP: the action after the cells; MOVES: the entry after them
 
 
 @compiled
 def run(cells, row, column, down, right):
-    n = 0  # own stones one behind another from a cell in one direction, without the cell
+    n = 0  # consecutive own stones from a cell in one direction, without the cell
     while 0 <= row + down < SIDE and 0 <= column + right < SIDE and cells[(row + down) * SIDE + column + right] == 1:
         row, column, n = row + down, column + right, n + 1
     return n
@@ -37,7 +38,7 @@ class Gomoku(GameRules):
     def play(position, action):
         cells, row, column, won = position[:CELLS], action // SIDE, action % SIDE, False
         position[MOVES] += 1
-        if action != SWAP:  # after a swap the stone is the other's for the player to move, as it was before
+        if action != SWAP:  # after a swap the stone still belongs to the opponent of the player to move
             cells[action] = 1
             for down, right in ((0, 1), (1, 0), (1, 1), (1, -1)):
                 won |= run(cells, row, column, down, right) + run(cells, row, column, -down, -right) >= ROW - 1

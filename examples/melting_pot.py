@@ -3,7 +3,7 @@
     pip install dm-meltingpot
     polyplay train ftw --env examples.melting_pot:CaptureTheFlag
 
-It is a ParallelEnv in PettingZoo's sense. Its events have the names of arena:ctf, so `--event-rewards` are the same.
+The class is a PettingZoo ParallelEnv. Its events have the names of arena:ctf, so `--event-rewards` are the same.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ EVENTS += ("tagged_carrier", "tagged_other", "was_tagged_carrying", "was_tagged"
 
 
 class CaptureTheFlag:
-    """Observations: `rgb`, uint8 [3, 88, 88], and `ready`, 1 where one can shoot and less where not. Nine actions. The
-    rewards are the game's: 1 to all of a team that captures, -1 to the other. A match is 1,000 steps.
+    """Observations: `rgb`, uint8 [3, 88, 88], and `ready`, 1 if the player can shoot and less if not. Nine actions.
+    Rewards are the game's: 1 for all players of a team that captures, -1 for the other team. A match has 1,000 steps.
     """
 
     metadata = {"name": NAME}  # noqa: RUF012
@@ -35,7 +35,7 @@ class CaptureTheFlag:
         self.roles = config.default_player_roles
         players = range(len(self.roles))
         self.teams = [player % 2 for player in players]  # Melting Pot has red and blue in turn
-        order = sorted(players, key=lambda player: self.teams[player])  # a league wants a team's seats in a row
+        order = sorted(players, key=lambda player: self.teams[player])  # a league needs a team's seats in a row
         self.players = {f"{('red', 'blue')[self.teams[player]]}_{player // 2}": player for player in order}
         self.possible_agents, self.agents = list(self.players), list[str]()
         self.polyplay_teams = {agent: self.teams[player] for agent, player in self.players.items()}
@@ -52,7 +52,7 @@ class CaptureTheFlag:
         return self._acted
 
     def reset(self, seed: int | None = None, options: Any = None) -> tuple[dict[str, Any], dict[str, Any]]:
-        """As ParallelEnv."""
+        """See ParallelEnv."""
         if seed is not None or self._game is None:
             self.close()
             self._game = _build(self.roles, seed)
@@ -60,7 +60,7 @@ class CaptureTheFlag:
         return self._see(self._game.reset()), {agent: {} for agent in self.agents}
 
     def step(self, actions: Mapping[str, int]) -> tuple[dict[str, Any], ...]:
-        """As ParallelEnv."""
+        """See ParallelEnv."""
         by_player = {player: int(actions[agent]) for agent, player in self.players.items()}
         timestep = self._game.step([by_player[player] for player in range(len(self.roles))])
         rewards = {agent: float(timestep.reward[player]) for agent, player in self.players.items()}
@@ -85,8 +85,8 @@ class CaptureTheFlag:
 
 
 def _build(roles: Sequence[str], seed: int | None) -> Any:
-    """Melting Pot takes no seed: it draws one from `random`, and each further match's is one higher. Which walls stand
-    follows from it, but not where players begin: that differs even between two games of one seed.
+    """Build the game. Melting Pot takes no seed: it draws one from `random`, and adds one per further match. The seed
+    determines the walls, but not where players start, which differs even between games of the same seed.
     """
     before = random.getstate()
     try:
@@ -97,8 +97,8 @@ def _build(roles: Sequence[str], seed: int | None) -> Any:
 
 
 def count_events(events: Sequence[tuple[str, Sequence[Any]]], teams: Sequence[int]) -> np.ndarray:
-    """float32 [players, EVENTS], of the events of one step: (name, [b"dict", key, value, key, value, …]). Players are
-    counted from 1 there.
+    """Count the events of one step, float32 [players, EVENTS]; an event is (name, [b"dict", key, value, key, value, …])
+    and numbers players from 1.
     """
     counts = np.zeros((len(teams), len(EVENTS)), np.float32)
     for i, (name, what) in enumerate(events):

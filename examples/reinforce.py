@@ -1,4 +1,4 @@
-"""A system of your own, REINFORCE with a baseline (Williams 1992): polyplay train reinforce:system --env CartPole-v1
+"""Your own system, REINFORCE with a baseline (Williams 1992): polyplay train reinforce:system --env CartPole-v1
 
 replica:  envs ─► policy ─► rows of `unroll` steps ─► loss ─► update      one loop, one set of weights
 """
@@ -13,11 +13,11 @@ from polyplay.extend import masked_mean, n_step, transitions
 
 @dataclass(frozen=True)
 class Config:
-    """Its options; `polyplay train reinforce:system --help` shows the comments."""
+    """The system's options; `polyplay train reinforce:system --help` shows the comments."""
 
     env: str = "CartPole-v1"  # environment: a Gymnasium id, module:callable, or toy:NAME
     lanes: Count = 8  # parallel environments
-    unroll: Count = 16  # agent steps per lane between two updates
+    unroll: Count = 16  # agent steps per lane between updates
     network: str = "mlp"  # a network by name, or module:callable
     gamma: Fraction = 0.99  # discount
     learning_rate: Positive = 5e-3  # learning rate, constant

@@ -13,17 +13,17 @@ if TYPE_CHECKING:
     from polyplay._signatures import Callback, Run, check, evaluate, export, load, resume, train
 
 __version__ = "0.1.0"
-STARTING = ("check", "evaluate", "resume", "train")  # what starts processes
+STARTING = ("check", "evaluate", "resume", "train")  # functions that start processes
 __all__ = ["Callback", "Run", "__version__", "check", "evaluate", "export", "load", "resume", "train"]
 
 
 def __getattr__(name: str) -> object:
-    """Loaded on first use: workers import this package and need none of it."""
+    """Load a name on first use: workers import this package without needing the names."""
     if name not in __all__:
         raise AttributeError(f"module 'polyplay' has no attribute {name!r}")
     from polyplay.core import user_modules
 
-    if name in STARTING and user_modules.refused():  # at once, though the rest takes seconds to load
+    if name in STARTING and user_modules.refused():  # before the rest, which takes seconds to load
         return lambda *args, **kwargs: user_modules.refuse(f"polyplay.{name}")
     from polyplay import api
 

@@ -1,4 +1,4 @@
-"""What a person calls from Python: `train`, `resume`, `evaluate`, `export`, `check`, and the `Run` that they answer."""
+"""The Python interface: `train`, `resume`, `evaluate`, `load`, `export`, `check`, and the `Run` that they return."""
 
 from __future__ import annotations
 
@@ -27,24 +27,24 @@ if TYPE_CHECKING:
 
 @dataclass
 class Run(RunResult):
-    """A run that has ended: `directory`, `exit_code`, `reason`, `summary`, and the `settings` that it had."""
+    """A run that has ended: `directory`, `exit_code`, `reason`, `summary` and `settings`."""
 
     def evaluate(self, episodes: int | None = None, seed: int = 0, **options: Any) -> Row:
-        """See `evaluate`."""
+        """Evaluate the run; see `evaluate`."""
         return evaluate(self.directory, episodes, seed, **{"trust": True, **options})  # this program made it
 
     def metrics(self) -> dict[str, list[Any]]:
-        """The reports of the run, {column: list}, as pandas.DataFrame takes it; the columns are those of
-        docs/reference/metrics.md.
+        """Return the run's reports, {column: list}, as pandas.DataFrame takes it; docs/reference/metrics.md lists the
+        columns.
         """
         return run_files.read_table(self.directory / "metrics.jsonl")
 
     def episodes(self) -> dict[str, list[Any]]:
-        """The full games that ended, in the same form."""
+        """Return the full games that ended, in the same form."""
         return run_files.read_table(self.directory / "episodes.jsonl")
 
     def plot(self, out: str | Path | None = None, games: int = 100) -> Figure:
-        """The learning curve as a matplotlib figure, also written to the file `out`. Needs polyplay[plots]."""
+        """Draw the learning curve as a matplotlib figure, and write it to the file `out`. Needs polyplay[plots]."""
         from polyplay.cli import plot
 
         options = plot.PlotOptions(games=games) if out is None else plot.PlotOptions(str(out), games=games)
@@ -61,8 +61,8 @@ def train(
     callbacks: Sequence[object] = (),
     **overrides: Any,
 ) -> Run:
-    """Train `system`: a name (see `polyplay systems`) or a Page of one's own; keywords are what the command line calls
-    --FIELD. config: a file of options, or a run to repeat, which keywords override and which may name the system.
+    """Train `system`: a name (see `polyplay systems`) or your own Page; keywords are options, --FIELD on the command
+    line. config: a file of options, or a run to repeat, which keywords override and which may name the system.
     callbacks: functions, called with the run and each report, or objects of a class that inherits `Callback`.
     """
     user_modules.refuse("polyplay.train")
@@ -72,7 +72,7 @@ def train(
     if file is not None:
         system = file.choose_system(system)
     if system is None:
-        raise UserError('train takes a system first, nothing given: train("ppo", …), or config=FILE that names one')
+        raise UserError('train takes a system first: train("ppo", …), or config=FILE that names one')
     process.start_early(overrides)
     over = overrides.get("over") or (file and file.values.get("over"))
     page = systems.page_of(system, over)
@@ -80,8 +80,8 @@ def train(
 
 
 def resume(directory: str | Path, trust: bool = False, callbacks: Sequence[object] = (), **overrides: Any) -> Run:
-    """Go on with a run; keywords are run options that now hold (frames, minutes, …). trust: also where it was made
-    elsewhere and executes a module by name. callbacks: as in `train`.
+    """Resume a run; keywords are new run options (frames, minutes, …). trust: also if the run was made elsewhere and
+    executes a module by name. callbacks: as in `train`.
     """
     user_modules.refuse("polyplay.resume")
     return Run(**vars(run.resume(Path(directory), overrides, trust, callbacks)))
@@ -107,7 +107,7 @@ def load(
     trust: bool = False,
     agent: str | int | None = None,
 ) -> Agent:
-    """A trained policy to act with, from a run's directory or a checkpoint's (evaluation.agent)."""
+    """Load a trained policy from a run's directory or a checkpoint's (evaluation.agent)."""
     from polyplay.evaluation.agent import Agent
 
     return Agent(path, checkpoint, seed, epsilon, trust, agent)
@@ -120,8 +120,8 @@ def export(
     trust: bool = False,
     agent: int | str | None = None,
 ) -> Row:
-    """Write the policy of a run's checkpoint (default: the newest) as an ONNX file; what was written. trust: as in
-    `resume`; agent: as in `load`.
+    """Write the policy of a run's checkpoint (default: the newest) as an ONNX file; return a description of the file.
+    trust: as in `resume`; agent: as in `load`.
     """
     from polyplay.cli import evaluate
 
@@ -129,7 +129,7 @@ def export(
 
 
 def check(env: str | Callable[..., object], **options: Any) -> CheckReport:
-    """Whether an environment (what `env=` of `train` takes) keeps to the rules."""
+    """Check whether an environment (as for `env=` of `train`) keeps the rules."""
     user_modules.refuse("polyplay.check")
     from polyplay.envs import check
 

@@ -1,7 +1,7 @@
-"""What a system, a loss, a network or an optimizer of your own imports: all of it, and nothing private.
+"""All names that your own system, loss, network or optimizer imports; nothing private is needed.
 
-A page is a `Config` and a `build` that adds workers to a `Crew` (docs/guides/sac_from_scratch.md); a loss takes the
-place of a system's with `--loss` (docs/guides/own_loss.md). docs/reference/extend.md lists every name.
+A page is a `Config` and a `build` that adds workers to a `Crew` (docs/guides/sac_from_scratch.md); with `--loss`, a
+loss replaces a system's (docs/guides/own_loss.md). docs/reference/extend.md lists every name.
 """
 
 from polyplay.acting import LinearEpsilon, act

@@ -89,7 +89,7 @@ def save_at_table(ctx: WorkerContext, number: int, actor: Any, producer: Produce
 
 
 def rest_at_end(ctx: WorkerContext, producer: Producer) -> Iterator[None]:
-    """Act no more once this actor's part of the run's last checkpoint is written, so that it has every step made."""
+    """Stop acting once this actor's part of the run's last checkpoint is written, so that it has all steps made."""
     queue, p = producer.queue, producer.p
     while queue.last(p) and queue.asked(p) is None:
         queue.check()
@@ -190,15 +190,15 @@ def lost_lanes(root: Path, seed: int) -> str:
     """Describe in one line the lanes that cannot continue from a checkpoint; "" if all can."""
     reports = saved_counters(root)
     if not reports:
-        return f"all lanes restart from seed {seed}: the checkpoint has no state of them"
+        return f"all lanes restart, from seed {seed}: the checkpoint has no state of them"
     unsaved = [report for report in reports if report["why"]]
     late = [p for f in (root / "workers").glob("stream-*.json") for p in json.loads(f.read_text("utf-8"))["lost"]]
     text = []
     if unsaved:
         lanes, games, steps = (sum(report[k] for report in unsaved) for k in ("lanes", "partial", "partial_steps"))
         what = f"{games} partial episodes ({steps:,} agent steps) are lost"
-        text.append(f"{lanes} lanes restart from seed {seed}: {what}, since {unsaved[0]['why']}")
+        text.append(f"{lanes} lanes restart, from seed {seed}: {what}, since {unsaved[0]['why']}")
     if late:
         actors = ", ".join(map(str, sorted(late)))
-        text.append(f"lanes of actors {actors} restart from seed {seed}: their state was not saved")
+        text.append(f"lanes of actors {actors} restart, from seed {seed}: their state was not saved")
     return "; ".join(text)

@@ -73,7 +73,7 @@ class MoveList:
             self.result = records.GOES_ON
 
     def undoable(self, person: int) -> int:
-        """Return the number of moves since that player's last turn; 0 if the player had none."""
+        """Return the number of moves to undo, back to that player's last turn; 0 without such a turn."""
         turns = [ply for ply in range(len(self.moves)) if records.mover(self.records[ply]) == person]
         return len(self.moves) - turns[-1] if turns else 0
 

@@ -1,1 +1,1 @@
-"""Scores: full games by a protocol, played again to be sure, beside published ones."""
+"""Scores: full games by a protocol, verification, published scores, tournaments."""

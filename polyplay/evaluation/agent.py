@@ -259,8 +259,7 @@ OPPONENT = re.compile(r"random|perfect|(bot|mcts|gtp):.*")  # names of opponents
 
 @dataclass(frozen=True)
 class RunAgent:
-    """An agent of a run. name: as given, with the agent's number if there are several. weights: a checkpoint or file.
-    """
+    """Agent of a run. name: as given, with the agent's number if there are several. weights: a checkpoint or file."""
 
     name: str
     wired: System
@@ -293,7 +292,7 @@ def find_agents(name: str, trust: bool = False) -> list[RunAgent]:
         if not path.is_file():
             raise UserError(f"{name}: no such file of a past agent")
         if path.absolute().parent.name != checkpoint.FOLDER:
-            raise UserError(f"{name} given, allowed: the file of a past agent in RUN/past_agents, of its own run")
+            raise UserError(f"{name} given, allowed: the file of a past agent, in its run's folder RUN/past_agents")
         wired, _ = _wire_run(run, trust)
         load.check_spaces(run, wired.envs)
         return [RunAgent(name, wired, path)]

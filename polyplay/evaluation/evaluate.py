@@ -1,6 +1,6 @@
-"""Scores of a run's checkpoints: measured by a protocol, written down so that they can be compared and checked again.
+"""Evaluate a run's checkpoints by a protocol, and write scores that can be compared and verified.
 
-Every evaluation is a file of its own in the run's directory, `evaluation-….json`.
+Each evaluation is a file in the run's directory, `evaluation-….json`.
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ if TYPE_CHECKING:
     from polyplay.acting import play
     from polyplay.nets.policy import Player
 
-MATCH = 10_000  # games of a match, all played at once
-EVERY = 30.0  # seconds between two lines where standard error is no terminal
+MATCH = 10_000  # most games of a match, which are all played at once
+EVERY = 30.0  # seconds between lines if standard error is not a terminal
 
 
 class GamesWatch:
@@ -51,11 +51,11 @@ class GamesWatch:
     def __init__(self) -> None:
         self.max_steps: int | None = None
         self.games, self.steps, self.total = 0, 0, 0.0
-        self.signal, self.warned, self.ended = 0, 0.0, ""  # ended: by what
+        self.signal, self.warned, self.ended = 0, 0.0, ""  # ended: what ended the evaluation early
         self._show: Callable[[], None] = lambda: None
 
     def step(self, found: list[play.PlayedGame], lanes: int) -> bool:
-        """All lanes made a step, and these games ended in it. Whether to go on."""
+        """Count a step of all lanes, and the games that ended in it; return whether to continue."""
         self.games, self.steps = self.games + len(found), self.steps + lanes
         self.total += sum(game.ret for game in found)
         self._show()
@@ -67,7 +67,7 @@ class GamesWatch:
 
     @contextlib.contextmanager
     def on_screen(self, episodes: int, console: Console | None = None) -> Iterator[None]:
-        """Show the progress: a bar on a terminal, else a line every half a minute. Meanwhile it receives signals."""
+        """Show progress: a bar on a terminal, else a line every 30 s. Handle signals inside this context."""
         console = console or Console(stderr=True, highlight=False)
         columns = (TextColumn("games"), BarColumn(), MofNCompleteColumn(), TextColumn("{task.description}"))
         bar = Progress(*columns, TimeElapsedColumn(), console=console, transient=True, disable=not console.is_terminal)
@@ -75,7 +75,7 @@ class GamesWatch:
 
         def show() -> None:
             nonlocal due
-            mean = f"mean return {self.total / self.games:,.2f}" if self.games else "none is over yet"
+            mean = f"mean return {self.total / self.games:,.2f}" if self.games else "no game has ended yet"
             line = f"{mean} · {self.steps:,} steps"
             bar.update(task, completed=self.games, description=line)
             if not console.is_terminal and time.monotonic() >= due:
@@ -87,7 +87,7 @@ class GamesWatch:
             yield
 
     def _receive(self, number: int, frame: FrameType | None) -> None:
-        """The first signal ends the evaluation after the present step; another one, a second or more later, at once."""
+        """End after the present step at the first signal, and at once at another one, a second or more later."""
         if self.signal:
             if time.monotonic() - self.warned >= processes.AGAIN:
                 raise processes.Stopped(number)
@@ -100,7 +100,7 @@ class GamesWatch:
 
 SEEN_RATE = 15.0  # pictures per second of observations: one of four frames
 SCALE = 4  # pixels of a film for each pixel of an observation
-GIF_SECONDS, GIF_RATE = 20.0, 15.0  # of a film that become its GIF, and their pictures per second
+GIF_SECONDS, GIF_RATE = 20.0, 15.0  # seconds of a film in its GIF, and pictures per second
 
 
 def with_pictures(envs: Envs, option: str) -> Envs:
@@ -134,7 +134,7 @@ def picture(step: Batch, pool: Pool, option: str) -> tuple[np.ndarray, float]:
     if rendered is None:
         obs = step["obs"]
         if isinstance(obs, dict) or obs.ndim != 4 or obs.dtype != np.uint8:
-            raise UserError(f"{option}: needs image observations [C, H, W] of uint8; these are none")
+            raise UserError(f"{option}: needs image observations [C, H, W] of uint8; this environment has none")
         plane = np.repeat(np.repeat(obs[0, -1], SCALE, 0), SCALE, 1)
         return np.stack([plane] * 3, -1), SEEN_RATE
     array, rate = np.asarray(rendered[0]), rendered[1]
@@ -143,7 +143,7 @@ def picture(step: Batch, pool: Pool, option: str) -> tuple[np.ndarray, float]:
     return array, rate
 
 
-DRIVER = "SDL_VIDEODRIVER"  # of pygame, which draws many environments
+DRIVER = "SDL_VIDEODRIVER"  # variable read by pygame, which draws many environments
 
 
 def write_gif(film: Path, out: Path) -> None:
@@ -177,8 +177,8 @@ def write_gif(film: Path, out: Path) -> None:
 
 
 class Film:
-    """Writes the first lane's first game as H.264, and its first seconds as a GIF. The games are played for their
-    score: a fault of the film ends the film alone, with one line on standard error and no file; `fault` has the cause.
+    """Writer of the first lane's first game as H.264, and of its first seconds as a GIF. A fault ends the film, but not
+    the games: there is one line on standard error and no file; `fault` has the cause.
     """
 
     option = "--video"
@@ -191,7 +191,7 @@ class Film:
         self._stream: Any = None
 
     def shown(self, envs: Envs) -> Envs:
-        """`envs` so that a step has a picture; as they are, where that cannot be."""
+        """Return `envs` with a picture for each step, or unchanged if that is impossible."""
         with self._guarded():
             return with_pictures(envs, self.option)
         return envs
@@ -203,7 +203,7 @@ class Film:
                 self._done = bool(step["over"][0])
 
     def close(self) -> None:
-        """Put the file in its place, if anything was shown. May be called again."""
+        """Move the files to their final names, if anything was shown. May be called again."""
         out, self._out, self._done = self._out, None, True
         with self._guarded():
             if out is not None:
@@ -233,19 +233,19 @@ class Film:
 
     @contextlib.contextmanager
     def _guarded(self) -> Iterator[None]:
-        """The first fault is told, and ends the film."""
+        """Print the first fault, and end the film."""
         try:
             yield
         except Exception as e:
             why = str(e) if isinstance(e, UserError) else f"{self.option}: {type(e).__name__}: {e}"
             if not self.fault:
                 self.fault, self._done = " ".join(why.split()), True
-                print(f"polyplay: {self.fault}; there is no video, the games are scored without", file=sys.stderr)
+                print(f"polyplay: {self.fault}; there is no video, but the games are scored", file=sys.stderr)
 
 
 @contextlib.contextmanager
 def without_a_screen() -> Iterator[None]:
-    """Meanwhile pygame looks for none."""
+    """Keep pygame from looking for a screen inside this context."""
     before = os.environ.get(DRIVER)
     os.environ[DRIVER] = before or "dummy"
     try:
@@ -255,11 +255,11 @@ def without_a_screen() -> Iterator[None]:
             os.environ.pop(DRIVER)
 
 
-UNSEEN = ("dummy", "offscreen")  # what SDL takes where there is no screen
+UNSEEN = ("dummy", "offscreen")  # drivers of SDL without a screen
 
 
 class Window:
-    """Shows the first lane's games at their own speed. Once it is closed, or fails, the games continue without it."""
+    """Window that shows the first lane's games at normal speed. After it is closed or fails, the games continue."""
 
     option = "--render"
 
@@ -281,11 +281,11 @@ class Window:
             raise UserError(f"--render: no window can be opened here ({why}); --video writes a file instead")
 
     def shown(self, envs: Envs) -> Envs:
-        """`envs` so that a step has a picture. Raises UserError."""
+        """Return `envs` with a picture for each step. Raises UserError."""
         return with_pictures(envs, self.option)
 
     def __call__(self, step: Batch, pool: Pool) -> None:
-        """Raises UserError: there is no first picture."""
+        """Show a step. Raises UserError: the first picture fails."""
         try:
             if self._open:
                 self._show(step, pool)
@@ -313,11 +313,11 @@ class Window:
 
 
 def check_board_options(options: EvaluateOptions) -> None:
-    """Raises UserError: options that do not belong to the protocol. Nothing heavy is loaded."""
+    """Raise UserError if options do not fit the protocol. Loads nothing heavy."""
     name, board = options.protocol, atari.protocol(options.protocol).board
     given = {"--against": options.against, "--opening-plies": options.opening_plies}
     if wrong := [f"{flag} {value}" for flag, value in given.items() if value is not None and name != "versus"]:
-        raise UserError(f"{wrong[0]} is for --protocol versus, {name} given")
+        raise UserError(f"{wrong[0]} is for --protocol versus, but {name} is set: leave it out")
     if wrong := [f"--{flag}" for flag in ("video", "render") if vars(options)[flag] and board]:
         raise UserError(f"{wrong[0]} is not for --protocol {name}: use --protocol run")
     if name != "versus":
@@ -326,14 +326,14 @@ def check_board_options(options: EvaluateOptions) -> None:
         allowed = "random, mcts:N, perfect, gtp:COMMAND, or the directory of a run"
         raise UserError(f"--protocol versus needs --against: {allowed}")
     if options.episodes and options.episodes > MATCH:
-        raise UserError(f"--episodes {options.episodes} given, but a match has {MATCH:,} games at most: lower it")
+        raise UserError(f"--episodes {options.episodes} given, but a match has at most {MATCH:,} games: lower it")
     if options.episodes and options.episodes % 2:
         why = "both colors play every opening: give an even number"
         raise UserError(f"--episodes {options.episodes} given, but {why}")
 
 
 SCHEMA = 1
-LONGEST_SLUG = 120  # letters of a protocol in the name of a file
+LONGEST_SLUG = 120  # most letters of a protocol in a file name
 
 
 @dataclass(frozen=True)
@@ -341,20 +341,20 @@ class EvaluateOptions:
     """Plays full games, measures undiscounted and unclipped returns, and writes them to the run's directory."""
 
     protocol: Literal["run", "null-op", "null-op-30min", "null-op-1-30", "human-starts", "sticky", "versus"] = "run"
-    # how games start and end. run: as in training. null-op: 0-30 no-ops and at most 18,000 frames. null-op-30min: the
-    # same with 108,000 frames. null-op-1-30: that with 1-30 no-ops. human-starts: from the start states of a file.
-    # sticky: sticky actions of 0.25. versus: a match with --against
-    episodes: Count | None = None  # how many full games (none: the protocol's number: 30 or 100)
+    # how games start and end. run: as in training. null-op: 0-30 no-ops and at most 18,000 frames. null-op-30min: 0-30
+    # no-ops and 108,000 frames. null-op-1-30: 1-30 no-ops and 108,000 frames. human-starts: from the start states of a
+    # file. sticky: sticky actions of 0.25. versus: a match with --against
+    episodes: Count | None = None  # number of full games (none: the protocol's, 30 or 100)
     seed: Seed = 0  # seed of environments and actions
-    epsilon: Fraction | None = None  # probability of a uniform random action (none: the system's own value, mostly 0)
+    epsilon: Fraction | None = None  # probability of a uniform random action (none: the system's value, mostly 0)
     starts: str | None = None  # file of start states, for --protocol human-starts
     simulations: Simulations | None = None
-    # simulations of the search for each move, also of a run in --against; 0: the network alone (none: its own)
+    # simulations of the search per move, also for a run in --against; 0: the network alone (none: the run's own number)
     against: str | None = None
-    # the opponent of --protocol versus: random, mcts:N, in connect four perfect, in Go a program (gtp:COMMAND), or the
+    # opponent in --protocol versus: random, mcts:N, in connect four perfect, in Go a program (gtp:COMMAND), or the
     # directory of a run or of a checkpoint
     opening_plies: Whole | None = None  # random moves before a game of --protocol versus (none: 2)
-    task: str | None = None  # the one task to play, if the run has several (none: each in turn)
+    task: str | None = None  # task to play, if the run has several (none: each in turn)
     video: bool = False  # write the first game to the run's directory as MP4, and its first seconds as GIF
     render: bool = False  # show the games in a window, at normal speed
     checkpoint: str | None = None  # checkpoint to load: best, or the number its name begins with (none: the newest)
@@ -368,9 +368,9 @@ class EvaluateOptions:
 
 
 def evaluate(directory: Path, options: EvaluateOptions | None = None, watch: GamesWatch | None = None) -> Row:
-    """Play full games with a checkpoint's weights, and write the evaluation beside them, unless it was ended early:
-    `ended` says by what; or the directory is read-only: then a line says so, and a video is in the present folder.
-    watch: shows how far it is, and takes signals.
+    """Play full games with a checkpoint's weights, and write the evaluation to the run's directory. Nothing is written
+    if it ended early (`ended` has the cause), or if the directory is read-only: a line reports that, and a video goes
+    to the current folder. watch: shows progress and handles signals.
     """
     options = options or EvaluateOptions()
     protocol = atari.protocol(options.protocol)
@@ -403,7 +403,7 @@ def evaluate(directory: Path, options: EvaluateOptions | None = None, watch: Gam
 
 
 def choose_task(envs: Envs, task: str | None) -> Envs:
-    """The environments, of several tasks that all lanes play this one. Raises UserError."""
+    """Return the environments with one of several tasks in all lanes; None: unchanged. Raises UserError."""
     if task is None:
         return envs
     if task not in (names := envs.spec.tasks):
@@ -446,7 +446,7 @@ def play_and_score(
     video: Path | None = None,
     watch: GamesWatch | None = None,
 ) -> Row:
-    """The games, and what a repetition has to know of how they were played. Raises UserError: none was over."""
+    """Play games; return scores, and all that a repetition needs to know. Raises UserError: no game has ended."""
     from polyplay.acting import play
 
     policy, where, about = _load(wired, found, options)
@@ -472,7 +472,7 @@ def play_and_score(
             games = play.play_games(envs, policy, how, viewers, mine.step)
             result = play.summarize_games(games, envs.spec.frames_per_step) if games else {"returns": []}
     if not result["returns"]:
-        raise UserError(f"{mine.ended}: no game was over by then, so there is no score")
+        raise UserError(f"{mine.ended}: no game has finished, so there is no score")
     return {
         "protocol": options.protocol,
         "seed": options.seed,
@@ -490,18 +490,18 @@ def play_and_score(
 
 
 def _load(wired: System, found: Path, options: EvaluateOptions) -> tuple[Player, str, Row]:
-    """Who plays, on which device, and what a record says of both. Raises UserError."""
+    """Return the player, its device, and their entries in a record. Raises UserError."""
     import torch
 
     from polyplay.acting import play
     from polyplay.nets import device
 
-    process.tune(1)  # the environments' threads have the other cores; two that wait for each other gain nothing
+    process.tune(1)  # the environments' threads have the other cores; more compute threads would only wait
     torch.manual_seed(options.seed)
     where = device.choose_devices(options.device)[0]
     if wired.player is None and options.simulations is not None:
         given = f"--simulations {options.simulations} given"
-        raise UserError(f"{given}, but the policy of this run does not search: leave it out")
+        raise UserError(f"{given}, but this run's policy does not search: leave it out")
     whose = load.choose_agent(found.parents[1], found, options.agent)
     policy = play.load_player(wired, found, where, options.simulations, whose)
     about: Row = {"device": where if where == "cpu" else device.device_name(where)}
@@ -514,7 +514,7 @@ def _load(wired: System, found: Path, options: EvaluateOptions) -> tuple[Player,
 
 
 def file_name(options: EvaluateOptions, found: str, label: str) -> str:
-    """Without its ending: what differs from `polyplay evaluate RUN` stands in it."""
+    """Return an evaluation's file name, without extension, with all that differs from `polyplay evaluate RUN`."""
     slug = re.sub(r"[^\w.]+", "-", label).strip("-")
     if len(slug) > LONGEST_SLUG:  # a command
         slug = f"{slug[:LONGEST_SLUG]}-{hashlib.sha256(label.encode()).hexdigest()[:8]}"
@@ -526,7 +526,7 @@ def file_name(options: EvaluateOptions, found: str, label: str) -> str:
 
 
 def _origin(directory: Path, wired: System, found: Path, config: Row, starts: atari.Starts | None, agent: int) -> Row:
-    """Whose score it is, and with what it was measured."""
+    """Return the origin of a score: run, checkpoint, start states, versions and machine."""
     stamp, counters = machine.stamp(), checkpoint.manifest(found)["counters"]
     chosen = {checkpoint.BEST: "evaluation", checkpoint.CHAMPION: "match"}
     by = next((by for prefix, by in chosen.items() if found.name.startswith(prefix)), "training return")

@@ -1,4 +1,4 @@
-"""Go programs as players of matches, `gtp:COMMAND`. Our rules decide which moves are legal, and the score."""
+"""Go programs as players of matches, `gtp:COMMAND`. Polyplay's rules decide legal moves and the score."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from polyplay.games.boards import Game, Go
 
 
 def _agree(board: Go, record: np.ndarray, later: np.ndarray) -> bool:
-    """Whether a game in `record` can have gone on to `later`."""
+    """Tell whether a game in `record` can have continued to `later`."""
     now, last, stones = records.ply(record), records.ply(later), records.CELLS + board.cells
     if now == last:
         return np.array_equal(record[:stones], later[:stones])
@@ -32,13 +32,13 @@ def _agree(board: Go, record: np.ndarray, later: np.ndarray) -> bool:
 
 
 def moves_between(board: Go, record: np.ndarray, later: np.ndarray) -> list[int] | None:
-    """The moves that lead from a position to a later one of the same game; None: it is not of the same game. Two moves
-    never lead to the same stones: a stone that stays shows its cell, and groups that a suicide takes had one liberty.
+    """Return the moves from a position to a later one of the same game; None if it is not the same game. Two moves
+    never lead to the same stones: a stone that stays shows its cell, and groups taken by a suicide had one liberty.
     """
     moves = list[int]()
     while (same := _agree(board, record, later)) and records.ply(record) < records.ply(later):
         empty = np.flatnonzero(board.stones(record) == 0).tolist()
-        for action in (board.cells, *empty):  # the pass first: no legal stone leaves the position as it is
+        for action in (board.cells, *empty):  # the pass first: no legal stone leaves the position unchanged
             tried = record.copy()
             over = board.play(tried, action) != records.GOES_ON
             if (not over or records.ply(tried) == records.ply(later)) and _agree(board, tried, later):
@@ -50,20 +50,20 @@ def moves_between(board: Go, record: np.ndarray, later: np.ndarray) -> list[int]
     return moves if same else None
 
 
-# A Go program in a process of its own that answers commands of the Go Text Protocol, version 2.
+# A Go program in a separate process that answers commands of the Go Text Protocol, version 2.
 
 
 PREFIX = "gtp:"
 COLORS = ("black", "white")
-SECONDS, MOST_LINES = 60.0, 10_000  # for an answer
-QUIT = 2.0  # for its end
-TOLD = 200  # letters of an answer, in a message
+SECONDS, MOST_LINES = 60.0, 10_000  # limits of an answer
+QUIT = 2.0  # seconds to quit
+TOLD = 200  # most letters of an answer in a message
 TIMEOUT, ILLEGAL, CRASH = "timeout", "illegal move", "crash"
 
 
 class GtpFault(Exception):
-    """A program's answer to a command is late (TIMEOUT), no legal move or a refusal (ILLEGAL), or no GTP, as where it
-    has ended (CRASH). After an illegal move it can be asked again.
+    """A program's answer to a command is late (TIMEOUT), an illegal move or a refusal (ILLEGAL), or not GTP, as after
+    its end (CRASH). After an illegal move the program can continue.
     """
 
     def __init__(self, kind: str, command: str, answer: str):
@@ -74,14 +74,14 @@ class GtpFault(Exception):
 
 
 def program_line(about: Row) -> str:
-    """What came of a program's games, in one line for people."""
+    """Summarize a program's games in one line."""
     text, lost = f"{about['program']}: agreed on {about['agreed']} of {about['scored']} winners", len(about["faults"])
     return f"{text}, lost {lost} game{'s' * (lost != 1)} by its own fault" if lost else text
 
 
 class GtpPlayer:
-    """An Opponent. Its program runs from `start` on, has one game on its board, and is told the moves that it lacks.
-    Its standard error is ours.
+    """An Opponent whose program runs after `start`, has one game on its board, and gets the moves that it lacks. The
+    program's standard error is that of this process.
 
     option: the words before the name in messages.
     """
@@ -89,31 +89,31 @@ class GtpPlayer:
     def __init__(self, name: str, board: Game, option: str = ""):
         self.name, self.option, self.against = name, option, ""
         if not isinstance(board, Go):
-            raise UserError(f"{option}{name} given, but a Go program plays game:go, and this is game:{board.name}")
+            raise UserError(f"{option}{name} given, but a Go program plays game:go, not game:{board.name}")
         self.board, self.command = board, list[str]()
-        with contextlib.suppress(ValueError):  # a quotation that is not closed
+        with contextlib.suppress(ValueError):  # an unclosed quotation
             self.command = shlex.split(name.removeprefix(PREFIX))
         if not self.command:
             raise UserError(f"{option}{name} given, allowed: gtp:COMMAND, as in 'gtp:gnugo --mode gtp'")
         self.faults, self.scored, self.agreed = list[str](), 0, 0
         self._process: subprocess.Popen[str] | None = None
-        self._number = 0  # of commands
-        self._known: np.ndarray | None = None  # the position on its board
+        self._number = 0  # commands sent
+        self._known: np.ndarray | None = None  # position on the program's board
 
     @property
     def about(self) -> Row:
-        """What a record says of its games."""
+        """Entries about the program's games in a record."""
         return {"program": self.name, "scored": self.scored, "agreed": self.agreed, "faults": list(self.faults)}
 
     def start(self) -> None:
-        """Raises UserError: it can't be started, or does not play this game."""
+        """Start the program. Raises UserError: it cannot be started, or does not play this game."""
         given, self._known = f"{self.option}{self.name}", None
         try:
             self._process = subprocess.Popen(
                 self.command, stdin=PIPE, stdout=PIPE, encoding="utf-8", errors="replace", start_new_session=True
             )
         except OSError as e:
-            why = f"{self.command[0]} can't be started: {e.strerror}"
+            why = f"{self.command[0]} cannot be started: {e.strerror}"
             raise UserError(f"{given}: {why}; install it, or give its path") from None
         try:
             for command in (f"boardsize {self.board.rows}", f"komi {self.board.halves / 2:g}"):
@@ -124,7 +124,7 @@ class GtpPlayer:
             raise UserError(f"{given}: {e.answered}; {fix}") from None
 
     def close(self, seconds: float | None = None) -> None:
-        """End it, and whatever it started. It has so many seconds to quit (None: QUIT)."""
+        """End the program and all processes that it started. seconds: time to quit before it is killed (None: QUIT)."""
         process, self._process = self._process, None
         if process is None:
             return
@@ -140,7 +140,7 @@ class GtpPlayer:
         process.stdout.close()
 
     def _send(self, command: str) -> str:
-        """The answer, without status and number. Raises GtpFault."""
+        """Send a command, and return the answer without status and number. Raises GtpFault."""
         process, overdue = self._process, threading.Event()
         assert process is not None
         assert process.stdin is not None
@@ -154,7 +154,7 @@ class GtpPlayer:
         timer.start()
         self._number += 1
         try:
-            with contextlib.suppress(BrokenPipeError):  # it has ended: so has its output
+            with contextlib.suppress(BrokenPipeError):  # the program has ended, and so has its output
                 process.stdin.write(f"{self._number} {command}\n")
                 process.stdin.flush()
             lines = itertools.dropwhile(lambda line: not line, map(str.strip, process.stdout))
@@ -170,7 +170,7 @@ class GtpPlayer:
         return found[2] or ""
 
     def _ask(self, record: np.ndarray, command: str) -> str:
-        """The program's answer, with that position on its board. Raises GtpFault, UserError."""
+        """Put a position on the program's board, and return its answer to a command. Raises GtpFault, UserError."""
         if self._process is None:
             self.start()
         moves = None if self._known is None else moves_between(self.board, self._known, record)
@@ -179,7 +179,7 @@ class GtpPlayer:
             self._known = self.board.new()
             moves = moves_between(self.board, self._known, record)
         if moves is None:
-            raise ValueError("a position that no moves from an empty board lead to")
+            raise ValueError("no moves from an empty board lead to this position")
         for action in moves:
             self._send(f"play {COLORS[records.mover(self._known)]} {self.board.move_name(action)}")
             self.board.play(self._known, action)
@@ -189,7 +189,7 @@ class GtpPlayer:
         return np.array([self._move(positions[game], game) for game in at.tolist()], np.int64)
 
     def _move(self, record: np.ndarray, game: int) -> int:
-        from polyplay.acting.play import GIVES_UP  # it loads torch
+        from polyplay.acting.play import GIVES_UP  # loads torch
 
         try:
             command = f"genmove {COLORS[records.mover(record)]}"
@@ -200,7 +200,7 @@ class GtpPlayer:
             action = self.board.action_of(answer)
             if action is None or action not in self.board.legal(record):
                 raise GtpFault(ILLEGAL, command, answer)
-        except (GtpFault, UserError) as e:  # UserError: it can't be started again
+        except (GtpFault, UserError) as e:  # UserError: the program cannot be restarted
             lost = f"{self.name} lost game {game + 1} against {self.against} at move {records.ply(record) + 1}"
             self.faults.append(f"{lost}: {e}")
             self._known = None
@@ -210,8 +210,8 @@ class GtpPlayer:
         return action
 
     def over(self, positions: np.ndarray, at: np.ndarray) -> None:
-        """Ask for the score of games that ended by two passes: does it name our winner? No answer counts neither way:
-        the game is over, and not every program has the command.
+        """Count whether the program's final score names the same winner, for games that ended by two passes. A missing
+        answer does not count: not every program has the command.
         """
         for record in positions[at]:
             if record[records.OWN] != 2 or self._process is None:
@@ -233,7 +233,7 @@ def _kill(process: subprocess.Popen[str]) -> None:
 
 @contextmanager
 def programs_running(players: Iterable[Opponent]) -> Iterator[list[GtpPlayer]]:
-    """The Go programs among players, which run meanwhile. Raises UserError: one can't be started."""
+    """Run the Go programs among players inside this context. Raises UserError: one cannot be started."""
     found = [player for player in players if isinstance(player, GtpPlayer)]
     with ExitStack() as stack:
         for player in found:

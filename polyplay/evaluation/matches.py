@@ -1,4 +1,4 @@
-"""Who plays in matches (runs, opponents, Go programs), and how two of them meet: at a board game, or as two teams."""
+"""Matches between players (runs, opponents, Go programs): board games, or games of two teams."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ from polyplay.systems import System
 if TYPE_CHECKING:
     from polyplay.evaluation.evaluate import EvaluateOptions
 
-MORE = ", or the directory of a run"  # beside opponents by name
+MORE = ", or the directory of a run"  # allowed besides opponents by name
 
 
 @dataclass(frozen=True)
 class BoardPlayer:
-    """name: as it was given. about: what a record says of it."""
+    """Player of a board game. name: as given. about: its entries in a record."""
 
     name: str
     board: Game
@@ -43,8 +43,8 @@ class BoardPlayer:
 
 
 def policy_moves(board: Game, spec: EnvSpec, policy: Player, how: play.PlayOptions) -> Opponent:
-    """A policy without a memory, on any position of its game. A search gets the whole record: planes of Go show only
-    the last eight of the positions that may not be repeated.
+    """Return moves of a policy without a recurrent state, for any position of its game. A search gets the whole record,
+    because planes of Go show only the last eight of the positions that may not be repeated.
     """
     from polyplay.search.search import SearchPolicy
 
@@ -66,25 +66,25 @@ def policy_moves(board: Game, spec: EnvSpec, policy: Player, how: play.PlayOptio
 
 
 def player_of(wired: System, policy: Player, about: Row, how: play.PlayOptions, name: str = "") -> BoardPlayer:
-    """A policy of a checkpoint. Raises UserError: it has a memory."""
+    """Return a checkpoint's policy as a player. Raises UserError: it has a recurrent state."""
     board, envs = board_of(wired.envs), wired.envs
     if policy.state_spec():
-        raise UserError(f"a policy with a memory cannot be asked for a position alone, as that of {envs.title}")
+        raise UserError(f"matches need a policy without recurrent state, but that of {envs.title} has one")
     return BoardPlayer(name, board, policy_moves(board, envs.spec, policy, how), about)
 
 
 def player_of_agent(
     found: RunAgent, how: play.PlayOptions, simulations: int | None = None, where: str = "cpu"
 ) -> BoardPlayer:
-    """simulations: of a search (None: its own). Raises UserError: its run plays no board game."""
+    """Return an agent as a player. simulations: of its search (None: its own). Raises UserError: not a board game."""
     if not atari.is_board(found.wired.envs):
-        raise UserError(f"{found.name} plays {found.wired.envs.title}, and matches are of board games (game:NAME)")
+        raise UserError(f"{found.name} plays {found.wired.envs.title}, but matches need board games (game:NAME)")
     policy = play.load_player(found.wired, found.weights, where, simulations, found.agent)
     return player_of(found.wired, policy, found.about, how, found.name)
 
 
 def named_player(name: str, board: Game, option: str) -> BoardPlayer:
-    """An opponent by name, or a Go program. Raises UserError: there is none of that name."""
+    """Return an opponent by name, or a Go program. Raises UserError: no opponent has that name."""
     if name.startswith(PREFIX):
         return BoardPlayer(name, board, GtpPlayer(name, board, option), {})
     more = f", gtp:COMMAND{MORE}" if isinstance(board, Go) else MORE
@@ -98,7 +98,7 @@ def play_match(
     seed: int,
     watch: play.MatchWatch = lambda found, moves: True,
 ) -> np.ndarray:
-    """As match.match. A Go program has one game on its board: games with one are played one after the other."""
+    """Play a match (see play.match). A Go program has one board, so its games are played one after the other."""
     programs = list[GtpPlayer]()
     for one, against in ((player, other), (other, player)):
         if isinstance(one.moves, GtpPlayer):
@@ -112,19 +112,19 @@ def play_match(
     return play.match(player.board, player.moves, other.moves, starts, seed, watch, 1 if programs else None, over)
 
 
-# The protocol of board games, `versus`: how a run's player is measured, and what a record says of it.
+# The protocol of board games, `versus`: play a run against an opponent, and record the score.
 
 
 PLIES = 2  # random moves of an opening
-TRIES = 10_000  # random games until one goes on
+TRIES = 10_000  # random games tried until one has not ended
 OUTCOMES = {"wins": 1.0, "draws": 0.5, "losses": 0.0}
 
 
 def play_versus(
     wired: System, policy: Player, name: str, options: EvaluateOptions, device: str, games: int, step: play.Watch
 ) -> Row:
-    """What a record says of a run's games against an opponent. step: gets the games that ended, and the number of moves
-    made. Raises UserError.
+    """Play a run against an opponent; return the entries of a record. step: called with the games that ended, and the
+    number of moves made. Raises UserError.
     """
     how = play.PlayOptions(games, options.seed, options.greedy, options.epsilon or 0.0)
     player, against = player_of(wired, policy, {}, how, name), str(options.against)
@@ -133,7 +133,7 @@ def play_versus(
         found, second = find_agent(against, options.trust), replace(how, seed=how.seed + 1, epsilon=0.0)
         other = player_of_agent(found, second, options.simulations, device)
         if not np.array_equal(other.board.numbers, player.board.numbers):
-            why = f"it plays game:{other.board.name}; a match is of one game: give a run of game:{player.board.name}"
+            why = f"it plays game:{other.board.name}; give a run of game:{player.board.name}"
             raise UserError(f"--against {against}: {why}")
     else:
         other = named_player(against, player.board, "--against ")
@@ -157,7 +157,7 @@ def play_versus(
 
 
 def openings(board: Game, plies: int, seed: int) -> Iterator[np.ndarray]:
-    """Without end: records after so many random legal moves each; games that end so early are drawn again."""
+    """Yield endlessly records after `plies` random legal moves; games that end earlier are drawn again."""
     rng = np.random.default_rng(seed)
     while True:
         for _ in range(TRIES):
@@ -170,20 +170,20 @@ def openings(board: Game, plies: int, seed: int) -> Iterator[np.ndarray]:
                 yield record
                 break
         else:
-            text = f"every random game of game:{board.name} is over by then: lower it"
+            text = f"every random game of game:{board.name} has ended by then: lower it"
             raise UserError(f"--opening-plies {plies}: {text}")
 
 
 def both_colors(board: Game, games: int, plies: int, seed: int) -> play.MatchStarts:
-    """Each opening twice: in the second half of the games the other moves next."""
+    """Return each opening twice: in the second half of the games the other player moves next."""
     records = np.stack([*islice(openings(board, plies, seed), games // 2)])
     return play.MatchStarts(np.concatenate([records, records]), np.arange(2 * len(records)) < len(records))
 
 
 @dataclass(frozen=True)
 class RoundRobin:
-    """play: all matches of two entrants by their places; the points of the first. about: what a record says of each
-    entrant. opening_plies, players: of a board game.
+    """Matches of a tournament. play: plays all matches of two entrants by index, and returns the first one's points.
+    about: each entrant's entries in a record. opening_plies, players: of a board game.
     """
 
     game: str
@@ -194,7 +194,9 @@ class RoundRobin:
 
 
 def open_matches(entrants: Sequence[Entrant], options: TournamentOptions) -> RoundRobin:
-    """Raises UserError: runs of several games, of one that has no two teams, or no player of that name there."""
+    """Prepare the matches of a tournament. Raises UserError: runs of several games, a game without two teams, or an
+    unknown player.
+    """
     agents = [agent for _, agent in entrants if agent]
     first, where = agents[0], device.choose_devices(options.device)[0]
     asked, envs = options.env is not None, first.wired.envs
@@ -204,7 +206,7 @@ def open_matches(entrants: Sequence[Entrant], options: TournamentOptions) -> Rou
         own = agent.wired.envs
         boards = atari.is_board(own), atari.is_board(envs)
         if asked and any(boards):
-            raise UserError(f"--env {options.env} given, but board games are as they are: leave it out")
+            raise UserError(f"--env {options.env} does not apply to board games: leave it out")
         if asked and (own.spec.obs, own.spec.action) != (envs.spec.obs, envs.spec.action):
             text = f"--env {options.env} given, but {agent.name} plays {own.title}"
             raise UserError(f"{text}: name an environment with the same observations and actions")
@@ -216,7 +218,7 @@ def open_matches(entrants: Sequence[Entrant], options: TournamentOptions) -> Rou
 
 
 def _game(envs: Envs) -> str:
-    """The name with its options."""
+    """Return a game's name with its options."""
     return f"{envs.title} {json.dumps(dict(envs.options), default=str)}" if envs.options else envs.title
 
 
@@ -236,7 +238,7 @@ def _board_matches(entrants: Sequence[Entrant], envs: Envs, options: TournamentO
 
 
 def _team_matches(entrants: Sequence[Entrant], envs: Envs, options: TournamentOptions, where: str) -> RoundRobin:
-    """Raises UserError: they aren't played by two teams of the same kind, or options for board games."""
+    """Prepare matches of two teams. Raises UserError: not two teams of one kind, or options for board games."""
     name, spec = next(name for name, agent in entrants if agent), envs.spec
     given = {"--simulations": options.simulations, "--opening-plies": options.opening_plies}
     if wrong := [flag for flag, value in given.items() if value is not None]:

@@ -1,4 +1,4 @@
-"""Published scores, and runs beside them: per game, and aggregates. Every row names its protocol and its baselines."""
+"""Compare runs with published scores, per game and aggregated. Every row names its protocol and baselines."""
 
 from __future__ import annotations
 
@@ -21,31 +21,31 @@ from polyplay.envs.pool import closest_names, task_words
 from polyplay.runs import directory as run_files
 from polyplay.runs.terminal import default_console, ruled_table
 
-Published = Mapping[str, Mapping[str, float]]  # by column and game
+Published = Mapping[str, Mapping[str, float]]  # column → game → score
 
-# Published Atari scores: 57 games, one column per agent and protocol, and the three sets of baselines, kept apart.
+# Published Atari scores: 57 games, one column per agent and protocol, and three separate sets of baselines.
 #
-# atari_scores.csv: raw game scores; SOURCES.md says where every column was read, and where tables disagree.
-# dopamine_sticky_final.csv: Dopamine's, training returns at 200M frames with sticky actions.
-# atari_papers.csv: who published a column, by the beginning of its name, the longest that fits.
+# atari_scores.csv: raw game scores; SOURCES.md lists each column's source, and disagreements between tables.
+# dopamine_sticky_final.csv: Dopamine's training returns at 200M frames with sticky actions.
+# atari_papers.csv: sources of columns, by the longest fitting prefix of a column's name.
 
 
 FIVE_MINUTES = ("dqn_noop", "gorila_noop", "ddqn_5min_noop")
 TRAP = (
-    "video_pinball: the raw tables say random play scores 16,256.9 (no-op) or 20,452 (human starts), newer ones 0; all "
-    "published 57-game aggregates only come out with 0, so that is taken here"
+    "video_pinball: random play scores 16,256.9 (no-op) or 20,452 (human starts) in the raw tables, 0 in newer ones; "
+    "published 57-game aggregates can be reproduced only with 0, so 0 is used here"
 )
 
 
 @lru_cache(maxsize=1)
 def columns() -> Mapping[str, Mapping[str, float]]:
-    """Every published agent's scores, by game: the ROM's name."""
+    """Return {published agent: {game: score}}; a game is the ROM's name."""
     agents = {k: v for k, v in score_table("atari_scores.csv").items() if not k.startswith(("random", "human"))}
     return agents | {f"dopamine_{k}_sticky": v for k, v in score_table("dopamine_sticky_final.csv").items()}
 
 
 def protocol_of(column: str) -> str:
-    """Of polyplay.envs.atari."""
+    """Return a column's protocol, as in polyplay.envs.atari."""
     if column.endswith("_humanstarts"):
         return "human-starts"
     if column.endswith("_sticky"):
@@ -59,7 +59,7 @@ def source_of(column: str) -> str:
 
 
 def column(name: str) -> Mapping[str, float]:
-    """Raises UserError: there is none of that name."""
+    """Return a published column. Raises UserError: no column has that name."""
     known = columns()
     if name not in known:
         hint = closest_names(name, known)
@@ -67,15 +67,15 @@ def column(name: str) -> Mapping[str, float]:
     return known[name]
 
 
-# The scores of runs: their evaluations, each a file of its own, and the returns of their training.
+# Scores of runs: from the files of their evaluations, and from training returns.
 
 
-WINDOW = 100  # games of training that its score is over, as in reports
+WINDOW = 100  # training games in a score, as in reports
 
 
 def scores_of_runs(runs: Sequence[Path], place: str, protocol: str | None) -> list[Row]:
-    """One score per run, with `run`, `env`, `label` and `game` (the ROM's name, of an Atari game): of several
-    evaluations the newest. Raises UserError: none, or of several protocols.
+    """Return a score per run and task, from its newest evaluation, with `run`, `env`, `label` and `game` (the ROM's
+    name of an Atari game). Raises UserError: a run has no score, or scores of several protocols.
     """
     found = list[Row]()
     for run in runs:
@@ -86,7 +86,7 @@ def scores_of_runs(runs: Sequence[Path], place: str, protocol: str | None) -> li
             how = f" --protocol {protocol}" if protocol else ""
             raise UserError(f"{run}: {have}; measure one with `polyplay evaluate {run}{how}`")
         if protocol is None and len(names) > 1:
-            raise UserError(f"--protocol: {run} has {place} scores of {', '.join(names)}; name one")
+            raise UserError(f"--protocol: {run} has {place} scores of {', '.join(names)}; choose one")
         wanted = [entry for entry in entries if protocol in (None, entry["protocol"])]
         for task in dict.fromkeys(entry.get("task", env) for entry in wanted):
             own = (entry for entry in wanted if entry.get("task", env) == task)
@@ -94,12 +94,12 @@ def scores_of_runs(runs: Sequence[Path], place: str, protocol: str | None) -> li
             game = atari.rom(task) if atari.is_game(task, {}) and not task_words(task) else None
             found.append({"label": newest["protocol"], **newest, "run": str(run), "env": task, "game": game})
     if len(labels := sorted({score["label"] for score in found})) > 1:
-        raise UserError(f"--protocol: these runs have scores of {', '.join(labels)}; name one, they do not compare")
+        raise UserError(f"--protocol: these runs have scores of {', '.join(labels)}, which do not compare; choose one")
     return found
 
 
 def training_scores(directory: Path) -> list[Row]:
-    """The scores of the games that the run learnt from: the last 100 of each task, with the exploration of then."""
+    """Return scores of the last 100 training games of each task, played with exploration."""
     games, found = list(read_lines(directory / "episodes.jsonl", "frames", "episodic_return")), list[Row]()
     for task in dict.fromkeys(game.get("task") for game in games):
         returns = [float(game["episodic_return"]) for game in games if game.get("task") == task][-WINDOW:]
@@ -113,7 +113,7 @@ def _entries(run: Path, place: str) -> list[Row]:
     if place == "training":
         return training_scores(run)
     summary = run_files.read_summary(run)
-    last = summary.get("checkpoint") if summary.get("exit_code") == 0 else None  # it goes on, or failed
+    last = summary.get("checkpoint") if summary.get("exit_code") == 0 else None  # None: still running, or failed
 
     def fits(score: Row) -> bool:
         final, best = score.get("checkpoint") == last, bool(score.get("chosen_by"))
@@ -123,20 +123,20 @@ def _entries(run: Path, place: str) -> list[Row]:
 
 
 def read_evaluations(run: Path) -> list[Row]:
-    """Read what `polyplay evaluate` wrote into a run's directory. Raises UserError: one is damaged."""
+    """Read the evaluations in a run's directory. Raises UserError: a file is damaged."""
     found = list[Row]()
     for path in sorted(run.glob("evaluation-*.json")):
         try:
             score = read_object(path)
             if not is_row(score, ("episodic_return_mean", "episodes")) or not isinstance(score.get("protocol"), str):
-                raise ValueError("it is no score")
+                raise ValueError("it is not a score")
         except (OSError, ValueError) as e:
             raise UserError(f"{path} is damaged: {e}; remove it and evaluate again") from None
         found.append(score)
     return found
 
 
-BESIDE = {  # the published columns that stand beside a protocol's scores unless --published names others
+BESIDE = {  # protocol → published columns shown beside its scores, unless --published names others
     "null-op": ("dqn_noop", "gorila_noop", "ddqn_5min_noop"),
     "null-op-30min": ("dqn57_noop", "rainbow_noop", "apex_noop", "impala_noop", "r2d2_noop"),
     "null-op-1-30": ("dqn57_noop", "rainbow_noop", "apex_noop", "impala_noop", "r2d2_noop"),
@@ -144,8 +144,8 @@ BESIDE = {  # the published columns that stand beside a protocol's scores unless
     "sticky": ("dopamine_dqn_sticky", "dopamine_rainbow_sticky", "dopamine_iqn_sticky"),
 }
 NOTES = {
-    "run": "the run's own protocol: published scores were not measured so",
-    "training": "training returns, with exploration: published evaluations were not measured so",
+    "run": "the run's own protocol: published scores were measured differently",
+    "training": "training returns, with exploration: published evaluations were measured differently",
     "sticky": "dopamine's columns are training returns at 200M frames",
 }
 
@@ -156,13 +156,13 @@ class ScoresOptions:
 
     place: Literal["final", "best", "training", "snapshots"] = "final"
     # score of the last weights (final), the best checkpoint, the training games, or other checkpoints (snapshots)
-    protocol: str | None = None  # scores of this protocol (none: the only one that the runs have)
-    published: tuple[str, ...] = ()  # published columns to compare with (none: a few of the protocol's)
+    protocol: str | None = None  # protocol of the scores (none: the only one that the runs have)
+    published: tuple[str, ...] = ()  # published columns to compare with (none: a few of the same protocol)
     json: bool = False  # print one JSON object
 
 
 def list_published() -> Row:
-    """All published columns, each with the aggregates of its normalized scores."""
+    """Return all published columns with aggregates of their normalized scores."""
     rows = []
     for name, published in sorted(columns().items(), key=lambda item: (protocol_of(item[0]), item[0])):
         protocol = protocol_of(name)
@@ -175,7 +175,7 @@ def list_published() -> Row:
 
 
 def compare_runs(runs: Sequence[Path], options: ScoresOptions) -> Row:
-    """Runs beside published scores. Raises UserError: nothing was measured so, or several protocols."""
+    """Compare runs with published scores. Raises UserError: a run has no such score, or protocols differ."""
     scores = scores_of_runs(runs, options.place, options.protocol)
     label, name = scores[0]["label"], scores[0]["protocol"]
     beside = {n: column(n) for n in options.published or (BESIDE.get(name, ()) if label == name else ())}
@@ -185,7 +185,7 @@ def compare_runs(runs: Sequence[Path], options: ScoresOptions) -> Row:
     rows = [_row(game, of, ends, beside) for game, of in by_game.items()]
     rows += [_row(s["env"], [s], {}, {}) for s in scores if not s["game"]]
     notes = [NOTES[name]] if name in NOTES else []
-    notes += [f"{label}: no published score was measured so"] if label != name else []
+    notes += [f"{label}: no published score was measured like this"] if label != name else []
     notes += [TRAP] if PINBALL in by_game and baselines != "nature" else []
     return {
         "protocol": label,
@@ -198,7 +198,7 @@ def compare_runs(runs: Sequence[Path], options: ScoresOptions) -> Row:
 
 
 def _baselines(protocol: str) -> str:
-    """The name of a protocol's own."""
+    """Return the name of a protocol's baselines."""
     own = atari.PROTOCOLS[protocol].baselines if protocol in atari.PROTOCOLS else ()
     return own[0] if own else "noop57"
 
@@ -215,7 +215,7 @@ def _row(game: str, of: Sequence[Row], ends: Ends, columns: Published) -> Row:
         "epsilon": sorted({score["epsilon"] for score in of if score.get("epsilon") is not None}),
         "actions": sorted({score["actions"] for score in of if score.get("actions")}),
         "score": round(mean, 2),
-        "interval": list(interval or (estimate.low, estimate.high)),  # of one run: of its games' mean
+        "interval": list(interval or (estimate.low, estimate.high)),  # one run: of its games' mean
         "normalized": round(normalize({game: mean}, ends)[game], 1) if game in ends else None,
         "random": low,
         "human": high,
@@ -228,7 +228,7 @@ def _row(game: str, of: Sequence[Row], ends: Ends, columns: Published) -> Row:
 
 
 def _aggregates(by_game: Mapping[str, Sequence[Row]], columns: Published, ends: Ends) -> list[Row]:
-    """Of the runs, and of the published agents over the same games."""
+    """Return aggregates of the runs, and of the published agents over the same games."""
     own = {
         g: [normalize({g: s["episodic_return_mean"]}, ends)[g] for s in of] for g, of in by_game.items() if g in ends
     }
@@ -268,7 +268,7 @@ def print_scores(result: Row) -> None:
 
 
 def print_tasks(result: Row) -> None:
-    """Print what `evaluate` gives of several tasks: a row for each beside published scores, and their aggregates."""
+    """Print the result of `evaluate` with several tasks: a row per task beside published scores, and aggregates."""
     console, protocol = default_console(), result["protocol"]
     base = _baselines(protocol)
     ends = baseline_scores(base)
@@ -295,7 +295,7 @@ def print_tasks(result: Row) -> None:
     else:
         console.print(f"mean over tasks {_cell(result['episodic_return_mean'])}", soft_wrap=True)
     if "ended" in result:
-        console.print(f"{result['ended']}: the last task is incomplete, and the ones behind it were not played")
+        console.print(f"{result['ended']}: the last task is incomplete, and later tasks were not played")
 
 
 def _print_table(
@@ -308,7 +308,7 @@ def _print_table(
         table.add_row(*map(_cell, row))
     console.print(title, style="bold", soft_wrap=True)
     wanted = console.measure(table, options=console.options.update(max_width=WIDEST)).maximum
-    console.width = max(console.width, wanted)  # a figure is never cut
+    console.width = max(console.width, wanted)  # so that no number is cut
     console.print(table)
 
 

@@ -47,8 +47,7 @@ def rate(names: Sequence[str], points: np.ndarray, anchor: str, prior: float = 1
 
 
 def _fit(scored: np.ndarray, free: list[int]) -> tuple[np.ndarray, np.ndarray]:
-    """Return maximum-likelihood log odds, 0 for players that are not free, and the information matrix of free players.
-    """
+    """Return maximum-likelihood log odds, 0 for players that are not free, and the free players' information matrix."""
     strengths, games = np.zeros(len(scored)), scored + scored.T
     for _ in range(STEPS):
         chance = 1 / (1 + np.exp(strengths[None] - strengths[:, None]))

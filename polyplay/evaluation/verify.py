@@ -1,9 +1,9 @@
-"""A recorded evaluation again; start states from play.
+"""Verify a recorded evaluation, and record start states.
 
-`polyplay verify RUN`: plays a recorded evaluation again: does its score come out?
+`polyplay verify RUN` repeats a recorded evaluation and compares the scores.
 
-On the same machine with the same versions every return has to be the same; elsewhere the difference of the means has
-to be none within its bootstrap interval. What is absent or was changed since is named, and fails.
+On the same machine with the same versions every return must be the same; elsewhere the bootstrap interval of the
+difference of the means must contain 0. Missing or changed files are named, and fail.
 """
 
 from __future__ import annotations
@@ -32,27 +32,27 @@ NEEDED = (
     "protocol", "seed", "episodes", "epsilon", "actions", "lanes", "checkpoint", "checkpoint_sha256", "config_hash",
     "returns", "episodic_return_mean", "versions", "machine", "starts",
 )  # fmt: skip
-# as `polyplay evaluate` has them:
+# options of `polyplay evaluate`:
 OPTIONS = ("protocol", "checkpoint", "seed", "episodes", "epsilon", "simulations", "against", "opening_plies", "task")
-OTHER = "against_checkpoint_sha256"  # of a run that was the opponent
+OTHER = "against_checkpoint_sha256"  # if the opponent was a run
 RULES = ("record", "mean", "config", "checkpoint", "starts", "returns")
 
 
 class VerificationFailed(Exception):
-    """Why an evaluation does not come out."""
+    """An evaluation cannot be reproduced."""
 
 
 def verify(
     directory: Path, evaluation: str | None = None, starts: str | None = None, trust: bool = False
 ) -> list[Finding]:
-    """A finding per rule; those after the first that failed are unseen. evaluation: None: what was written last."""
+    """Return a finding per rule; rules after the first failure are unseen. evaluation: a file; None: the newest."""
     there = sorted(directory.glob("evaluation-*.json"), key=lambda file: file.stat().st_mtime)
     path = directory / Path(evaluation).name if evaluation else there[-1] if there else None
     if path is None:
         raise UserError(f"RUN: {directory} has no evaluation to verify; `polyplay evaluate {directory}` makes one")
     if path not in there:
         have = ", ".join(sorted(file.name for file in there)) or "none"
-        raise UserError(f"--evaluation: {path.name} is not in {directory}; there are: {have}")
+        raise UserError(f"--evaluation: {path.name} is not in {directory}; allowed: {have}")
     found, checks = [], _check_rules(directory, path, starts, trust)
     for rule in RULES:
         try:
@@ -64,23 +64,23 @@ def verify(
 
 
 def _check_rules(directory: Path, path: Path, starts: str | None, trust: bool) -> Iterator[str]:
-    """What is observed, rule by rule. Raises VerificationFailed."""
+    """Yield an observation per rule. Raises VerificationFailed."""
     record = _read(path)
     yield f"{path.name}, of {record.get('finished', 'an unknown time')}"
     mean = float(np.mean(record["returns"]))
-    _same("its mean", record["episodic_return_mean"], mean, "its returns have")
-    _same("episodes", record["episodes"], len(record["returns"]), "returns there are")
+    _same("the mean", record["episodic_return_mean"], mean, "that of its returns is")
+    _same("episodes", record["episodes"], len(record["returns"]), "the number of returns is")
     yield f"{mean:,.2f} over {record['episodes']} games"
     page, settings, run_options, config = load.load_run(directory, trust)
     run_files.check_program(path, record, trust)
-    _same("config_hash", record["config_hash"], run_files.config_hash(config), "config.json has")
+    _same("config_hash", record["config_hash"], run_files.config_hash(config), "that of config.json is")
     yield f"config.json has the hash {record['config_hash']}"
     found = checkpoint.checkpoints_dir(directory) / record["checkpoint"]
-    flaw = checkpoint.flaw(found) if found.is_dir() else "it is not there any more"
+    flaw = checkpoint.flaw(found) if found.is_dir() else "it no longer exists"
     if flaw is not None:
         raise VerificationFailed(f"checkpoint {found.name}: {flaw}")
     now = load.weights_digest(found, record.get("agent", 0))
-    _same("checkpoint_sha256", record["checkpoint_sha256"], now, f"checkpoint {found.name} has")
+    _same("checkpoint_sha256", record["checkpoint_sha256"], now, f"that of checkpoint {found.name} is")
     yield f"{found.name} is complete, and its weights are those of the evaluation"
     file = None
     if record["starts"] is not None:
@@ -89,8 +89,8 @@ def _check_rules(directory: Path, path: Path, starts: str | None, trust: bool) -
             digest = atari.load_starts(file).digest
         except UserError as e:
             raise VerificationFailed(str(e)) from None
-        _same("the digest of its start states", record["starts"]["digest"], digest, f"{file} has")
-    yield f"{file} is the file that was used" if file else "none were used"
+        _same("the digest of the start states", record["starts"]["digest"], digest, f"that of {file} is")
+    yield f"{file} is the file that was used" if file else "no start states were used"
     options = evaluate.EvaluateOptions(
         **{name: record[name] for name in OPTIONS if name in record},
         starts=file,
@@ -102,14 +102,14 @@ def _check_rules(directory: Path, path: Path, starts: str | None, trust: bool) -
     wired = page.build(settings, load.crew_of(replace(run_options, device="cpu")))
     played = evaluate.choose_task(wired.envs, options.task)
     envs, _ = atari.apply(atari.protocol(options.protocol), played, file)
-    if record.get("pipeline"):  # it was filmed
+    if record.get("pipeline"):  # the evaluation was filmed
         envs = replace(envs, options={**envs.options, "pipeline": record["pipeline"]})
     yield _compare(record, evaluate.play_and_score(wired, envs, found, options))
 
 
 def _same(what: str, recorded: object, actual: object, where: str) -> None:
     if recorded != actual:
-        raise VerificationFailed(f"{what} is {recorded} there, {where} {actual}")
+        raise VerificationFailed(f"{what} is {recorded} in the record, but {where} {actual}")
 
 
 def _read(path: Path) -> Row:
@@ -121,10 +121,10 @@ def _read(path: Path) -> Row:
         raise VerificationFailed(f"lacks {', '.join(missing)}; evaluate again with this version")
     returns = record["returns"]
     if not isinstance(returns, list) or not returns or not all(map(is_number, returns)):
-        raise VerificationFailed(f"has {'no returns' if returns == [] else 'returns that are no numbers'}")
+        raise VerificationFailed(f"has {'no returns' if returns == [] else 'returns that are not numbers'}")
     hints, starts = flags.option_types(evaluate.EvaluateOptions), record["starts"]
     if not (starts is None or (isinstance(starts, dict) and {"path", "digest"} <= starts.keys())):
-        raise VerificationFailed(f"its starts are {starts}, allowed: null, or path and digest")
+        raise VerificationFailed(f"starts is {starts}, allowed: null, or path and digest")
     if not isinstance(record.get("agent", 0), int):
         raise VerificationFailed(f"agent: '{record['agent']}' given, allowed: a whole number")
     try:
@@ -139,7 +139,7 @@ def _compare(record: Row, now: Row) -> str:
     changed += ["device"] if record.get("device", "cpu") != now["device"] else []
     changed += ["a Go program's moves"] if str(record.get("against")).startswith("gtp:") else []
     if record.get(OTHER) != now.get(OTHER):
-        raise VerificationFailed(f"{record['against']} has other weights than then")
+        raise VerificationFailed(f"{record['against']} has other weights than when recorded")
     before, after = record["returns"], now["returns"]
     mean = f"{float(np.mean(after)):,.2f} now, {float(np.mean(before)):,.2f} recorded"
     if before == after:
@@ -155,16 +155,16 @@ def _compare(record: Row, now: Row) -> str:
     return f"{mean}: no difference within its {interval}; {differ}"
 
 
-# `polyplay starts RUN`: start states for the human-starts protocol, made from an agent's own play, and labeled so.
+# `polyplay starts RUN`: start states for the human-starts protocol, made from an agent's play, and labeled so.
 #
-# The papers took 100 states per game from a professional's play and never released them. These are no replacement for
-# comparisons with published human-starts scores: they show how an agent does from states that it did not choose.
-# Each is another game of the run's policy, up to a frame drawn evenly from its first `frames` frames.
+# The papers took 100 states per game from a professional's play and never released them. States made here cannot
+# replace them in comparisons with published scores: they show how an agent plays from states that it did not choose.
+# Each state is from a different game of the run's policy, at a frame drawn uniformly from the first `frames` frames.
 
 
-AT_ONCE = 16  # games
-SEED = 30_000_001  # other games than those of training and evaluation
-# whole games from the reset on, nothing random but the policy:
+AT_ONCE = 16  # games played at once
+SEED = 30_000_001  # so that games differ from those of training and evaluation
+# whole games after a reset, in which only the policy is random:
 WHOLE = {**atari.PROTOCOLS["human-starts"].options, "start": "", "stack_reset": "zero"}
 
 
@@ -172,9 +172,9 @@ WHOLE = {**atari.PROTOCOLS["human-starts"].options, "start": "", "stack_reset": 
 class StartsOptions:
     """Records start states from a run's own games, for `polyplay evaluate --protocol human-starts --starts FILE`."""
 
-    out: str | None = None  # the file to write
-    number: Count = 100  # how many start states
-    frames: Count = 18_000  # the states are spread evenly over this many first frames of a game
+    out: str | None = None  # file to write
+    number: Count = 100  # number of start states
+    frames: Count = 18_000  # first frames of a game, from which states are drawn uniformly
     epsilon: Fraction = 0.05  # probability of a uniform random action at every step
     seed: Seed = 0  # seed of environments, actions and the choice of states
     checkpoint: str | None = None  # checkpoint to load: best, or the number its name begins with (none: the newest)
@@ -183,13 +183,13 @@ class StartsOptions:
 
 
 def record_starts(directory: Path, options: StartsOptions) -> bytes:
-    """The bytes of the file. Raises UserError: no Atari run."""
+    """Record start states; return the bytes of the file. Raises UserError: not a run on an Atari game."""
     from polyplay.acting import play
 
     wired, found, config = open_run(directory, options.checkpoint, options.trust)
     title = atari.game(wired.envs)
     if title is None:
-        raise UserError(f"RUN: start states are of Atari games, this run plays {wired.envs.title}")
+        raise UserError(f"RUN: start states need an Atari game, but this run plays {wired.envs.title}")
     process.tune(1)
     how, policy = play.PlayOptions(1, options.seed, epsilon=options.epsilon), play.load_policy(wired, found)
     envs = replace(wired.envs, options={**wired.envs.options, **WHOLE, "max_frames": options.frames}, max_restarts=0)
@@ -211,7 +211,7 @@ def record_starts(directory: Path, options: StartsOptions) -> bytes:
 
 
 def _starts_of_games(envs: Envs, played: list[list[int]], options: StartsOptions, first: int) -> list[Row]:
-    """Start states number `first` … of as many games, whose actions were these."""
+    """Return start states, numbered from `first`, one for each game with these actions."""
     game, made, rows = atari.rom(envs.title), atari.read_options(envs.title, envs.options), list[Row]()
     names = atari.actions_of(game, made.full_actions)
     for i, u in enumerate(np.random.default_rng((options.seed, first)).random(len(played))):
@@ -223,7 +223,7 @@ def _starts_of_games(envs: Envs, played: list[list[int]], options: StartsOptions
 
 
 def _ram(game: str, seed: int, buttons: list[str]) -> str:
-    """SHA-256 of the RAM after these buttons, one a frame."""
+    """Return the SHA-256 of the RAM after these buttons, one per frame."""
     import ale_py
 
     ale = ale_py.ALEInterface()

@@ -307,7 +307,7 @@ GAMES = {
 }
 # Options by game, with defaults. size: cells per side; komi: points for the second player, whole or half; ko: what no
 # move may repeat: positional (stones), situational (and the mover), simple (the last position but one); suicide:
-# whether players may kill several of their own stones.
+# whether a move may kill several stones of the mover.
 OPTIONS: dict[str, dict[str, Any]] = {
     "go": {"size": 19, "komi": 7.5, "ko": "positional", "suicide": False},
     "othello": {"size": 8},

@@ -132,7 +132,7 @@ def _one_stone_more(game: np.ndarray, record: np.ndarray, out: np.ndarray) -> in
 @compiled
 def _gone(at: int, width: int, groups: Groups, takes: bool, own: int) -> np.uint64:
     """Return the sum of the stones that a move removes: of the other's groups whose only liberty it is, or, if `takes`
-    is False, of its own groups.
+    is False, of the mover's groups.
     """
     total, last = np.uint64(0), (-1, -1, -1)  # groups counted already
     for beside in (at - width, at - 1, at + 1, at + width):

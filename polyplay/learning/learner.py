@@ -568,8 +568,7 @@ class Learner:
         return float(total[0] / total[4])
 
     def sums(self, learnt: float = 0.0, kl: float = 0.0, leaving: float = 0.0) -> Sums:
-        """Return the numbers that replicas add up. leaving: 1: this one makes no more updates; the others drop theirs.
-        """
+        """Return the numbers that replicas add up. leaving: 1: this one makes no more updates, others drop theirs."""
         first, control = self.ctx.index == 0, self.ctx.control
         # replicas are equal, so one counts for all
         finishing = (first or self.spec.update.asynchronous) * control.finishing

@@ -282,8 +282,7 @@ class Loss:
         return ValueUnits(1.0 if self.reward == "sign" else self.reward_scale, self.rescale)
 
     def prepare(self, rows: Batch, scale: float | Tensor = 1.0) -> Batch:
-        """Compute what several passes over a rollout [T+1, B] share, at least `valid` [T, B]. scale: factor of rewards.
-        """
+        """Compute what several passes over a rollout [T+1, B] share, at least `valid` [T, B]. scale: of rewards."""
         return {"valid": ~rows["first"][1:]}
 
     def noise(self, policy: Any, batch: Batch, key: Key) -> Batch:
@@ -473,8 +472,7 @@ def observed(policy: Any, scored: LossOutput, batch: Batch) -> LossOutput:
 
 
 def _rows(x: Tensor, n: int) -> Tensor:
-    """Return the first n rows of [..., rows, B]; all are returned unsliced, because a slice costs time in both passes.
-    """
+    """Return the first n rows of [..., rows, B]; all are returned unsliced, as a slice costs time in both passes."""
     return x if x.shape[-2] == n else x[..., :n, :]
 
 

@@ -195,8 +195,7 @@ class Package:
 
 
 def why_failed(e: BaseException) -> str:
-    """Return an exception as one line, with the place where it was raised: in the user's code, else in the project's.
-    """
+    """Return an exception as one line, with the place that raised it: in the user's code, else in the project's."""
     text = (str(e).strip() or "no more is known").splitlines()[0]
     libraries = (os.path.dirname(os.__file__) + os.sep, os.path.dirname(torch.__file__) + os.sep, "<")
     frames = [f for f in traceback.extract_tb(e.__traceback__) if not f.filename.startswith(libraries)]

@@ -436,8 +436,7 @@ class CompiledParts:
         return compile_job(self.learner, function, [*_arguments(runner), *leaves])
 
     def _change_over(self, kind: Kind, call: PartsCall, batch: Batch, seconds: float) -> None:
-        """Use the packages from the next update, if their gradient is the eager one, which stays, and they are faster.
-        """
+        """Use the packages after this update, if their gradient is the eager one, which stays, and they are faster."""
         self.calls[kind] = call
         grad = self.runner.vector.grad
         kept, least = grad.clone(), math.inf

@@ -364,8 +364,7 @@ class DPGLoss(Loss):
         return self.score({**policy.learnt(now, batch["action"]), "target": ahead}, batch)
 
     def score(self, out: Batch, batch: Batch) -> LossOutput:
-        """Score the outputs of `policy.learnt` for s_t, and "target" [B], Q⁻(s', μ⁻(s')) of s_{t+n}, without gradient.
-        """
+        """Score the outputs of `policy.learnt` for s_t, and "target" [B], Q⁻(s', μ⁻(s')) of s_{t+n}, no gradient."""
         goal = td_target(batch["return"], batch["discount"], out["target"])
         error = goal - out["q"]
         weight = importance_weight(batch, goal)

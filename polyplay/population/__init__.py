@@ -1,1 +1,1 @@
-"""Which of an agent's weights play: matches between them, and who wins them."""
+"""Matches between agents' weights, ratings, and populations whose members copy each other."""

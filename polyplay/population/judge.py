@@ -2,11 +2,11 @@
 
 The judge plays the learner's weights against the best so far, and publishes them if they win.
 
-    learn ── Params ──► judge: a match every so many updates ── Params of the best ──► self_play
+    learn ── Params ──► judge: a match every N updates ── Params of the best ──► self_play
                           └──► checkpoints/champion-UPDATE, matches.jsonl, games.jsonl
 
-A match is not saved: where a judge is lost, or a run goes on, the match begins again. What it draws depends on the
-candidate's update alone, and in one thread a match is one turn: so a resumed run is exact there.
+A match is not saved: after the loss of a judge or a resumption it begins again. Its random draws depend only on the
+candidate's update, and in one thread a match is one turn: so a resumed run is exact there.
 """
 
 from __future__ import annotations
@@ -49,31 +49,29 @@ from polyplay.weights.params import AgentParams, FlatParams, Params
 
 @dataclass(frozen=True)
 class Gate:
-    """When a match is due, how many games it has, and what a candidate needs. A draw is half a point."""
+    """When a match is due, its number of games, and the points that a candidate needs. A draw is half a point."""
 
-    share: float  # of the points; a candidate needs more
-    games: int  # of a match, half of them with each color
-    every: int  # updates from one match to the next
-    plies: int  # at the beginning of a game, drawn from the best network's policy
+    share: float  # share of the points; a candidate needs more
+    games: int  # games per match, half of them with each color
+    every: int  # updates between matches
+    plies: int  # opening plies of a game, drawn from the best network's policy
     reign: int = 0  # games that the best weights play before a match
 
     def __post_init__(self) -> None:
         if not 0.5 <= self.share < 1:
-            raise UserError(f"--gate: {self.share:g} given; allowed: 0 for no matches, or from 0.5 to below 1")
+            raise UserError(f"--gate {self.share:g}: must be 0 for no matches, or from 0.5 to below 1")
         if self.games % 2:
-            raise UserError(
-                f"--gate-games: {self.games} given; allowed: an even number, half of the games with each color"
-            )
+            raise UserError(f"--gate-games {self.games}: must be an even number, half of the games with each color")
 
     def verdict(self, points: float, played: int) -> bool | None:
-        """Whether the candidate passes; None: the games that are left can still decide either way."""
+        """Tell whether the candidate passes; None: the games left can still decide either way."""
         needed = self.share * self.games + 1e-9  # points are multiples of a half
         if points > needed:
             return True
         return None if points + self.games - played > needed else False
 
     def due_after(self, version: int) -> int:
-        """The first update after `version` whose weights are a candidate."""
+        """Return the first update after `version` whose weights are a candidate."""
         return (version // self.every + 1) * self.every
 
 
@@ -91,7 +89,7 @@ def judge(
     params: Params,
     publish: Params,
 ) -> Iterator[None]:
-    """Play a match whenever one is due. What comes due while one is played is left out."""
+    """Play a match whenever one is due. Skip matches that fall due during another."""
     while not params.wait(0, ctx.index, publish.patience):
         yield
     matches = Matches(ctx, envs.lanes, board, policy, options, gate)
@@ -134,12 +132,12 @@ class Matches:
 
     @property
     def games_played(self) -> int:
-        """By all players since the run began."""
+        """Games played by all players since the run started."""
         return self.games_before + int(self.ctx.all_counters.column("episodes").sum())
 
     def restore(self, params: Params, best: Params) -> int:
-        """Publish the champion that there is: the saved one, what the judge before this one published, or the learner's
-        weights; its version.
+        """Publish the present champion: the saved one, the one of an earlier judge, or the learner's weights. Return
+        its version.
         """
         if self.ctx.directory is not None and (saved := checkpoint.champions(self.ctx.directory)):
             arrays = checkpoint.open_checkpoint(saved[-1]).arrays(checkpoint.policy_name(0))
@@ -155,7 +153,7 @@ class Matches:
         return self.champion.version
 
     def play(self, params: Params, best: Params) -> Row:
-        """Play the learner's weights of now against the best; publish them if they pass. The match's row."""
+        """Play the learner's current weights against the best; publish them if they pass. Return the match's row."""
         version = params.pull(self.candidate.vector)
         self.candidate.take(version)
         points, distinct = self._match()
@@ -171,7 +169,7 @@ class Matches:
         return row
 
     def _match(self) -> tuple[np.ndarray, int]:
-        """The candidate's points in the games that were needed, and how many openings differed."""
+        """Return the candidate's points in the games that were needed, and the number of different openings."""
         starts, notes = self._openings()
         firsts = starts.begins == (notes.length % 2 == 0)  # games in which the candidate moved first
         ended = list[float]()
@@ -186,7 +184,7 @@ class Matches:
         return np.array(ended), len(np.unique(starts.records, axis=0))
 
     def _openings(self) -> tuple[MatchStarts, GameNotes]:
-        """Each twice, and the moves that led there."""
+        """Return openings, each twice, and the moves that lead to them."""
         seed = seed_of(self.ctx.seed, self.candidate.version + 1)
         draw = Search(self.board, self.games, self.opening, self.champion, seed)
         records, moves = play.draw_openings(
@@ -209,7 +207,7 @@ class Matches:
         return choose
 
     def _tell(self, points: np.ndarray, firsts: np.ndarray, notes: GameNotes) -> None:
-        """Tell the main process of the games that ended. firsts, bool [n]: the candidate moved first."""
+        """Log finished games for the main process. firsts, bool [n]: the candidate moved first."""
         for game in np.flatnonzero(~np.isnan(points)).tolist():
             sides = (self.candidate.version, self.champion.version)
             black, white = sides if firsts[game] else sides[::-1]
@@ -218,7 +216,7 @@ class Matches:
             self.ctx.log("game", json.dumps(about | notes.row(game, outcome)))
 
     def _save(self, counters: Row) -> None:
-        """The champion's weights, whole or not at all."""
+        """Save the champion's weights, completely or not at all."""
         if self.ctx.directory is None:
             return
         try:
@@ -229,15 +227,15 @@ class Matches:
 
 # The rater plays the learner's weights against references beside training, and rates them by TrueSkill.
 #
-#     learn ── Params ──► rater: matches of a version every so many updates ──► ratings.jsonl
-#                           └── before the first: matches of every two references ──► references.json
+#     learn ── Params ──► rater: matches of a version every N updates ──► ratings.jsonl
+#                           └── before the first: round-robin matches of references ──► references.json
 #
-# A line is written before anything is made of it, and says all that its rating needs. So a rater that is lost, or a run
-# that goes on, has every rating again, and plays what is left of a version if that is still the newest.
+# A line is written before it is applied, and has all that its rating needs. So a restarted rater, or a resumed run,
+# has every rating again, and plays the remaining matches of a version if it is still the newest.
 
 
 RATING_METRIC = "trueskill"  # of a version that was rated
-BATCH = 16  # matches of a line at most, half of them on each side
+BATCH = 16  # most matches of a line, half of them on each side
 
 
 def rater(
@@ -250,8 +248,8 @@ def rater(
     every: int,
     matches: int,
 ) -> Iterator[None]:
-    """Rate the first weights, then the newest ones once `every` updates were made since those that were rated last, by
-    so many matches; of several agents, the first one's. references: scripted bots; random play is one beside them.
+    """Rate the first weights, then the newest ones once `every` updates were made since the last rated ones, by
+    `matches` matches; of several agents, the first one's. references: scripted bots; random play is added to them.
     """
     names = check_references(games.spec, references, matches)
     place = contextlib.nullcontext(ctx.directory) if ctx.directory else tempfile.TemporaryDirectory()  # of a dry run
@@ -268,26 +266,26 @@ def rater(
 
 
 def check_references(spec: EnvSpec, references: Sequence[str], matches: int) -> tuple[str, ...]:
-    """Their names, `random` first. Raises UserError: no such bot, no two teams, or matches that don't divide."""
+    """Return the names, `random` first. Raises UserError: no such bot, no two teams, or an odd number of matches."""
     if unknown := sorted({*references} - {*spec.bots, ratings.RANDOM}):
-        given = f"references: {', '.join(unknown)} given"
+        given = f"references: unknown bots: {', '.join(unknown)}"
         raise UserError(f"{given}; allowed: {', '.join([ratings.RANDOM, *spec.bots])}")
     if len(set(spec.sides)) != 2 or len(set(spec.kinds)) > 1:
-        raise UserError(f"--env: seats of teams {list(spec.sides)} given; ratings need two teams of the same kind")
+        raise UserError(f"--env: its seats have teams {list(spec.sides)}; ratings need two teams of the same kind")
     if matches < 2 or matches % 2:
-        raise UserError(f"matches of a rating: {matches} given, half on each side; allowed: even numbers from 2 on")
+        raise UserError(f"matches of a rating: must be even and at least 2, half on each side; got {matches}")
     return (ratings.RANDOM, *dict.fromkeys(name for name in references if name != ratings.RANDOM))
 
 
 def rated_games(envs: Envs) -> Envs:
-    """The games that versions are rated in: matches begin as they always do, not randomized."""
+    """Return the games in which versions are rated: without randomized starts."""
     if not isinstance(envs.name, str):
         return envs
     return replace(envs, name="+".join(word for word in envs.name.split("+") if not word.startswith("randomize=")))
 
 
 class Rater:
-    """Its state is that of the lines in ratings.jsonl."""
+    """Rates versions; its state is that of the lines in ratings.jsonl."""
 
     def __init__(self, ctx: WorkerContext, directory: Path, games: Envs, policy: PolicyFactory, params: Params):
         self.ctx, self.directory, self.games, self.params = ctx, directory, games, params
@@ -301,7 +299,7 @@ class Rater:
         self.begun = time.monotonic() - (reports[-1] if reports else 0.0)
 
     def meet(self, names: Sequence[str]) -> Generator[None, None, dict[str, float]]:
-        """The μ of references, by matches of every two where references.json lacks them."""
+        """Return the μ of references; play round-robin matches if references.json lacks them."""
         settings = ratings.reference_settings(self.games.title, names)
         if known := ratings.read_references(self.directory, settings):
             return known
@@ -318,7 +316,7 @@ class Rater:
         return {name: mu for name, (mu, _) in skills.items()}
 
     def is_due(self, every: int, matches: int) -> bool:
-        """Whether the newest weights are to be rated, or matches of theirs are left: then they are taken."""
+        """Tell whether the newest weights are due, or lack matches; if so, take them."""
 
         def wanted(version: int) -> bool:
             if not self.rated or version >= self.rated[-1].version + every:
@@ -331,7 +329,7 @@ class Rater:
         return wanted(self.version)
 
     def rate(self, references: dict[str, float], matches: int) -> Iterator[None]:
-        """Play the matches that the weights of now lack, batch by batch."""
+        """Play the matches that the current weights lack, batch by batch."""
         steps = self.steps_before + int(self.ctx.all_counters.column("steps").sum())
         wall = round(time.monotonic() - self.begun, 3)
         now = ratings.RatedVersion(self.version, steps, wall, ratings.first_skill(self.rated))
@@ -347,8 +345,8 @@ class Rater:
         self.ctx.counters.tally(RATING_METRIC, now.skill[0], 1)
 
     def _play(self, now: ratings.RatedVersion, name: str, reference: float, matches: int) -> Generator[None, None, Row]:
-        """Matches against a reference; their line."""
-        seed = seed_of(self.ctx.seed, 1 + now.version) + now.matches  # of versions and batches others
+        """Play matches against a reference; return their line."""
+        seed = seed_of(self.ctx.seed, 1 + now.version) + now.matches  # differs by version and batch
         player = play.policy_player(self.net, play.PlayOptions(matches, seed))
         points = yield from play.both_side_steps(self.games, player, self._reference(name, seed), matches, seed)
         mu, sigma = ratings.rate_against(now.skill, reference, points.tolist())
@@ -362,7 +360,7 @@ class Rater:
         return play.scripted_player(load_bot(self.games.spec, name))
 
     def _write(self, name: str, write: Callable[[], None]) -> Iterator[None]:
-        """Until it can be written, nothing is played."""
+        """Write, trying again until that succeeds; nothing is played before."""
         for tried in count():
             try:
                 return write()

@@ -1,14 +1,14 @@
-"""The league's log: the lines of matches.jsonl, taken in their order, make its state. Imports no torch.
+"""The league's log: the lines of matches.jsonl, applied in order, give its state. Imports no torch.
 
-begin   a session of the run: who may play; what is handed over through memory is counted from 0; versions: updates of
-        the agents that it goes on with
-table   an actor's players from now on; costs: what a past agent loses of its quality each time it is beaten
+begin   a session of the run: its players; counts of what memory hands over restart at 0; versions: updates of
+        the agents that it continues
+table   an actor's new players; costs: what a past agent loses of its quality each time it is beaten
 of      matches: `of` has the different ones, each the players of the blocks of seats and the teams' outcomes;
         `played` are their indices, in the order in which they were rated
 lost    matches that an actor played and the referee was too slow for
-post    a past agent comes: AGENT-VERSION, as that player
+post    a past agent enters: AGENT-VERSION, as that player
 leave   a past agent leaves
-look    that agent looked at another one; copy: and is to go on as `donor`, with `values` instead of `old`
+look    that agent looked at another one; copy: it will continue as `donor`, with `values` instead of `old`
 copied  that copy was made: the agent's `version` has the weights of the donor's `donor_version`; at: when
 """
 
@@ -36,7 +36,7 @@ LOG, SUMMARY, SCHEMA = "matches.jsonl", "league.json", 1
 
 
 class MatchLog(JsonLines):
-    """Lines of a league, which are written down before anything is made of them; lines: how many there are."""
+    """Lines of a league, which are written before they are applied; lines: their number."""
 
     def __init__(self, directory: Path):
         super().__init__(directory / LOG)
@@ -45,33 +45,33 @@ class MatchLog(JsonLines):
             self.lines = sum(1 for _ in file)
 
     def cut(self, lines: int) -> None:
-        """Keep so many lines: those behind them are of matches that are played again. Raises OSError, and UserError:
-        there are fewer.
+        """Keep the first `lines` lines; matches of later ones are played again. Raises OSError; UserError: there are
+        fewer lines.
         """
         if self.lines < lines:
             text = f"{self.directory / LOG} has {self.lines:,} lines, and the checkpoint was written after {lines:,}"
-            raise UserError(f"{text}: ratings and copies can't go on from there; go on from an older checkpoint")
+            raise UserError(f"{text}: ratings and copies can't continue; resume from an older checkpoint")
         with open(self.directory / LOG, "rb") as file:
             os.ftruncate(self.file.fd, sum(map(len, itertools.islice(file, lines))))
         self.lines = lines
 
     def sync(self) -> None:
-        """What was written stays, even if the machine stops now. Raises OSError."""
+        """Make written lines survive a stop of the machine. Raises OSError."""
         os.fsync(self.file.fd)
 
     def write(self, *rows: Mapping[str, object]) -> None:
-        """Raises OSError: nothing was written."""
+        """Write lines. Raises OSError: nothing was written."""
         super().write(*rows)
         self.lines += len(rows)
 
     def save(self, summary: Row) -> None:
-        """Write league.json, for people and tournaments: what the lines until now make. Raises OSError."""
+        """Write league.json, for people and tournaments: the state after all lines. Raises OSError."""
         whole = {"schema": SCHEMA, "lines": self.lines, **summary}
         write_bytes(self.directory / SUMMARY, json.dumps(whole).encode())
 
 
 def has_league(directory: Path) -> bool:
-    """Whether matches.jsonl is that of a league: it begins with a session."""
+    """Tell whether matches.jsonl is that of a league: it begins with a session."""
     return "begin" in next(read_lines(directory / LOG), {})
 
 
@@ -80,7 +80,7 @@ Pairing = tuple[list[int], list[int], float]  # two teams and the points of the 
 
 
 class LeagueRatings:
-    """What matches make: arrays of its own, until `bind` makes them the League's."""
+    """Ratings from matches, in separate arrays until `bind` moves them to the League's."""
 
     def __init__(self, league: League):
         self.sides, self.agents = league.sides, league.agents
@@ -92,29 +92,29 @@ class LeagueRatings:
         self.elo, self.quality, self.games, self.points = arrays
 
     def bind(self, league: League) -> None:
-        """Publish them in the league's memory, and work there from now on."""
+        """Publish the ratings in the league's memory, and work there."""
         for shared, own in zip(league.rated, self.arrays, strict=True):
             shared[:] = own
         self._work_in(league.rated)
 
     def inherit(self, player: int, agent: int, quality: float) -> None:
-        """A past agent: as good as its agent is now."""
+        """Give a past agent its agent's present rating."""
         self.elo[player], self.quality[player] = self.elo[agent], quality
 
     def forget(self, player: int | slice) -> None:
-        """As before the first match."""
+        """Reset to the state before the first match."""
         self.elo[player], self.quality[player] = START, 0
         for matrix in (self.games, self.points):
             matrix[player] = matrix[:, player] = 0
 
     def about(self, player: int, names: Sequence[str]) -> Row:
-        """Its numbers, as league.json has them. against: matches with each other one, and points of these."""
+        """Return a player's numbers for league.json. against: matches with each other player, and points in these."""
         met = np.flatnonzero(self.games[player]).tolist()
         row: Row = {"elo": float(self.elo[player]), "quality": float(self.quality[player])}
         return row | {"against": {names[j]: [int(self.games[player, j]), float(self.points[player, j])] for j in met}}
 
     def play(self, of: Sequence[Match], played: Sequence[int], costs: Mapping[int, float]) -> None:
-        """Take matches: `of` are the different ones, `played` their indices in order. costs: what a player loses of its
+        """Rate matches: `of` are the different ones, `played` their indices in order. costs: what a player loses of its
         quality each time that a living agent beats it.
         """
         pairings = [self._pairings(*match) for match in of]
@@ -130,7 +130,7 @@ class LeagueRatings:
             self.elo[p] = elo[p]
 
     def _pairings(self, players: Sequence[int], outcome: Sequence[float]) -> list[Pairing]:
-        """A match as matches of two teams. A player counts once in a team, and not at all if it is in both."""
+        """Return a match as matches of two teams. A player counts once in a team, and not at all if it is in both."""
         teams = [dict.fromkeys(players[block] for block in blocks) for blocks in self.sides]
         found: list[Pairing] = []
         for t in range(len(teams)):
@@ -142,7 +142,7 @@ class LeagueRatings:
         return found
 
     def _count(self, pairing: Pairing, n: int, costs: Mapping[int, float]) -> None:
-        """`n` such matches, in the matrix and in the qualities."""
+        """Count `n` such matches, in the matrices and in the qualities."""
         first, second, points = pairing
         for a, b, won in ((first, second, points), (second, first, 1 - points)):
             at = np.ix_(a, b)
@@ -154,7 +154,7 @@ class LeagueRatings:
 
 
 def _rate(pairing: Pairing, elo: dict[int, float]) -> None:
-    """Move the ratings of a match's players, each as its team."""
+    """Change the ratings of a match's players, each as its team's."""
     first, second, points = pairing
     mine, theirs = (sum(elo[p] for p in team) / len(team) for team in (first, second))
     change = elo_change(mine, theirs, points)
@@ -163,38 +163,38 @@ def _rate(pairing: Pairing, elo: dict[int, float]) -> None:
             elo[p] += by
 
 
-# Jaderberg et al. 2019: an agent that has played enough matches looks at another one, drawn at random. If that one
-# beats it with probability 0.7 or more, it goes on with that one's weights, optimizer and hyperparameters. Some of
-# these are perturbed, or drawn anew.
+# Jaderberg et al. 2019: an agent that has played enough matches looks at another one, drawn at random. If the other
+# beats it with probability 0.7 or more, it continues with the other's weights, optimizer and hyperparameters. Some
+# hyperparameters are perturbed or resampled.
 
 
 @dataclass
 class CopyHistory:
-    """What the log says of copies."""
+    """Looks and copies in the log."""
 
     matches: Counter[int] = field(default_factory=Counter)  # of an agent, since it began or copied
-    looked: Counter[int] = field(default_factory=Counter)  # those at its last look
+    looked: Counter[int] = field(default_factory=Counter)  # matches at an agent's last look
     looks: int = 0
-    copies: int = 0  # that were decided
-    pending: Row | None = None  # the line of a copy that is not made yet
+    copies: int = 0  # copies decided
+    pending: Row | None = None  # line of a copy that is not made yet
     made: list[Row] = field(default_factory=list)
 
     def count(self, matches: Sequence[Match], played: Sequence[int], agents: int) -> None:
-        """Matches, as LeagueRatings.play gets them."""
+        """Count matches, in the form of LeagueRatings.play."""
         for i, n in Counter(played).items():
             for p in set(matches[i][0]):
                 if p < agents:
                     self.matches[p] += n
 
     def look(self, line: Row) -> None:
-        """The line of a look."""
+        """Apply the line of a look."""
         self.looks += 1
         self.looked[line["look"]] = self.matches[line["look"]]
         if "copy" in line:
             self.copies, self.pending = line["copy"], line
 
     def complete(self, line: Row, ratings: LeagueRatings) -> None:
-        """The copy that is pending was made: the agent is rated as whom it copied."""
+        """Apply the line that the pending copy was made: the agent gets its donor's rating."""
         if self.pending is None or self.pending["copy"] != line["copied"]:
             return
         agent, donor = self.pending["look"], self.pending["donor"]
@@ -208,7 +208,7 @@ class CopyHistory:
         self.pending = None
 
     def begin(self, versions: Mapping[str, int], ratings: LeagueRatings) -> None:
-        """A run goes on with these updates of its agents: copies that they have not are undone, the newest first."""
+        """Continue a run with these updates of its agents: undo copies that the agents lack, the newest first."""
         self.pending = None
         for copy in reversed(self.made):
             if copy["version"] > versions.get(str(copy["agent"]), 0):
@@ -217,14 +217,14 @@ class CopyHistory:
 
 
 class LeagueAgents(Population):
-    """The agents of a league, when a referee decides about them. A copy is ordered once its line is in the log."""
+    """The agents of a league, for a referee's decisions. A copy is ordered once its line is in the log."""
 
     def __init__(self, league: League, history: CopyHistory, evolution: Evolution):
         self.league, self.history, self.evolution = league, history, evolution
-        self.copied: Row = {}  # what the line of a look says of its copy
+        self.copied: Row = {}  # the copy in the line of a look
 
     def standings(self) -> list[Standing]:
-        """The score is the Elo rating, once an agent has played as many matches as a look takes."""
+        """Return standings; the score is the Elo rating, once an agent has played the matches for a look."""
         league, played, every = self.league, self.history.matches, self.evolution.every
         elo = [float(league.elo[a]) if played[a] >= every else None for a in range(league.agents)]
         values = [dict(zip(league.varied, hyper, strict=True)) for hyper in league.hyper.tolist()]
@@ -235,7 +235,7 @@ class LeagueAgents(Population):
         self.copied = {"donor": donor, "old": self.standings()[receiver].values, "values": numbers}
 
     def due(self) -> int | None:
-        """An agent that is to look now; None: there is none, or a copy is being made, or a learner has not begun."""
+        """Return an agent that is due to look; None: no agent is, a copy is being made, or a learner has not begun."""
         history, every = self.history, self.evolution.every
         if not every or history.pending is not None or np.isnan(self.league.hyper).any():
             return None
@@ -243,7 +243,7 @@ class LeagueAgents(Population):
         return longest if history.matches[longest] - history.looked[longest] >= every else None
 
     def look(self, agent: int, seed: int) -> Row:
-        """The line of the look of an agent that is due. seed: of the run."""
+        """Return the line of a due agent's look. seed: of the run."""
         self.copied = {}
         rng = np.random.default_rng([seed, agent, self.history.looks])
         _, why = evolve(self, agent, self.evolution, rng)
@@ -253,7 +253,7 @@ class LeagueAgents(Population):
 
 @dataclass
 class LeagueTable:
-    """The players that an actor has to seat, and what is still to know of those before."""
+    """The players that an actor has to seat, and those before, whose last matches may still come."""
 
     draw: int = 0
     players: list[int] = field(default_factory=list)
@@ -273,7 +273,7 @@ class LeagueState:
         self.actors, self.session, self.sides = league.actors, 0, league.sides
         self.places = range(league.agents, league.players - len(league.bots))  # of past agents
         names = [*map(str, range(league.agents)), *[""] * len(self.places), *(f"bot:{name}" for name in league.bots)]
-        self.names = names  # of players, "": nobody is there
+        self.names = names  # of players; "": an empty place
         self.numbers = {name: p for p, name in enumerate(names) if name}
         self.past_agents: list[int] = []  # past agents, the oldest first
         self.tables: defaultdict[int, LeagueTable] = defaultdict(LeagueTable)  # of actors
@@ -292,7 +292,7 @@ class LeagueState:
         return Identity(leagues.PAST, *map(int, name.split("-"))) if name else Identity(leagues.NOBODY, 0, 0)
 
     def apply(self, line: Row) -> None:
-        """Take one line. Raises UserError: it begins a session of another league."""
+        """Apply one line. Raises UserError: it begins a session of another league."""
         if "of" in line:
             self._play(line["actor"], line["draw"], line["of"], line["played"])
         elif "table" in line:
@@ -311,7 +311,7 @@ class LeagueState:
             self._begin(line)
 
     def beginning(self, versions: Mapping[str, int]) -> Row:
-        """The line of the next session, with all that decides what matches make of ratings."""
+        """Return the line of the next session, with all settings by which matches change ratings."""
         return {**self.about, "begin": self.session + 1, "versions": dict(versions)}
 
     @property
@@ -322,7 +322,7 @@ class LeagueState:
         for name, value in self.settings.items():
             grown = name == "teams" and leagues.blocks_of_teams(line[name], line["seated"]) == self.sides  # by surgery
             if line[name] != value and not grown:
-                raise UserError(f"RUN: its league has {name} {line[name]}, not {value}: resume it as it was begun")
+                raise UserError(f"RUN: its league has {name} {line[name]}, not {value}: resume it unchanged")
         self.session = line["begin"]
         self.copies.begin(line.get("versions", {}), self.ratings)
         for counts in (self.taken, self.lost, self.entered):
@@ -368,7 +368,7 @@ class LeagueState:
         return {**about, "version": who.version, **self.ratings.about(player, self.names)}
 
     def save(self) -> Row:
-        """As plain data, for people and tournaments."""
+        """Return the state as plain data, for people and tournaments."""
         players = [self._row(p, name) for p, name in enumerate(self.names) if name]
         return {**self.about, "players": players, "history": self.history, "copies": self.copies.made}
 
@@ -377,8 +377,8 @@ POINTS = 400  # of a curve, about
 
 
 class LeagueHistory(NamedTuple):
-    """matches: int64 [n], rated so far; elo: float64 [n, agents] then; copies: as LeagueState has them, each with
-    `match`, the number of those rated before it.
+    """matches: int64 [n], rated so far; elo: float64 [n, agents] then; copies: as in LeagueState, each with `match`,
+    the number of matches rated before it.
     """
 
     matches: np.ndarray
@@ -386,7 +386,7 @@ class LeagueHistory(NamedTuple):
     copies: list[Row]
 
     def values_over(self, agent: int, first: Row) -> list[tuple[int, Row]]:
-        """An agent's hyperparameters, each with the matches that were rated before. first: those it began with."""
+        """Return an agent's hyperparameters, each with the matches rated before. first: those it began with."""
         begin, values, found = 0, first, list[tuple[int, Row]]()
         for copy in self.copies:
             if copy["agent"] == agent:
@@ -396,7 +396,7 @@ class LeagueHistory(NamedTuple):
 
 
 def read_history(directory: Path) -> LeagueHistory:
-    """Of a league's run, also of one that goes on. Raises UserError: it has no league, or its log is damaged."""
+    """Read the history of a league's run, also while it runs. Raises UserError: no league, or a damaged log."""
     lines = list(read_lines(directory / LOG))
     if not lines or "begin" not in lines[0]:
         raise UserError(f"RUN: {directory} has no {LOG} of a league: name a run of league or ftw")
@@ -412,7 +412,7 @@ def read_history(directory: Path) -> LeagueHistory:
             rated += len(line.get("played", ()))
             if len(state.copies.made) > len(copies):
                 copies.append({**state.copies.made[-1], "match": rated})
-            del copies[len(state.copies.made) :]  # a run that went on without them
+            del copies[len(state.copies.made) :]  # a resumed run lacks these
             if rated >= found[-1][0] + every:
                 found.append((rated, state.ratings.elo[: state.places.start].copy()))
     except (ArithmeticError, LookupError, TypeError, ValueError) as e:

@@ -1,4 +1,4 @@
-"""Ratings that follow matches one by one: Elo of teams, TrueSkill of two players; references. No torch."""
+"""Ratings updated match by match: Elo of teams, TrueSkill of two players; references. Imports no torch."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ Skill = tuple[float, float]  # a player's mean μ and standard deviation σ
 
 
 def win_probability(elo: float, other: float) -> float:
-    """Of a player against another, by Elo's model: 400 points more are odds of 10 to 1. A draw is half a win."""
+    """Return a player's chance against another by Elo's model: 400 points are odds of 10 to 1. A draw is half a win."""
     return 1 / (1 + 10 ** ((other - elo) / 400))
 
 
 START = 1000.0  # of Elo (1978), base 10
-K = 16.0  # points that a win moves a rating by which was sure to be lost
+K = 16.0  # most points by which a match changes a rating
 
 
 def elo_change(first: float, second: float, points: float) -> float:
-    """What the first team's ratings gain and the second's lose. points: of the first: 1 won, ½ drawn, 0 lost. A team
-    has the mean rating of its players, and each of them moves as the team does.
+    """Return what the first team's ratings gain and the second's lose. points: the first's: 1 won, ½ drawn, 0 lost. A
+    team has the mean rating of its players, and each of them changes as the team does.
     """
     return K * (points - win_probability(first, second))
 
@@ -38,11 +38,11 @@ def elo_change(first: float, second: float, points: float) -> float:
 MU, SIGMA = 25.0, 25 / 3  # of a player that has not played yet
 BETA = 25 / 6  # standard deviation of a player's performance in a match
 DRAW = 0.02  # probability of a draw between equals
-MARGIN = BETA * (NORMAL.inv_cdf((DRAW + 1) / 2) * math.sqrt(2))  # how far apart performances are, if nobody draws
+MARGIN = BETA * (NORMAL.inv_cdf((DRAW + 1) / 2) * math.sqrt(2))  # least difference of performances that is not a draw
 
 
 def trueskill(first: Skill, second: Skill, points: float) -> tuple[Skill, Skill]:
-    """Both players after a match. points: of the first: 1 won, ½ drawn, 0 lost."""
+    """Return both players' skills after a match. points: the first's: 1 won, ½ drawn, 0 lost."""
     variance = (first[1] * first[1] + BETA**2) + (second[1] * second[1] + BETA**2)
     c, lost = math.sqrt(variance), points < 0.5
     ahead = (second[0] - first[0] if lost else first[0] - second[0]) / c
@@ -65,7 +65,7 @@ def _cdf(x: float) -> float:
 
 
 def _won(x: float) -> tuple[float, float]:
-    """v and w of a win that was x standard deviations clear of a draw in expectation."""
+    """Return v and w of a win that was x standard deviations clear of a draw in expectation."""
     below = _cdf(x)
     if below <= 1e-300:
         return -x, 1.0  # the limits
@@ -74,7 +74,7 @@ def _won(x: float) -> tuple[float, float]:
 
 
 def _drawn(x: float, margin: float) -> tuple[float, float]:
-    """v and w of a draw where the first team was x standard deviations better in expectation."""
+    """Return v and w of a draw where the first team was x standard deviations better in expectation."""
     low, high = -margin - abs(x), margin - abs(x)
     inside = _cdf(high) - _cdf(low)
     if inside <= 1e-300:
@@ -86,18 +86,18 @@ def _drawn(x: float, margin: float) -> tuple[float, float]:
 
 
 # Versions of an agent are rated against references whose own skills are fixed (Berner et al. 2019). Random play is 0.
-# As σ = 25/3 and β = σ/2, who wins 80 % of matches is better by 4.96 points: √2·β times the normal quantile of 0.8. The
-# paper says 8.3.
+# As σ = 25/3 and β = σ/2, a player that wins 80 % of matches is better by 4.96 points: √2·β times the normal quantile
+# of 0.8. The paper says 8.3.
 
 
 RATINGS = "ratings.jsonl"  # matches of a run's versions against references
-NUMBERS = "version", "steps", "wall_seconds", "reference_mu", "mu", "sigma"  # that a line has
-NEAR, FEWEST = 10.0, 2  # points within which opponents are; how many there are at least
+NUMBERS = "version", "steps", "wall_seconds", "reference_mu", "mu", "sigma"  # numbers of a line
+NEAR, FEWEST = 10.0, 2  # opponents lie within NEAR points, but at least FEWEST are considered
 
 
 @dataclass
 class RatedVersion:
-    """steps, wall_seconds: of the run, when its weights were taken."""
+    """A version and its matches. steps, wall_seconds: of the run, when the version's weights were taken."""
 
     version: int
     steps: int
@@ -111,7 +111,7 @@ class RatedVersion:
 
 
 def rate_against(skill: Skill, reference: float, points: Iterable[float]) -> Skill:
-    """A player after matches against a reference of that skill, which stays. points: of the player, in their order.
+    """Return a player's skill after matches against a reference of fixed skill. points: the player's, in order.
 
     For each, c² = σ² + 2β², and with v and w of Herbrich et al. 2006: μ ← μ ± σ²/c · v, σ² ← σ² (1 − σ²/c² · w).
     """
@@ -121,12 +121,12 @@ def rate_against(skill: Skill, reference: float, points: Iterable[float]) -> Ski
 
 
 def first_skill(rated: Sequence[RatedVersion]) -> Skill:
-    """What the next version begins with: the μ of the one before, the first at random play's."""
+    """Return the skill that the next version begins with: the μ of the one before; for the first, random play's."""
     return (rated[-1].skill[0] if rated else 0.0), SIGMA
 
 
 def rate_lines(lines: Iterable[Row]) -> list[RatedVersion]:
-    """Versions by the lines of ratings.jsonl, in their order. A damaged one is left out."""
+    """Return versions from the lines of ratings.jsonl, in order. Damaged lines are left out."""
     rated: list[RatedVersion] = []
     for line in lines:
         if is_row(line, NUMBERS) and line.get("points"):
@@ -135,7 +135,7 @@ def rate_lines(lines: Iterable[Row]) -> list[RatedVersion]:
 
 
 def take_line(rated: list[RatedVersion], line: Row) -> None:
-    """Take the next line: matches of a new version, or more of the last one."""
+    """Apply the next line: matches of a new version, or more of the last one."""
     if not rated or rated[-1].version != line["version"]:
         start = first_skill(rated)
         rated.append(RatedVersion(line["version"], line["steps"], line["wall_seconds"], start))
@@ -145,8 +145,8 @@ def take_line(rated: list[RatedVersion], line: Row) -> None:
 
 
 def next_reference(mu: float, points: Mapping[str, Sequence[float]], references: Mapping[str, float]) -> str:
-    """Whom a version plays next: of the references within 10 points of its μ, at least of the two nearest, the one that
-    it has played least, the nearest of several. points: of its matches so far.
+    """Return the reference that a version plays next: of those within 10 points of its μ, at least the two nearest, the
+    one that it has played least, the nearest of several. points: of its matches so far.
     """
     nearest = sorted(references, key=lambda name: (abs(references[name] - mu), name))
     near = sum(abs(skill - mu) <= NEAR for skill in references.values())
@@ -154,24 +154,24 @@ def next_reference(mu: float, points: Mapping[str, Sequence[float]], references:
 
 
 def read_rated(directory: Path) -> list[RatedVersion]:
-    """The rated versions of a run; empty: there are none."""
+    """Return the rated versions of a run, possibly an empty list."""
     return rate_lines(read_lines(directory / RATINGS))
 
 
 REFERENCES = "references.json"
 RANDOM = "random"
-SEED, MATCHES = 0, 32  # of every two: of every run the same
+SEED, MATCHES = 0, 32  # of each pair of references, the same in every run
 
 
 def reference_settings(environment: str, names: Sequence[str]) -> Row:
-    """What decides the matches of references and their ratings."""
+    """Settings that decide the matches of references and their ratings."""
     skills = {"mu": MU, "sigma": SIGMA, "beta": BETA, "draw": DRAW}
     return {"environment": environment, "seed": SEED, "matches": MATCHES, "trueskill": skills, "names": list(names)}
 
 
 def reference_skills(names: Sequence[str], pairs: Mapping[tuple[str, str], Sequence[float]]) -> dict[str, Skill]:
-    """By matches of every two, `random` among them, whose μ is 0. They are taken in rounds: the first match of each
-    two, the second of each, and so on.
+    """Return skills from round-robin matches of names, which include `random`, whose μ is 0. Matches are rated in
+    rounds: the first match of each pair, the second of each, and so on.
     """
     skills: dict[str, Skill] = dict.fromkeys(names, (MU, SIGMA))
     for scored in zip(*pairs.values(), strict=True):
@@ -181,7 +181,7 @@ def reference_skills(names: Sequence[str], pairs: Mapping[tuple[str, str], Seque
 
 
 def read_references(directory: Path, settings: Mapping[str, object] | None = None) -> dict[str, float]:
-    """The references of a run and their μ; empty: they are not known yet, or the file is damaged or of others."""
+    """Return a run's references and their μ; empty: not known yet, or the file is damaged or has other settings."""
     try:
         found = read_object(directory / REFERENCES)
         same = all(found[name] == value for name, value in (settings or {}).items())

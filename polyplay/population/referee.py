@@ -1,9 +1,9 @@
-"""The referee rates the matches that actors report, enters past agents, draws tables, and decides who copies whom.
+"""The referee rates the matches that actors report, enters past agents, draws tables, and decides about copies.
 
     League ──► results, past agents ──► lines of matches.jsonl ──► LeagueState ──► ratings, players, tables ──► League
 
-A line is written before anything is made of it, and what was handed over leaves the memory only then. So a referee that
-is lost, or a run that goes on, has every rating again, from the lines. Imports no torch.
+A line is written before it is applied, and only then is the memory of handed-over data released. So a restarted
+referee, or a resumed run, has every rating again, from the lines. Imports no torch.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ from polyplay.population.rules import Evolution
 
 # Rules that draw the players of a table:
 #
-# latest   other living agents, with their newest weights; an agent meets itself where there is no other
-# uniform  anybody: living agents, past agents, bots
+# latest   other living agents, with their newest weights; an agent meets itself if it is the only one
+# uniform  any of the living agents, past agents, bots
 # past:P   a past agent with probability P, drawn by quality; else as latest
-# elo      anybody, those rather whom the first player beats half the time
+# elo      any of them, preferring those that the first player beats half the time
 
 
 LATEST, UNIFORM, PAST_SELVES, BY_ELO = "latest", "uniform", "past", "elo"
@@ -45,14 +45,14 @@ RATE = 0.01  # η of the qualities (Berner et al. 2019, appendix N)
 
 @dataclass(frozen=True)
 class Opponents:
-    """A rule, by its name, and the share of past agents."""
+    """A rule's name, and the share of past agents."""
 
     rule: str
     share: float = 0.0
 
     @classmethod
     def parse(cls, text: str) -> Opponents:
-        """From an option: `past:0.2`. Raises UserError."""
+        """Parse --opponents, as `past:0.2`. Raises UserError."""
         rule, colon, rest = text.partition(":")
         if text in (LATEST, UNIFORM, BY_ELO):
             return cls(text)
@@ -62,7 +62,7 @@ class Opponents:
             share = math.nan
         if rule == PAST_SELVES and colon and 0 <= share <= 1:
             return cls(rule, share)
-        raise UserError(f"--opponents: {text} given; allowed: latest, uniform, elo, or past:P with P from 0 to 1")
+        raise UserError(f"--opponents {text}: must be latest, uniform, elo, or past:P with P from 0 to 1")
 
     def describe(self) -> list[str]:
         share = f":{self.share:g}" if self.rule == PAST_SELVES else ""
@@ -71,10 +71,10 @@ class Opponents:
     def draw(
         self, first: int, league: League, past: Sequence[int], random: np.ndarray
     ) -> tuple[list[int], list[float]]:
-        """The players of a table, `first` at its head; and what each loses of its quality each time it is beaten.
+        """Return the players of a table, `first` at its head, and what each loses of its quality when it is beaten.
 
-        past: agents of the past that there are. random: float [seated, 2], uniform in (0, 1). Nobody sits twice while
-        there are others, but for past agents that were drawn by quality.
+        past: existing past agents. random: float [seated, 2], uniform in (0, 1). Players are not drawn twice while
+        others are left, except past agents drawn by quality.
         """
         agents, bots = range(league.agents), range(league.players - len(league.bots), league.players)
         pool = [*agents, *past, *bots] if self.rule in (UNIFORM, BY_ELO) else list(agents)
@@ -96,31 +96,31 @@ class Opponents:
 
 
 def match_weight(chance: float) -> float:
-    """How much a match is wanted that is won with this probability: a normal density, 1 at even odds."""
+    """Return the weight of a match that is won with this probability: a normal density, 1 at even odds."""
     return math.exp(-(((chance - 0.5) / DEVIATION) ** 2) / 2)
 
 
 def quality_chances(quality: np.ndarray) -> np.ndarray:
-    """With which probabilities past agents are drawn: softmax."""
+    """Return the probabilities of drawing past agents: softmax of their qualities."""
     weights = np.exp(quality - quality.max())
     return weights / weights.sum()
 
 
 def quality_cost(chance: float, n: int) -> float:
-    """What one of `n` past agents that was drawn with probability `chance` loses of its quality when it is beaten: in
-    expectation as much for each, however they are drawn.
+    """Return what one of `n` past agents, drawn with probability `chance`, loses of its quality when it is beaten: in
+    expectation equally much for each, however they are drawn.
     """
     return RATE / (n * chance)
 
 
 def draw_index(weights: np.ndarray, where: float) -> int:
-    """The index drawn with these weights by a uniform number."""
+    """Return the index drawn with these weights by a uniform number."""
     ends = np.cumsum(weights)
     return min(int(np.searchsorted(ends, where * ends[-1], side="right")), len(ends) - 1)
 
 
 def keep_seats(players: Sequence[int], costs: Sequence[float], before: Sequence[int]) -> tuple[list[int], list[float]]:
-    """The same players, with each who was at the table before in the seat that it had: fewer weights have to move."""
+    """Return the same players, with those from the table before in their old seats: fewer weights have to move."""
     places: list[int | None] = [None] * len(players)
     rest = []
     for i, player in enumerate(players):
@@ -134,8 +134,8 @@ def keep_seats(players: Sequence[int], costs: Sequence[float], before: Sequence[
 
 
 STATE = "league/state"  # of a checkpoint between two rounds of turns
-MOST = 256  # matches of one line
-SAVE = 30.0  # seconds from one league.json to the next
+MOST = 256  # most matches of one line
+SAVE = 30.0  # seconds between writes of league.json
 NO_COPIES = Evolution()
 
 
@@ -147,14 +147,14 @@ def referee(
     matches: int,
     evolution: Evolution = NO_COPIES,
 ) -> Iterator[None]:
-    """Rate what is reported. matches: that a table plays before its players are drawn again."""
+    """Rate reported matches. matches: those that a table plays before its players are drawn again."""
     place = contextlib.nullcontext(ctx.directory) if ctx.directory else tempfile.TemporaryDirectory()  # of a dry run
     with place as directory:
         rating = Referee(replace(ctx, directory=Path(directory)), rates, opponents, matches, evolution)
         with contextlib.closing(rating):
             ctx.hooks.write_part = rating.write_part
             if rating.found is not None:
-                yield  # in this round everybody takes up what it had
+                yield  # in this round all workers restore their state
             while True:
                 if not rating.turn():
                     rates.wait_for_matches()
@@ -162,7 +162,7 @@ def referee(
 
 
 class Referee:
-    """Its state is that of the lines in the log, and the League's memory follows it."""
+    """Rates, draws and decides; its state is that of the log's lines, and the League's memory follows it."""
 
     def __init__(
         self, ctx: WorkerContext, league: League, opponents: Opponents, matches: int, evolution: Evolution = NO_COPIES
@@ -170,7 +170,7 @@ class Referee:
         assert ctx.directory is not None
         self.ctx, self.league, self.opponents, self.matches = ctx, league, opponents, matches
         self.log, self.found = MatchLog(ctx.directory), actor_checkpoint.between_rounds(ctx)
-        if self.found is not None:  # the league's memory is as it was, and so is the log
+        if self.found is not None:  # restore the log and the league's memory
             self.log.cut(self.found.json(STATE)["lines"])
             league.load(self.found.arrays(actor_checkpoint.LEAGUE))
         self.state = LeagueState(league)
@@ -181,13 +181,13 @@ class Referee:
             versions = {} if ctx.resume is None else checkpoint.manifest(ctx.resume)["counters"].get("agents", {})
             self.log.write(line := self.state.beginning(versions))
             self.state.apply(line)
-        self.failed, self.warned = False, False  # to write; of lost matches
+        self.failed, self.warned = False, False  # failed to write; warned of lost matches
         self._publish()
         self.saved = 0.0
         self._save()
 
     def write_part(self, number: int) -> None:
-        """The league's part of a checkpoint between two rounds."""
+        """Write the league's part of a checkpoint between two rounds."""
         assert self.ctx.directory is not None
         part = checkpoint.CheckpointPart(self.ctx.directory, number)
         try:
@@ -198,7 +198,7 @@ class Referee:
             self.ctx.log("warning", f"checkpoint {number}: without the league's matches under way: {refusal_text(e)}")
 
     def _publish(self) -> None:
-        """All that a League has to have, which may be new or that of a referee before this one."""
+        """Publish the whole state to the League, which may be new or from an earlier referee."""
         state, league = self.state, self.league
         state.ratings.bind(league)
         for player in range(league.players):
@@ -213,8 +213,8 @@ class Referee:
             self._make_room()
 
     def turn(self) -> bool:
-        """Take what there is; whether there was anything."""
-        acknowledged = self.league.acknowledged.tolist()  # before its last matches
+        """Process what was handed over; return whether anything was."""
+        acknowledged = self.league.acknowledged.tolist()  # read before an actor's last matches
         lines = [*self._results(), *self._posts(), *self._copied()]
         if self._take(lines):
             self._hand_back()
@@ -232,7 +232,7 @@ class Referee:
         return bool(lines)
 
     def _take(self, lines: list[Row]) -> bool:
-        """Write lines down, then make of them what they say; False: they cannot be written now."""
+        """Write lines, then apply them; return False if they cannot be written now."""
         if not lines:
             return True
         try:
@@ -251,7 +251,7 @@ class Referee:
     # ------------------------------------------------------------------------------------------------ handed over
 
     def _results(self) -> Iterator[Row]:
-        """A line for the next matches of each actor that has some; draws of tables do not mix in one."""
+        """Yield a line for the next matches of each actor that has some; a line has matches of one draw of a table."""
         names = self.state.names
         for actor in range(self.league.actors):
             draws, seated, outcomes = self.league.results(actor, self.state.taken[actor], MOST)
@@ -260,7 +260,7 @@ class Referee:
                 kinds, played = dict[tuple, int](), list[int]()
                 for players, outcome in zip(seated[:n].tolist(), outcomes[:n].tolist(), strict=True):
                     if not all(names[p] for p in players):
-                        raise RuntimeError(f"actor {actor} reported a match of players {players}: some are not there")
+                        raise RuntimeError(f"actor {actor} reported a match of players {players}: some do not exist")
                     played.append(kinds.setdefault((tuple(players), tuple(outcome)), len(kinds)))
                 of = [[[names[p] for p in players], list(outcome)] for players, outcome in kinds]
                 yield {"actor": actor, "draw": int(draws[0]), "of": of, "played": played}
@@ -284,7 +284,7 @@ class Referee:
             yield {"copied": pending["copy"], "version": made[0], "donor_version": made[1], "at": now()}
 
     def _hand_back(self) -> None:
-        """What was handed over is written down."""
+        """Release what was handed over: it is written."""
         for actor in range(self.league.actors):
             self.league.taken[actor] = self.state.taken[actor]
         for player in self.league.reserve.tolist():
@@ -294,8 +294,8 @@ class Referee:
     # ------------------------------------------------------------------------------------------------ decisions
 
     def _make_room(self, acknowledged: list[int] | None = None) -> None:
-        """Have a player in reserve for each agent's next past agent: who leaves has the lowest quality, the oldest of
-        several, and sits at no table.
+        """Keep a player in reserve for each agent's next past agent. If no place is free, a past agent leaves:
+        of those at no table the one with the lowest quality, the oldest of several.
         """
         state, league = self.state, self.league
         reserves = league.reserve.tolist()
@@ -309,7 +309,7 @@ class Referee:
             league.enter(agent, state.entered[agent], reserves[agent])
 
     def _dismiss(self, acknowledged: list[int] | None) -> int:
-        """Have a past agent leave, not the newest; -1: all others sit somewhere."""
+        """Remove a past agent, not the newest; return its player, -1: all others are seated."""
         state, seated = self.state, set[int]()
         for actor, table in state.tables.items():
             left = acknowledged is not None and acknowledged[actor] == table.draw
@@ -323,18 +323,18 @@ class Referee:
         return player
 
     def _ask(self) -> None:
-        """Have the copy made that is pending."""
+        """Order the pending copy."""
         if (line := self.state.copies.pending) is not None:
             self.league.ask(CopyOrder(line["copy"], line["look"], line["donor"]), list(line["values"].values()))
 
     def _draws(self, acknowledged: list[int]) -> Iterator[Row]:
-        """A line for each actor that has no table yet, or has played long enough with the one it has."""
+        """Yield a line for each actor that has no table yet, or has played long enough with its table."""
         for actor in range(self.league.actors):
             table = self.state.tables[actor]
             if table.draw == 0 or (acknowledged[actor] == table.draw and table.since >= self.matches):
                 draw, seated = table.draw + 1, self.league.seated
                 random = uniform(self.ctx.seed, np.array([actor]), np.array([draw]), 2 * seated).reshape(-1, 2)
-                first = (actor + draw) % self.league.agents  # every agent is first as often
+                first = (actor + draw) % self.league.agents  # every agent is first equally often
                 drawn = self.opponents.draw(first, self.league, self.state.past_agents, random)
                 players, costs = keep_seats(*drawn, table.players)
                 names = [self.state.names[p] for p in players]
@@ -350,7 +350,7 @@ class Referee:
             self.ctx.log("warning", f"{SUMMARY}: {refusal_text(e)}; it is written again later")
 
     def close(self) -> None:
-        """Take what is left, and write league.json."""
+        """Process what is left, and write league.json."""
         while self._take(lines := [*self._results(), *self._posts(), *self._copied()]) and lines:
             self._hand_back()
             self._make_room()

@@ -1,7 +1,7 @@
-"""The evolution of a population: which member copies which, what copied values become, and what a population is asked.
+"""The evolution of a population: which member copies which, how copied values change, and a population's interface.
 
-Jaderberg et al. 2017, §4.1.1; 2019. A rule takes plain data and a generator of random numbers, and knows nothing of
-runs. What evolves is a Population: runs in files (population.trainer), agents in memory (population.league_log).
+Jaderberg et al. 2017, §4.1.1; 2019. A rule takes plain data and a generator of random numbers, and does not depend on
+runs. A Population evolves: runs in files (population.trainer), agents in memory (population.league_log).
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from polyplay.population.ratings import win_probability
 
 
 def welch_test(a: Sequence[float], b: Sequence[float]) -> tuple[float, float]:
-    """Welch 1947, for samples of two or more whose variances may differ: t = (ā − b̄) / √(s²ₐ/nₐ + s²ᵦ/nᵦ), and its
-    two-sided p, by Student's distribution with the degrees of freedom of Welch and Satterthwaite.
+    """Return t = (ā − b̄) / √(s²ₐ/nₐ + s²ᵦ/nᵦ), for samples of two or more whose variances may differ (Welch 1947), and
+    its two-sided p, by Student's distribution with the degrees of freedom of Welch and Satterthwaite.
 
-    Where neither sample varies, equal means give p = 1 and others p = 0.
+    If neither sample varies, equal means give p = 1 and others p = 0.
     """
     means = statistics.mean(map(float, a)) - statistics.mean(map(float, b))  # exact: equal numbers do not vary
     va, vb = (statistics.variance(map(float, x)) / len(x) for x in (a, b))
@@ -38,8 +38,8 @@ def welch_test(a: Sequence[float], b: Sequence[float]) -> tuple[float, float]:
 
 
 def two_sided(t: float, freedom: float) -> float:
-    """The probability that |T| ≥ |t| for Student's T with one degree of freedom or more: the integral of sin^(ν−1) up
-    to arctan(√ν / |t|), as a share of that up to π/2. Gauss–Legendre, in the fourth root of the angle.
+    """Return the probability that |T| ≥ |t| for Student's T with one degree of freedom or more: the integral of
+    sin^(ν−1) up to arctan(√ν / |t|), as a share of that up to π/2. Gauss–Legendre, in the fourth root of the angle.
     """
     nodes, weights = np.polynomial.legendre.leggauss(64)
     root = (1 + nodes) / 2
@@ -50,7 +50,7 @@ def two_sided(t: float, freedom: float) -> float:
     return integral(math.atan2(math.sqrt(freedom), abs(t))) / integral(math.pi / 2)
 
 
-# Jaderberg et al. 2017, §4.1.1: a value is multiplied by 0.8 or by 1.2. Ray Tune moves in a list to a neighbor.
+# Jaderberg et al. 2017, §4.1.1: a value is multiplied by 0.8 or by 1.2. As in Ray Tune, list values become a neighbor.
 
 
 FACTORS = (0.8, 1.2)
@@ -60,7 +60,7 @@ FORMS = "NAME=log:LOW:HIGH, NAME=uniform:LOW:HIGH or NAME=a,b,c, as in --vary le
 
 @dataclass(frozen=True)
 class Prior:
-    """What a hyperparameter may be, and how likely: a range, or a list. A range under log is on one side of 0."""
+    """Distribution of a hyperparameter's values: a range, or a list. A range under log is on one side of 0."""
 
     name: str
     kind: Literal["log", "uniform", "list"]
@@ -68,14 +68,14 @@ class Prior:
     high: float = 0
     choices: tuple[Any, ...] = ()  # of a list
     whole: bool = False  # a range of whole numbers
-    chance: float = 1.0  # mutate: with which a copied value is perturbed
-    drawn: bool = False  # mutate: a copy draws it anew instead
+    chance: float = 1.0  # mutate: probability that a copied value is perturbed
+    drawn: bool = False  # mutate: a copied value is resampled instead
 
     def draw(self, rng: np.random.Generator) -> Any:
-        """A value: uniform in a range, its logarithm uniform under log, each entry of a list as likely."""
+        """Draw a value: uniform in a range, its logarithm uniform under log, each entry of a list equally likely."""
         if self.kind == "list":
             return self.choices[rng.integers(len(self.choices))]
-        half, u = 0.5 * self.whole, rng.random()  # the whole numbers at both ends are as likely as the others
+        half, u = 0.5 * self.whole, rng.random()  # so that the whole numbers at both ends are as likely as the others
         low, high = self.low - half, self.high + half
         if self.kind == "log":
             sign = math.copysign(1.0, high)
@@ -83,8 +83,8 @@ class Prior:
         return self._clip(low * (1 - u) + high * u)
 
     def perturb(self, value: Any, rng: np.random.Generator) -> Any:
-        """`value` × 0.8 or × 1.2, as likely, held to the range. A whole number always moves, by 1 at least, from an end
-        of its range inwards; in a list the next or the one before is taken.
+        """Return `value` × 0.8 or × 1.2, equally likely, clipped to the range. A whole number always moves, by 1 at
+        least, inward from an end of its range; in a list the next or the one before is taken.
         """
         up = int(rng.integers(2))
         if self.kind == "list":
@@ -94,13 +94,13 @@ class Prior:
         return self._times(value, FACTORS[not up]) if self.whole and moved == value else moved
 
     def label(self) -> str:
-        """As it is written behind NAME= of --vary."""
+        """Return the prior as written behind NAME= in --vary."""
         if self.kind == "list":
             return ",".join(map(str, self.choices))
         return f"{self.kind}:{self.low}:{self.high}"
 
     def _times(self, value: float, factor: float) -> float:
-        """`value` times `factor`; of whole numbers the nearest, or the next in that direction."""
+        """Return `value` times `factor`; for whole numbers the nearest, or the next in that direction."""
         moved = self._clip(value * factor)
         if self.whole and moved == value:
             return self._clip(value + (1 if (factor > 1) == (value >= 0) else -1))
@@ -111,24 +111,24 @@ class Prior:
 
 
 def around(values: Mapping[str, float], chance: float = 1.0) -> dict[str, Prior]:
-    """Priors of numbers that have none: from a tenth of the value to ten times that. 0 has none, so it stays."""
+    """Return default priors of numbers: from a tenth of the value to ten times it. 0 gets no prior, so it stays."""
     ends = {name: sorted((x / RANGE, x * RANGE)) for name, x in values.items() if x}
     return {name: Prior(name, "log", low, high, chance=chance) for name, (low, high) in ends.items()}
 
 
 def initial(priors: Mapping[str, Prior], agents: int, seed: int) -> list[dict[str, float]]:
-    """The values that each of several agents begins with: its own draw from priors of numbers, by the seed."""
-    rngs = [np.random.default_rng([seed, agent, 0, 1]) for agent in range(agents)]  # copies draw from three numbers
+    """Return the values that each agent begins with: its own draw from priors of numbers, by the seed."""
+    rngs = [np.random.default_rng([seed, agent, 0, 1]) for agent in range(agents)]  # copies seed with three numbers
     return [{name: float(prior.draw(rng)) for name, prior in priors.items()} for rng in rngs]
 
 
 def parse_prior(text: str, read: Callable[[str], Any]) -> Prior:
-    """The prior that a word of --vary says. read: turns a word into a value of the field, as --NAME would, or raises
+    """Parse the prior in a word of --vary. read: turns a word into a value of the field, as --NAME would, or raises
     UserError. Raises UserError.
     """
     name, _, given = text.partition("=")
     if not (name and given):
-        raise UserError(f"--vary: '{text}' given, allowed: {FORMS}")
+        raise UserError(f"--vary '{text}': must be {FORMS}")
     kind, *ends = given.split(":")
     words = ends if kind in ("log", "uniform") else given.split(",")
 
@@ -141,42 +141,42 @@ def parse_prior(text: str, read: Callable[[str], Any]) -> Prior:
     except UserError as e:
         raise UserError(f"--vary {text}: {e}") from None
     if len(values) < max(2, len(words)):
-        refuse(f"'{given}' given, where two values or more are needed")
+        refuse(f"'{given}' must have two values or more")
     if kind not in ("log", "uniform"):
         if any(value in values[:i] for i, value in enumerate(values)):
-            refuse("an entry given twice")
+            refuse("an entry appears twice")
         return Prior(name, "list", choices=tuple(values))
     if len(values) > 2 or not all(map(is_number, values)):
-        refuse(f"'{':'.join(words)}' given, where a range has two finite numbers")
+        refuse(f"'{':'.join(words)}' must be two finite numbers")
     low, high = values
     if low >= high or (kind == "log" and low <= 0):
-        refuse(f"LOW {words[0]} and HIGH {words[1]} given, where LOW is below HIGH, and above 0 under log")
+        refuse(f"LOW {words[0]} must be below HIGH {words[1]}, and above 0 under log")
     whole = isinstance(low, int) and isinstance(high, int)
     low, high = (low, high) if whole else (float(low), float(high))
     return Prior(name, "log" if kind == "log" else "uniform", low, high, whole=whole)
 
 
-GAMES = 10  # that a t-test looks at
-LEVEL = 0.05  # of its two-sided p
-AGAIN = 0.25  # probability that a value is drawn anew, Ray Tune's
-SURE = 0.7  # probability to win from which on an agent is copied
+GAMES = 10  # newest games of each member in a t-test
+LEVEL = 0.05  # its two-sided p must be below this
+AGAIN = 0.25  # probability that a value is resampled, Ray Tune's
+SURE = 0.7  # least probability to win with which an agent is copied
 
 Values = dict[str, Any]
 Priors = Mapping[str, Prior]
-Choice = tuple[int | None, str]  # what was decided for a member: whom it copies (None: nobody), and why
+Choice = tuple[int | None, str]  # decision for a member: which one it copies (None: no copy), and why
 
 
 @dataclass(frozen=True)
 class Standing:
-    """How a member does, and what it is trained with."""
+    """A member's score, and its hyperparameters."""
 
     score: float | None  # more is better; None: not known since its last copy; -inf: its run failed
-    games: tuple[float, ...] = ()  # the returns that the score is the mean of
+    games: tuple[float, ...] = ()  # returns whose mean is the score
     values: Values = field(default_factory=dict)  # hyperparameters
 
 
 class Population(ABC):
-    """Members that are trained apart, and copy each other. Nothing else changes while `evolve` calls these methods."""
+    """Members that train separately and copy each other. Nothing else changes while `evolve` calls these methods."""
 
     @abstractmethod
     def standings(self) -> Sequence[Standing]:
@@ -184,32 +184,32 @@ class Population(ABC):
 
     @abstractmethod
     def copy(self, receiver: int, donor: int, values: Values) -> None:
-        """Have member `receiver` go on with what member `donor` has learnt, and with these hyperparameters. Raises
-        UserError: the donor has nothing that is whole; then nothing has changed.
+        """Let member `receiver` continue with what member `donor` has learned, and with these hyperparameters. Raises
+        UserError, with nothing changed: the donor has no complete state.
         """
 
 
 @dataclass(frozen=True)
 class Evolution:
-    """Say which member copies which, how often, and what copied values become: runs (pbt), agents (league, ftw)."""
+    """Which member copies which, how often, and how copied values change: for runs (pbt), agents (league, ftw)."""
 
-    every: int = 0  # between two decisions about a member: agent steps of a run, matches of an agent; 0: there are none
+    every: int = 0  # agent steps of a run, or matches of an agent, between decisions about it; 0: no decisions
     exploit: str = "outplayed"
     explore: str = "mutate"
     priors: Priors = field(default_factory=dict)
 
     @property
     def varied(self) -> tuple[str, ...]:
-        """Names of the values that change where a member copies another."""
+        """Names of the values that change when a member copies another."""
         return tuple(self.priors) if self.every else ()
 
     def describe(self) -> list[str]:
-        """A line for the diagram of agents."""
-        return [f"copies  who wins {SURE:.0%}, every {self.every:,} matches of an agent"] if self.every else []
+        """Return a line for the diagram of agents."""
+        return [f"copies  an agent that wins {SURE:.0%}, every {self.every:,} matches"] if self.every else []
 
 
 def evolve(population: Population, i: int, rules: Evolution, rng: np.random.Generator) -> Choice:
-    """Decide whom member `i` copies, and have it copy that one: it goes on with the donor's values, changed. All but
+    """Choose a donor for member `i`, and copy it: the member continues with the donor's values, changed. All but
     the copy is a function of the standings and of `rng`.
     """
     standings = population.standings()
@@ -226,7 +226,7 @@ Peers = list[tuple[int, float]]  # the others that may be copied, and their scor
 
 
 def choose_donor(rule: str, standings: Sequence[Standing], i: int, rng: np.random.Generator) -> Choice:
-    """Whom member i copies. A member without a score neither copies nor is copied; one that failed is not copied."""
+    """Return member i's donor. A member without a score neither copies nor is copied; a failed one is not copied."""
     mine = standings[i].score
     if mine is None:
         return None, "no score since its last copy"
@@ -236,8 +236,8 @@ def choose_donor(rule: str, standings: Sequence[Standing], i: int, rng: np.rando
 
 
 def truncation(standings: Sequence[Standing], i: int, mine: float, peers: Peers, rng: np.random.Generator) -> Choice:
-    """One of the bottom 20 % copies any of the top 20 % that is better. Members with a score count; those that tie at
-    the edge all belong to the 20 %.
+    """A member in the bottom 20 % copies a random better one in the top 20 %. Members with a score count; those that
+    tie at the edge all belong to the 20 %.
     """
     scores = [s.score for s in standings if s.score is not None]
     most = -(-len(scores) // 5)  # members; 0.2 is not a float
@@ -250,7 +250,7 @@ def truncation(standings: Sequence[Standing], i: int, mine: float, peers: Peers,
 
 
 def tournament(standings: Sequence[Standing], i: int, mine: float, peers: Peers, rng: np.random.Generator) -> Choice:
-    """A member copies a peer drawn at random if that has a better score (§4.3.1, binary tournament)."""
+    """A member copies a peer drawn at random if the peer's score is better (§4.3.1, binary tournament)."""
     if not peers:
         return None, "no other member has a score"
     j, score = peers[rng.integers(len(peers))]
@@ -258,10 +258,10 @@ def tournament(standings: Sequence[Standing], i: int, mine: float, peers: Peers,
 
 
 def t_test(standings: Sequence[Standing], i: int, mine: float, peers: Peers, rng: np.random.Generator) -> Choice:
-    """A member copies a peer drawn at random if the mean of that one's last 10 games is higher and Welch's t-test says
-    so: §4.1.1, "Welch's t-test on the last 10 episodes". The paper gives no level; here the two-sided p has to be below
-    0.05, so a peer as good is copied in 2.5 % of looks. With fewer than two games nothing is copied, but a member that
-    failed copies any peer.
+    """A member copies a peer drawn at random if the mean of the peer's last 10 games is higher by Welch's t-test:
+    §4.1.1, "Welch's t-test on the last 10 episodes". The paper gives no level; here the two-sided p must be below
+    0.05, so an equally good peer is copied in 2.5 % of looks. With fewer than two games nothing is copied, but a member
+    that failed copies any peer.
     """
     if not peers:
         return None, "no other member has a score"
@@ -290,15 +290,15 @@ def outplayed(standings: Sequence[Standing], i: int, mine: float, peers: Peers, 
 
 
 def nobody(standings: Sequence[Standing], i: int, mine: float, peers: Peers, rng: np.random.Generator) -> Choice:
-    """Nobody copies: random search."""
+    """No member copies: random search."""
     return None, "nothing is copied"
 
 
-# of each rule: which of `peers` member i copies, whose score is `mine`
+# by rule: which of `peers` is copied by member i, whose score is `mine`
 EXPLOIT = {"truncation": truncation, "tournament": tournament, "ttest": t_test, "outplayed": outplayed, "none": nobody}
 
-# of each rule: what a copied value v becomes, by its prior p and random numbers r. perturb: times 0.8 or 1.2; resample:
-# drawn anew with probability 0.25; both: perturbed where it is not drawn (Ray Tune's); mutate: as its prior says
+# by rule: how a copied value v changes, by its prior p and random numbers r. perturb: times 0.8 or 1.2; resample:
+# resampled with probability 0.25; both: perturbed if not resampled (Ray Tune's); mutate: as its prior says
 EXPLORE: dict[str, Callable[[Any, Prior, np.random.Generator], Any]] = {
     "perturb": lambda v, p, r: p.perturb(v, r),
     "resample": lambda v, p, r: p.draw(r) if r.random() < AGAIN else v,
@@ -309,5 +309,5 @@ EXPLORE: dict[str, Callable[[Any, Prior, np.random.Generator], Any]] = {
 
 
 def change_values(rule: str, values: Values, priors: Priors, rng: np.random.Generator) -> Values:
-    """What copied values become, each by itself; what has no prior stays."""
+    """Return copied values, changed independently; values without a prior stay."""
     return {**values, **{name: EXPLORE[rule](values[name], prior, rng) for name, prior in priors.items()}}

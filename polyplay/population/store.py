@@ -1,8 +1,8 @@
-"""What a population knows of its members, as files: `population.json`, `lineage.jsonl`, and who trains whom.
+"""The files of a population: `population.json`, `lineage.jsonl`, and locks of members in training.
 
 Every change is made under one lock, held for milliseconds. A decision exists once `population.json` has it: its line of
-`lineage.jsonl` is written before, and is cut off again where the process was killed in between. Locks are the system's:
-it releases them when their holder ends, however. Imports no torch.
+`lineage.jsonl` is written before, and is cut off again if the process was killed in between. The system releases locks
+when their holder ends in any way. Imports no torch.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from polyplay.core.machine import now
 
 # Lineage of a population: a member's line walked back through its donors to a founder, and what it was trained with.
 #
-# A row is a decision about a member (lineage.jsonl, in order): at agent step `steps` of its own it copied `donor`,
-# which was at `donor_steps`, or nobody, and went on with the values `new`. The founders' rows come first, at step 0.
+# A row is a decision about a member (lineage.jsonl, in order): at its agent step `steps` it copied `donor`, which was
+# at `donor_steps`, or no member, and continued with the values `new`. The founders' rows come first, at step 0.
 
 
 LINEAGE = "lineage.jsonl"
@@ -40,7 +40,7 @@ class Segment:
 
 
 def read_lineage(directory: Path) -> list[Row]:
-    """The rows of a population's lineage, in order; none if there is no file. A damaged line is left out."""
+    """Return the rows of a population's lineage, in order; empty without a file. Damaged lines are left out."""
 
     def is_whole(row: Row) -> bool:
         values = isinstance(row.get("old"), dict) and isinstance(row.get("new"), dict)
@@ -50,16 +50,16 @@ def read_lineage(directory: Path) -> list[Row]:
 
 
 def ancestry(rows: Sequence[Row], member: int, steps: int | None = None) -> list[Segment]:
-    """The line of `member` up to its agent step `steps` (None: to the last that the rows know), oldest first.
+    """Return the line of `member` up to its agent step `steps` (None: the last one in the rows), oldest first.
 
-    Each segment counts the agent steps of its own member. Where a copy joins two of them, the donor's ends at the step
+    Each segment counts its own member's agent steps. Where a copy joins two segments, the donor's ends at the step
     that was copied and the receiver's begins at its own. Only the last segment may be empty. A member without a row has
     no line.
     """
     known = [row["steps"] for row in rows if row["member"] == member]
     known += [row["donor_steps"] for row in rows if row["donor"] == member]
     end, line = max(known, default=0) if steps is None else steps, list[Segment]()
-    for row in reversed(rows):  # what a donor did after it was copied comes before its copy here, and is another's
+    for row in reversed(rows):  # rows of a donor after the copy come first here: not part of this line
         begins = row["donor"] is not None or row["steps"] == 0 or row["new"] != row["old"]
         if row["member"] != member or row["steps"] > end or not begins:
             continue
@@ -75,20 +75,20 @@ WAITING, TRAINING, DONE, FAILED = "waiting", "training", "done", "failed"
 
 
 def founder(member: int, values: Mapping[str, Any]) -> Row:
-    """A member before its first step."""
+    """Return the row of a member before its first step."""
     counts = dict.fromkeys(("steps", "frames", "since", "copied", "turns", "falls"), 0)
     found: Row = {"member": member, **counts, "score": None, "games": [], "values": dict(values)}
     return found | {"state": WAITING, "why": "", "lost": False, "pending": None, "wall_seconds": 0.0}
 
 
 class Store:
-    """The files of a population's directory. Processes and machines that share it may all hold one."""
+    """The files of a population's directory. Each process and machine that shares the directory may have a Store."""
 
     def __init__(self, directory: Path):
         self.directory = directory
 
     def member(self, i: int) -> Path:
-        """The directory of a member's run."""
+        """Return the directory of a member's run."""
         return self.directory / MEMBERS / f"{i:02d}"
 
     def begin(self, about: Mapping[str, Any], values: Sequence[Mapping[str, Any]]) -> None:
@@ -103,7 +103,7 @@ class Store:
         self.write(population)
 
     def read(self) -> Row:
-        """population.json. Raises UserError: it is not there, or damaged."""
+        """Return population.json. Raises UserError: it is missing or damaged."""
         path = self.directory / FILE
         try:
             found = read_object(path)
@@ -114,11 +114,11 @@ class Store:
         return found
 
     def write(self, population: Row) -> None:
-        """Under the lock. Raises OSError."""
+        """Write population.json, under the lock. Raises OSError."""
         write_json(self.directory / FILE, population)
 
     def commit(self, population: Row, line: Row) -> None:
-        """Write a decision down, under the lock: now it is made. Raises OSError."""
+        """Write a decision, under the lock: from here it is made. Raises OSError."""
         self._cut(population["decisions"])
         self._append(line)
         population["decisions"] += 1
@@ -146,7 +146,7 @@ class Store:
 
     @contextlib.contextmanager
     def locked(self) -> Iterator[Row]:
-        """population.json, while nobody else changes the files. Raises UserError: it is not there, or damaged."""
+        """Yield population.json; other processes can't change the files. Raises UserError: it is missing or damaged."""
         fd = os.open(self.directory / ".population.lock", os.O_RDWR | os.O_CREAT, 0o644)
         try:
             fcntl.flock(fd, fcntl.LOCK_EX)
@@ -156,7 +156,7 @@ class Store:
 
     @contextlib.contextmanager
     def claimed(self, i: int) -> Iterator[bool]:
-        """Whether the member is the caller's alone until the end of this block."""
+        """Yield whether the member is the caller's alone until the end of this block."""
         fd = os.open(self.directory / MEMBERS / f".{i:02d}.lock", os.O_RDWR | os.O_CREAT, 0o644)
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -168,8 +168,8 @@ class Store:
 
 
 def wall_seconds(population: Row) -> float:
-    """Seconds that the population has taken, all its sessions together: by the clock of the machine's start, which all
-    its processes share and nobody sets. That of another start adds nothing.
+    """Return the seconds that the population has taken, all its sessions together: by the machine's monotonic clock,
+    which all its processes share. The clock of another boot adds nothing.
     """
     clock = population.get("clock")
     return float(clock["before"] + max(0.0, time.monotonic() - clock["since"])) if clock else 0.0
@@ -178,7 +178,7 @@ def wall_seconds(population: Row) -> float:
 def line_of(
     population: Row, m: Row, old: Mapping[str, Any], why: str, donor: Row | None = None, score: Any = None
 ) -> Row:
-    """The line of lineage.jsonl about the next decision: what member `m` is after it. score: its own before."""
+    """Return the line of lineage.jsonl for the next decision: member `m` after it. score: its own before."""
     own = {
         "decision": population["decisions"],
         "member": m["member"],
@@ -192,11 +192,11 @@ def line_of(
 
 
 def rank_members(members: Iterable[Row]) -> list[Row]:
-    """Best first; then those without a score, and those that failed; equal ones in the order of their numbers."""
+    """Sort members: the best first, then those without a score, then failed ones; equals by number."""
     return sorted(members, key=lambda m: (m["state"] == FAILED, m["score"] is None, -(m["score"] or 0.0), m["member"]))
 
 
 def best_member(members: Iterable[Row]) -> Row | None:
-    """None: no member that has not failed has a score."""
+    """Return the best member; None: no member has a score, or all failed."""
     best = next(iter(rank_members(members)), None)
     return None if best is None or best["state"] == FAILED or best["score"] is None else best

@@ -2,7 +2,7 @@
 
     trainer ──► members/03: a session of an ordinary run ──► its score ──► copy another or not ──► the next member
 
-No trainer waits for another, and none decides for all: what they share is the population's files (population.store).
+No trainer waits for another or decides for all; they share the population's files (population.store).
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ from polyplay.population.store import DONE, FAILED, TRAINING, WAITING, Store, li
 
 # A copy: a checkpoint of one member with the agent of another.
 #
-# From the donor come weights, optimizer, target network and running statistics; the receiver keeps its counters, its
-# place in the schedule, its replay and its lanes, whose recurrent state begins anew. A copy counts as one update, so it
-# never has the name of a checkpoint that exists. Files are linked where the file system can: a donor may remove its
-# checkpoint meanwhile, and nothing is copied twice. What is damaged is passed over for the one before.
+# Weights, optimizer, target network and running statistics come from the donor; the receiver keeps its counters, its
+# place in the schedule, its replay and its lanes, with a new recurrent state. A copy counts as one update, so it
+# never has the name of a checkpoint that exists. Files are linked if the file system can: a donor may then remove its
+# checkpoint, and no data is copied. A damaged checkpoint is skipped for the one before.
 
 
 AGENTS = "agents/"
@@ -45,12 +45,12 @@ RECURRENT = re.compile(r"(groups/\d+/)?state/")
 TRIES = 5  # a donor's newest checkpoint may be removed while it is read, once it has a newer one
 
 
-PreparedCopy = tuple[str, int]  # one that is not complete: what `complete_copy` calls it; agent steps of the donor
+PreparedCopy = tuple[str, int]  # an incomplete copy: the name that `complete_copy` gives it; agent steps of the donor
 
 
 def prepare_copy(member: Path, donor: Path, name: str, lanes: bool = True) -> PreparedCopy:
-    """Write the copy as `checkpoints/.partial-NAME`. lanes: go on as they are, not anew. Raises UserError: one of them
-    has no whole checkpoint; OSError.
+    """Write the copy as `checkpoints/.partial-NAME`. lanes: keep the lanes; else they restart. Raises UserError: one
+    member has no complete checkpoint; OSError.
     """
     part = checkpoint.checkpoints_dir(member) / f".partial-{name}"
     own = checkpoint.newest(member, _silent, checkpoint.resume_flaw)
@@ -62,7 +62,7 @@ def prepare_copy(member: Path, donor: Path, name: str, lanes: bool = True) -> Pr
 
 
 def complete_copy(member: Path, name: str, final: str) -> bool:
-    """The copy becomes the member's newest checkpoint; whether it is there, and whole. May be called again."""
+    """Make the copy the member's newest checkpoint; return whether it exists and is complete. May be called again."""
     place = checkpoint.checkpoints_dir(member)
     if not (place / final).exists():
         with contextlib.suppress(FileNotFoundError):
@@ -71,7 +71,7 @@ def complete_copy(member: Path, name: str, final: str) -> bool:
 
 
 def agent_flaw(path: Path) -> str | None:
-    """What is wrong with the agents in a checkpoint, or None. The rest is looked at when the run goes on."""
+    """Return what is wrong with the agents in a checkpoint, or None. The rest is checked when the run resumes."""
     return checkpoint.flaw(path, AGENTS)
 
 
@@ -80,7 +80,7 @@ def _compose(part: Path, own: Path, given: Path, lanes: bool) -> PreparedCopy:
     mine, theirs = checkpoint.manifest(own), checkpoint.manifest(given)
     version, files = mine["update"] + 1, dict[str, Row]()
     if not theirs["update"]:
-        raise UserError(f"RUN: {given.parents[1]} has learnt nothing yet; let it run on")
+        raise UserError(f"RUN: {given.parents[1]} has made no updates yet; let it run longer")
     sources = {n: own for n in mine["files"] if not n.startswith(AGENTS) or LEARNER.fullmatch(n)}
     sources |= {n: given for n in theirs["files"] if n.startswith(AGENTS) and n not in sources}
     if not lanes:
@@ -104,20 +104,20 @@ def _compose(part: Path, own: Path, given: Path, lanes: bool) -> PreparedCopy:
 
 
 def _counted(learner: Row, version: int) -> Row:
-    """The counts of a learner after one update more, which every part of a parameter server had."""
+    """Return a learner's counts after one more update, also in every part of a parameter server."""
     shards = {"shards": [own + 1 for own in learner["shards"]]} if "shards" in learner else {}
     return {**learner, "version": version, **shards}
 
 
 def _without_state(file: Path) -> dict[str, np.ndarray]:
-    """What a worker saved, its lanes' recurrent state zero; empty: it has none."""
+    """Return a worker's arrays with its lanes' recurrent state set to zero; empty: it has no such state."""
     arrays = checkpoint.read_arrays(file)
     found = [k for k in arrays if RECURRENT.match(k)]
     return {**arrays, **{k: np.zeros_like(arrays[k]) for k in found}} if found else {}
 
 
 def _link(source: Path, target: Path) -> None:
-    """Another name of a file, which is never written again; a copy where the file system has none."""
+    """Link a file, which is never written again, under another name; copy it if the file system can't."""
     try:
         os.link(source, target)
     except OSError:
@@ -125,16 +125,16 @@ def _link(source: Path, target: Path) -> None:
 
 
 def _silent(text: str) -> None:
-    """A checkpoint that is passed over is reported when its own run goes on."""
+    """Ignore a skipped checkpoint: it is reported when its own run resumes."""
 
 
-GAMES = 10  # of a score (Jaderberg et al. 2017, section 4.1)
-DRAWS = 10  # of a member that has failed to find another whose checkpoint is whole
+GAMES = 10  # games of a score (Jaderberg et al. 2017, section 4.1)
+DRAWS = 10  # draws by which a failed member tries to find another with a complete checkpoint
 
 
 @dataclass(frozen=True)
 class PopulationPlan:
-    """The choices of a population of runs. total: agent steps of a member in all."""
+    """The choices of a population of runs. total: agent steps per member."""
 
     evolution: Evolution
     over: str
@@ -143,22 +143,22 @@ class PopulationPlan:
     score: str
     seed: int = 0
     grid: bool = False  # founders are all combinations of lists
-    anew: frozenset[str] = frozenset()  # of what is varied: that with which lanes begin anew
-    machines: str = ""  # others, on which members run
+    anew: frozenset[str] = frozenset()  # varied options whose change restarts the lanes
+    machines: str = ""  # other machines, on which members run
 
     def describe(self) -> list[str]:
-        """A line each for the diagram."""
+        """Return lines for the diagram."""
         evolution = self.evolution
         return [
             f"members {self.size} of {self.over}",
             *(f"vary    {name} {prior.label()}" for name, prior in evolution.priors.items()),
-            f"ready   every {evolution.every:,} agent steps of its own",
+            f"ready   every {evolution.every:,} agent steps of a member",
             f"decides for its member: exploit {evolution.exploit}, explore {evolution.explore}",
             *(f"runs    members on {machines}" for machines in [self.machines] if machines),
         ]
 
     def founders(self) -> list[Values]:
-        """The values that every member begins with: with the same seed the same, whatever the rules."""
+        """Return the values that each member begins with; they depend on the seed, not on the rules."""
         priors = self.evolution.priors
         if self.grid:
             combinations = product(*(prior.choices for prior in priors.values()))
@@ -167,32 +167,32 @@ class PopulationPlan:
         return [{name: prior.draw(rng) for name, prior in priors.items()} for rng in rngs]
 
     def about(self) -> Row:
-        """For population.json."""
+        """Return the settings for population.json."""
         evolution = self.evolution
         rules = {"exploit": evolution.exploit, "explore": evolution.explore}
         about = {"over": self.over, "every": evolution.every, "total": self.total, **rules, "score": self.score}
         return {**about, "seed": self.seed, "vary": {name: p.label() for name, p in evolution.priors.items()}}
 
     def until(self, member: Row) -> int:
-        """Agent steps at which a member is ready next."""
+        """Return the agent steps at which a member is ready next."""
         return min(self.total, (member["turns"] + 1) * self.evolution.every)
 
 
 class MemberRuns(Population):
-    """The runs of a population whose lock the caller holds. population: what is in population.json."""
+    """The runs of a population whose lock the caller holds. population: contents of population.json."""
 
     def __init__(self, store: Store, plan: PopulationPlan, population: Row):
         self.store, self.plan, self.population, self.members = store, plan, population, population["members"]
-        self.donor: Row | None = None  # of the copy that was prepared, as it was then
+        self.donor: Row | None = None  # row of the prepared copy's donor at that time
 
     def standings(self) -> list[Standing]:
         scores = [-math.inf if m["state"] == FAILED else m["score"] for m in self.members]
         return [Standing(s, tuple(m["games"]), m["values"]) for s, m in zip(scores, self.members, strict=True)]
 
     def copy(self, receiver: int, donor: int, values: Values) -> None:
-        """Prepare it; `pending` tells of it. Raises OSError, and UserError: no checkpoint of the donor is whole."""
+        """Prepare a copy, noted in `pending`. Raises OSError; UserError: no checkpoint of the donor is complete."""
         m = self.members[receiver]
-        lanes = all(values[name] == m["values"][name] for name in self.plan.anew)  # they can go on
+        lanes = all(values[name] == m["values"][name] for name in self.plan.anew)  # whether the lanes can stay
         copied = (donor, f"copy-{self.population['decisions']}", lanes)
         final, steps = self.prepare(receiver, *copied)
         self.donor = {**self.members[donor], "steps": steps}
@@ -203,7 +203,7 @@ class MemberRuns(Population):
         return prepare_copy(self.store.member(receiver), self.store.member(donor), name, lanes)
 
     def complete(self, i: int, copy: tuple[int, str, bool], final: str) -> str:
-        """Member `i` goes on from its copy, which is made again if somebody deleted it; why it cannot."""
+        """Complete member `i`'s copy, or make it again if it was deleted; return why that failed, or ""."""
         own, (donor, name, _) = self.store.member(i), copy
         try:
             if complete_copy(own, name, final) or complete_copy(own, name, final := self.prepare(i, *copy)[0]):
@@ -214,7 +214,7 @@ class MemberRuns(Population):
         return f"its copy of member {donor:02d} is gone: {wrong}"
 
     def decide(self, i: int) -> None:
-        """Decide for member `i`, which is ready or has failed, and write that down. Raises OSError."""
+        """Decide for member `i`, which is ready or has failed, and write the decision. Raises OSError."""
         m, population = self.members[i], self.population
         rng = np.random.default_rng([self.plan.seed, i, m["turns"] + 1, m["falls"]])
         failed, old, score = m["state"] == FAILED, m["values"], m["score"]
@@ -230,7 +230,7 @@ class MemberRuns(Population):
 
 
 def may_train(population: Row, i: int) -> bool:
-    """Whether a member has anything left to do. Who has failed needs another to copy."""
+    """Tell whether a member has anything left to do. A failed one needs another to copy."""
     m = population["members"][i]
     state = m["state"]
     scored = population["exploit"] != "none" and any(m["score"] is not None for m in population["members"])
@@ -238,13 +238,13 @@ def may_train(population: Row, i: int) -> bool:
 
 
 def is_over(population: Row) -> bool:
-    """Whether nobody is left to train."""
+    """Tell whether no member is left to train."""
     return not any(may_train(population, i) for i in range(len(population["members"])))
 
 
 @dataclass
 class Members(Edge):
-    """What trainers share, in files."""
+    """The files that trainers share."""
 
     n: int
     memory: ClassVar[str] = "members"
@@ -253,12 +253,12 @@ class Members(Edge):
         return f"members/00 … {self.n - 1:02d}: scores, hyperparameters, checkpoints"
 
     def arrows(self) -> list[Arrow]:
-        """Every trainer writes those of its member, and reads all."""
+        """Return the arrow of the diagram: every trainer writes the files of its member, and reads all."""
         return [Arrow(self.label(), ("out",), ("out",))]
 
 
-FALLS = 3  # sessions of a member in a row that may be lost; one more, and it has failed
-REST = 0.2  # seconds between two looks for a member, where all are taken
+FALLS = 3  # sessions in a row that a member may lose; with one more it has failed
+REST = 0.2  # seconds between two looks for a member when all are taken
 
 
 @dataclass(frozen=True)
@@ -281,7 +281,7 @@ RunMember = Callable[[Row, int, Callable[[], str], Say], MemberSession]
 
 
 def trainer(ctx: WorkerContext, *, out: Members, plan: PopulationPlan, run: RunMember | None = None) -> Iterator[None]:
-    """Train members until none is left."""
+    """Train members until no member is left to train."""
     assert ctx.directory is not None
     assert run is not None
     store = Store(ctx.directory)
@@ -297,8 +297,8 @@ def trainer(ctx: WorkerContext, *, out: Members, plan: PopulationPlan, run: RunM
 
 
 def _train_next(ctx: WorkerContext, store: Store, plan: PopulationPlan, run: RunMember) -> bool:
-    """Train the member with the fewest agent steps that nobody else has; whether there is one. Steps since the last
-    decision about it do not count: who was stopped on the way to the next comes first, as if it had not been.
+    """Train the member with the fewest agent steps that no other trainer has; return whether one exists. Steps since
+    the last decision about it do not count: a member stopped before its next decision keeps its turn.
     """
     population = store.read()
     for m in sorted(population["members"], key=lambda m: (m["since"], m["member"])):
@@ -311,7 +311,7 @@ def _train_next(ctx: WorkerContext, store: Store, plan: PopulationPlan, run: Run
 
 def _train(ctx: WorkerContext, store: Store, plan: PopulationPlan, i: int, run: RunMember) -> None:
     m = _begin(store, plan, i)
-    if m["state"] == FAILED:  # it found nobody to copy
+    if m["state"] == FAILED:  # it found no member to copy
         time.sleep(REST)
         return
     stopping = "stopped with its population"
@@ -327,7 +327,7 @@ def _train(ctx: WorkerContext, store: Store, plan: PopulationPlan, i: int, run: 
 
 
 def _begin(store: Store, plan: PopulationPlan, i: int) -> Row:
-    """Bring the member's run to what was decided about it; its row then."""
+    """Apply what was decided about a member to its run; return its row."""
     with store.locked() as population:
         runs = MemberRuns(store, plan, population)
         m: Row = runs.members[i]

@@ -1,1 +1,1 @@
-"""A run, from its options to its directory: plan, session, reports, resume."""
+"""Runs, from options to the directory: plan, session, reports, resume."""

@@ -196,7 +196,7 @@ class MemberActor:
 
     def _stopping(self) -> str:
         silent = time.monotonic() - self.heard > SILENT
-        return self.why or f"no poll came for {SILENT:g} s" * silent
+        return self.why or "the main machine stopped polling" * silent
 
     def poll(self, why: str) -> tuple[list[Piece], list[tuple[str, str]], tuple[str, str]]:
         """Return changes, messages, and, once all is sent, the end and its reason. why: reason to end the session."""

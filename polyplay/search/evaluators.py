@@ -1,7 +1,4 @@
-"""What a search asks: networks by torch, OpenVINO.
-
-What a search asks: a network, computed in one of several ways; or the same answer always.
-"""
+"""Evaluators of a search: networks computed by torch or OpenVINO."""
 
 from __future__ import annotations
 
@@ -27,7 +24,7 @@ from polyplay.weights.params import FlatParams
 
 
 class TorchBackend:
-    """On the device where the network lies."""
+    """Computes by torch on the network's device."""
 
     def __init__(self, network: DualResidualNetwork, batch: int, precision: str):
         numbers = torch.bfloat16 if precision == "bfloat16" else torch.float32
@@ -46,19 +43,19 @@ class TorchBackend:
         return logits.cpu().numpy(), values.cpu().numpy()
 
 
-# The model is made of OpenVINO's own operators and the folded weights; nothing is converted, and newer weights make a
-# new model. OpenVINO's package reports that it was imported to an analytics server, by a process of its own, and
-# leaves an id in the home directory: here it is imported so that it cannot.
+# The model is made of OpenVINO's operators and the folded weights; nothing is converted, and newer weights make a
+# new model. On import OpenVINO's package would report to an analytics server, from a separate process, and leave an id
+# in the home directory: `import_openvino` prevents both.
 
 
 REPORTS = "openvino_telemetry"
 
 
 def import_openvino() -> ModuleType:
-    """OpenVINO without its reports."""
+    """Import OpenVINO without its reports."""
     hidden = REPORTS not in sys.modules
     if hidden:
-        sys.modules[REPORTS] = None  # type: ignore[assignment]  # its import fails, and a stub stands in for it
+        sys.modules[REPORTS] = None  # type: ignore[assignment]  # its import fails, and OpenVINO uses a stub
     try:
         import openvino
     finally:
@@ -68,12 +65,12 @@ def import_openvino() -> ModuleType:
 
 
 class OpenVINOBackend:
-    """Its thread is not bound to a core: those of two processes would be bound to the same one. Raises UserError."""
+    """Computes by OpenVINO in one thread, not pinned: two processes' would get the same core. Raises UserError."""
 
     def __init__(self, network: DualResidualNetwork, batch: int, precision: str):
         device = network.output.weight.device
         if device.type != "cpu":
-            raise UserError(f"--evaluator openvino: computes on CPUs, the network is on {device}; take torch")
+            raise UserError(f"--evaluator openvino: computes on CPUs, the network is on {device}; use torch")
         self.openvino = import_openvino()
         self.core = self.openvino.Core()
         self.options = {
@@ -98,7 +95,7 @@ class OpenVINOBackend:
 
 
 def build_model(openvino: ModuleType, folded: FoldedNetwork, shape: tuple[int, ...]) -> Any:
-    """FoldedNetwork.forward, of planes of that shape, as an OpenVINO model; logits [N, A] and values [N]."""
+    """Return FoldedNetwork.forward, for planes of that shape, as an OpenVINO model; logits [N, A] and values [N]."""
     ops = openvino.opset8
     planes = ops.parameter(shape, np.float32)
     stem, *tower = folded.trunk()
@@ -130,28 +127,28 @@ def _rows(ops: Any, x: Any) -> Any:
 
 
 def _array(weights: Tensor | None) -> np.ndarray:
-    """A copy that the model may keep."""
+    """Return a copy that the model may keep."""
     assert weights is not None
     return weights.detach().to(torch.float32).contiguous().numpy().copy()
 
 
 BACKENDS, PRECISIONS = ("torch", "openvino"), ("float32", "bfloat16")
-SECONDS = 0.1  # of measuring each way to compute
-ROUNDS = 3  # batches at least, the first of which may be slow
+SECONDS = 0.1  # to measure each way to compute
+ROUNDS = 3  # least number of batches; the first may be slow
 
 
-# Compute a network in batches of one shape. planes: float32 [batch, C, H, W], in its own layout: what `compute` takes;
-# it gives logits [batch, A] and values [batch], good until the next call. take: newer weights.
+# Computes a network in batches of one shape. planes: input of `compute`, float32 [batch, C, H, W], in the backend's
+# layout; compute returns logits [batch, A] and values [batch], valid until the next call; take copies newer weights.
 Backend = TorchBackend | OpenVINOBackend
 
 
 class NetworkEvaluator:
-    """A network as a search asks it, always computed in batches of one shape: fewer positions are padded, more are cut
-    up. So a position has the same bits in whatever company and wherever in the batch.
+    """A network for a search, always computed in batches of one shape: fewer positions are padded, more are split.
+    So a position's answer is bitwise the same in any batch and at any place in it.
 
     backend "torch" or "openvino" (on CPUs), precision "float32" or "bfloat16": the numbers that convolutions are
     computed in; answers are float32. "auto" measures (`choose_backend`); a player that continues from a checkpoint
-    names what was chosen, for bits differ between them. One thread computes on a CPU. Raises UserError.
+    names the earlier choice, as results differ in bits. On a CPU, one thread computes. Raises UserError.
     """
 
     def __init__(
@@ -176,22 +173,22 @@ class NetworkEvaluator:
         return f"{self.network.title}, version {self.version}"
 
     def load(self, weights: np.ndarray, version: int) -> None:
-        """Compute with this vector from now on: float32 [size], parameters and running statistics (weights.params)."""
+        """Load this vector: float32 [size], parameters and running statistics (weights.params)."""
         if weights.shape != (self.vector.size,):
             raise ValueError(f"weights of shape {weights.shape} for a network of {self.vector.size}")
         self.vector.write(weights)
         self.take(version)
 
     def take(self, version: int) -> None:
-        """Compute with the weights that are in `vector` now."""
+        """Load the weights that are in `vector` now."""
         with one_thread():
             self._backend.take(self.network)
         self.version = version
 
     def evaluate(self, planes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Logits float32 [N, A] and values float32 [N] in [-1, 1], from the mover's view, of planes [N, C, H, W]."""
+        """Return logits float32 [N, A] and values float32 [N] in [-1, 1], for the mover, of planes [N, C, H, W]."""
         if self.version < 0:
-            raise RuntimeError("no weights yet: load comes before evaluate")
+            raise RuntimeError("no weights yet: call load before evaluate")
         logits = np.empty((len(planes), self.network.actions), np.float32)
         values = np.empty(len(planes), np.float32)
         with one_thread():
@@ -205,7 +202,7 @@ class NetworkEvaluator:
 
 @contextlib.contextmanager
 def one_thread() -> Iterator[None]:
-    """torch computes in one thread."""
+    """Let torch compute in one thread."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
@@ -215,7 +212,7 @@ def one_thread() -> Iterator[None]:
 
 
 def check_backend(backend: str) -> None:
-    """Raises UserError: its package is not installed."""
+    """Check a backend. Raises UserError: its package is not installed."""
     if backend == "openvino" and not _has_openvino():
         raise UserError("--evaluator openvino: needs the package openvino; `pip install 'polyplay[openvino]'`")
 
@@ -227,8 +224,8 @@ def _has_openvino() -> bool:
 def choose_backend(
     network: DualResidualNetwork, batch: int, backend: str = "auto", precision: str = "auto"
 ) -> tuple[str, str]:
-    """(backend, precision) of the ways that these names leave and this machine has, the fastest in batches of this
-    size. Measured in turn, each by its fastest batch, for a second or so. Raises UserError.
+    """Return the fastest (backend, precision) for batches of this size that these names allow and this machine has.
+    Measured in turn, each by its fastest batch, for a second or so. Raises UserError.
     """
     tried = ways(backend, precision, network.output.weight.device.type)
     with one_thread():
@@ -245,8 +242,8 @@ def choose_backend(
 
 
 def ways(backend: str, precision: str, device: str) -> list[tuple[str, str]]:
-    """(backend, precision) to measure: instead of "auto" the backends that are here, and the precisions that a device,
-    cpu or cuda, has.
+    """Return (backend, precision) pairs to measure; "auto" stands for the installed backends, and for the precisions of
+    a device, cpu or cuda.
     """
     here = BACKENDS if device == "cpu" and _has_openvino() else BACKENDS[:1]
     several = PRECISIONS if is_half("auto", device) else PRECISIONS[:1]
@@ -255,7 +252,7 @@ def ways(backend: str, precision: str, device: str) -> list[tuple[str, str]]:
 
 
 def _make_backend(network: DualResidualNetwork, batch: int, backend: str, precision: str) -> Backend:
-    """Raises UserError."""
+    """Make a backend. Raises UserError."""
     check_backend(backend)
     if backend == "torch":
         return TorchBackend(network, batch, precision)

@@ -1,4 +1,4 @@
-"""A search over many games at once, each at its own pace: `round` and `answer` in turn, moves where searches are done.
+"""A search of many games at once, each at its own pace: `round` and `answer` in turn, moves once searches are done.
 
     search = Search(game, 256, SearchOptions(noise=0.25), evaluator, seed=1)
     search.restart()
@@ -7,7 +7,7 @@
         results = search.advance(done.games, search.choose(done))
         search.restart(done.games[results != GOES_ON])
 
-`round` may be called again before `answer`: games that have moved in the meantime add their leaves, so a batch stays
+`round` may be called again before `answer`: games that have moved since add their leaves, so a batch stays
 full.
 """
 
@@ -33,7 +33,7 @@ from polyplay.weights.params import FlatParams
 
 
 class Finished(NamedTuple):
-    """Searches that are done: n of them, A actions. Values are for who is to move."""
+    """Results of n finished searches, with A actions. Values are for the player to move."""
 
     games: np.ndarray  # int64 [n]
     records: np.ndarray  # int8 [n, record]: the positions
@@ -43,29 +43,29 @@ class Finished(NamedTuple):
     priors: np.ndarray  # float32 [n, A], noise included
     q: np.ndarray  # float32 [n, A]: mean value of a move, 0 where unvisited
     value: np.ndarray  # float32 [n]: mean value of the root
-    raw: np.ndarray  # float32 [n]: the network's own
-    full: np.ndarray  # bool [n]: all simulations were asked for
+    raw: np.ndarray  # float32 [n]: the network's value
+    full: np.ndarray  # bool [n]: the search had all simulations
 
     def at(self, which: np.ndarray | slice) -> Finished:
-        """Some of them."""
+        """Return some of them."""
         return Finished(*(x[which] for x in self))
 
     @property
     def best(self) -> np.ndarray:
-        """float32 [n]: the mean value of the most visited move."""
+        """Mean value of the most visited move, float32 [n]."""
         return np.take_along_axis(self.q, self.visits.argmax(1)[:, None], 1)[:, 0]
 
 
 class Search:
-    """B games. lane: the number of the first of them among all that share a seed. evaluator: a
-    NetworkEvaluator, or what has its `title` and `evaluate`.
+    """Searches of B games. lane: the number of the first game among all that share a seed. evaluator: a
+    NetworkEvaluator, or an object with its `title` and `evaluate`.
     """
 
     def __init__(
         self, game: Game, games: int, options: SearchOptions, evaluator: NetworkEvaluator, seed: int = 0, lane: int = 0
     ):
         self.game, self.options, self.seed = game, options, seed
-        self.evaluator, self.shown = evaluator, 0  # shown: positions under a symmetry
+        self.evaluator, self.shown = evaluator, 0  # shown: positions evaluated under a symmetry
         self.cells = np.stack([np.argsort(cells) for cells, _ in game.symmetries])  # which cell is shown at i
         self.actions = np.stack([actions for _, actions in game.symmetries])  # where action i is shown
         self.lanes = lane + np.arange(games)
@@ -77,8 +77,8 @@ class Search:
     # -------------------------------------------------------------------------------- games and positions
 
     def restart(self, games: np.ndarray | None = None, records: np.ndarray | None = None) -> None:
-        """Begin these games anew (None: all), at the game's start or at positions int8 [n, record] that go on. None has
-        leaves that wait for an answer.
+        """Restart these games (None: all) from the game's start or unfinished positions int8 [n, record]. No game may
+        have leaves that wait for an answer.
         """
         which = np.arange(len(self.lanes)) if games is None else games
         if records is None:
@@ -86,8 +86,8 @@ class Search:
         tree_kernels.begin(self.tree, self.rules, which, np.ascontiguousarray(records, np.int8))
 
     def advance(self, games: np.ndarray, actions: np.ndarray) -> np.ndarray:
-        """Make a legal move in each of these games, of which none has leaves that wait; int8 [n]: GOES_ON, or WON,
-        DRAWN or LOST for the mover. A game that goes on is searched on; one that ended stands still until it is
+        """Make a legal move in each of these games, which must have no waiting leaves; return int8 [n]: GOES_ON, or
+        WON, DRAWN or LOST for the mover. Unfinished games are searched further; finished ones stand still until
         restarted.
         """
         results = np.zeros(len(games), np.int8)
@@ -97,12 +97,12 @@ class Search:
     # -------------------------------------------------------------------------------- rounds of a search
 
     def round(self) -> np.ndarray:
-        """Add leaves of the games that have none waiting to the batch; gives its planes so far [n, C, H, W]."""
+        """Add leaves of the games without waiting leaves to the batch; return its planes so far [n, C, H, W]."""
         self.count = tree_kernels.gather_leaves(self.tree, self.rules, self.numbers, self.planes, self.count)
         return self.planes[: self.count]
 
     def answer(self, logits: np.ndarray, values: np.ndarray) -> None:
-        """Back up what the network said of the batch, and begin a new one. Raises NotFinite, with nothing changed."""
+        """Back up the network's answers to the batch, and begin a new batch. Raises NotFinite, with nothing changed."""
         if logits.shape != (self.count, self.game.actions) or values.shape != (self.count,):
             raise ValueError(f"answers {logits.shape} and {values.shape} to {self.count} leaves")
         bad = tree_kernels.first_not_finite(logits, values)
@@ -114,8 +114,8 @@ class Search:
         tree_kernels.answer(self.tree, self.rules, self.numbers, logits, values)
 
     def evaluate(self, planes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Ask the evaluator, see there. With `symmetries` it is shown each position under one of its board's, drawn
-        anew each time: the numbers of (seed, lane, how many positions were shown before) decide.
+        """Call the evaluator. With `symmetries` each position is shown under a random symmetry of its board, drawn
+        by (seed, lane, number of positions shown before).
         """
         if not self.options.symmetries:
             return self.evaluator.evaluate(planes)
@@ -128,19 +128,19 @@ class Search:
         return np.take_along_axis(logits, self.actions[chosen], 1), values
 
     def step(self) -> Finished:
-        """A round, its evaluation and its answer; gives the searches that are done now, maybe none."""
+        """Make a round, its evaluation and its answer; return the searches that are done now, possibly zero."""
         planes = self.round()
         if len(planes):
             self.answer(*self.evaluate(planes))
         return self.finished()
 
     def finished(self) -> Finished:
-        """The searches that are done and have not moved on."""
+        """Return the searches that are done and have not moved on."""
         return self.look(self._found[: tree_kernels.finished_games(self.tree, self.rules, self._found)].copy())
 
     def look(self, games: np.ndarray) -> Finished:
-        """What searches have found so far, done or not, of games whose root was evaluated and whose leaves do not wait:
-        so it is after a `step`.
+        """Return what searches have found so far, done or not. Their roots must be evaluated and no leaves waiting, as
+        after a `step`.
         """
         n, shape = len(games), (len(games), self.game.actions)
         done = Finished(
@@ -160,8 +160,8 @@ class Search:
         return done
 
     def principal_variation(self, game: int, action: int | None = None) -> list[int]:
-        """The most visited move, the most visited answer to it, and so on, as far as there are visits. action: the move
-        to begin with.
+        """Return the most visited move, the most visited answer to it, and so on, while there are visits. action: the
+        move to begin with.
         """
         t, node, moves = self.tree, 0, list[int]()
         while t.nodes["status"][game, node] == EXPANDED:
@@ -177,9 +177,9 @@ class Search:
         return moves
 
     def choose(self, done: Finished) -> np.ndarray:
-        """A move for each search, int64 [n]: drawn ∝ visits^(1 / temperature) at its ply, at temperature 0 the most
-        visited one, the first of equals. Without visits (0 simulations) the priors stand for them. A Gumbel search has
-        a choice of its own.
+        """Return a move for each search, int64 [n]: drawn ∝ visits^(1 / temperature) at its ply; at temperature 0 the
+        most visited one, the first of equals. Without visits (0 simulations) the priors replace them. A Gumbel search
+        chooses differently.
         """
         if self.rules.gumbel:
             return self._gumbel(done)[0]
@@ -191,8 +191,8 @@ class Search:
         return np.minimum(index, self.game.actions - 1 - (shares[:, ::-1] > 0).argmax(1)).astype(np.int64)
 
     def targets(self, done: Finished) -> np.ndarray:
-        """What a policy learns of these searches, float32 [n, A]: visits as shares; of a Gumbel search its improved
-        policy. 0 of those that are not full.
+        """Return policy targets from these searches, float32 [n, A]: visits as shares, or a Gumbel search's improved
+        policy; 0 for searches that are not full.
         """
         if self.rules.gumbel:
             return self._gumbel(done)[1]
@@ -207,8 +207,8 @@ class Search:
     # -------------------------------------------------------------------------------- positions alone
 
     def grow(self, records: np.ndarray) -> Iterator[Search]:
-        """From positions int8 [n, record] that go on, no more than there are games: itself, after each of its steps,
-        until it is done.
+        """Search from unfinished positions int8 [n, record], at most one per game; yield this search after each step,
+        until all are done.
         """
         self.restart(np.arange(len(records)), records)
         while len(_without(self.step(), len(records)).games) < len(records):
@@ -216,20 +216,20 @@ class Search:
         yield self
 
     def run(self, records: np.ndarray, turn: Callable[[], None] = lambda: None) -> Finished:
-        """The same to its end, in the order of the positions. turn: called after every step."""
+        """Search from positions as `grow` does; return the results in their order. turn: called after every step."""
         for _ in self.grow(records):
             turn()
         return _without(self.finished(), len(records))
 
     def choose_moves(self, records: np.ndarray, turn: Callable[[], None] = lambda: None) -> np.ndarray:
-        """Moves int64 of any number of positions."""
+        """Return moves int64 for any number of positions."""
         parts = np.split(records, range(len(self.lanes), len(records), len(self.lanes)))
         return np.concatenate([self.choose(self.run(part, turn)) for part in parts])
 
     # -------------------------------------------------------------------------------- save and restore
 
     def state(self) -> dict[str, np.ndarray]:
-        """All that goes on, as plain arrays: games, the used nodes and edges one game after the other, the batch."""
+        """Return the whole state as plain arrays: games, used nodes and edges one game after the other, the batch."""
         t, plays = self.tree, self.tree.plays
         parts = {"records": (t.records, plays["nodes"]), "nodes": (t.nodes, plays["nodes"])}
         parts |= {"edges": (t.edges, plays["edges"]), "sums": (t.sums, plays["edges"])}
@@ -241,7 +241,7 @@ class Search:
         return saved | {"plays": _bytes(plays), "root_priors": t.root_priors.copy(), "gumbel": t.gumbel.copy()}
 
     def load(self, saved: dict[str, np.ndarray]) -> None:
-        """Go on from a state of a search over as many games with the same options."""
+        """Continue from the state of a search of as many games with the same options."""
         t = self.tree
         plays = saved["plays"].view(Play).reshape(-1)
         nodes, edges = t.nodes.shape[1], t.edges.shape[1]
@@ -261,17 +261,17 @@ class Search:
 
 
 def _without(found: Finished, n: int) -> Finished:
-    """Without games of a call before, which had more positions than n."""
+    """Remove games left from an earlier call with more than n positions."""
     return found.at(slice(int(np.searchsorted(found.games, n))))
 
 
 def _bytes(x: np.ndarray) -> np.ndarray:
-    """uint8 [n, itemsize] of a copy; arrays of plain numbers as they are."""
+    """Return a copy as uint8 [n, itemsize]; of an array of plain numbers, the copy as it is."""
     return x.copy() if not x.dtype.fields else np.frombuffer(x.tobytes(), np.uint8).reshape(len(x), x.itemsize).copy()
 
 
 def visit_shares(counts: np.ndarray, temperature: np.ndarray) -> np.ndarray:
-    """counts^(1 / temperature) [n, A], divided by their sums; at temperature 0 all to the first of the greatest."""
+    """Return counts^(1 / temperature) [n, A], divided by their sums; at temperature 0 all to the first maximum."""
     relative = counts / counts.max(1, keepdims=True, initial=1e-300)
     warm = relative ** (1.0 / np.maximum(temperature, 1e-300))[:, None]
     cold = np.zeros_like(relative)
@@ -281,8 +281,8 @@ def visit_shares(counts: np.ndarray, temperature: np.ndarray) -> np.ndarray:
 
 
 class SearchPolicy(Player):
-    """The most visited move of a search from each row's position, without noise and symmetries, and the search's value
-    of it. With 0 simulations: the network's most probable legal move.
+    """Plays the most visited move of a search from each row's position, without noise and symmetries; the value is the
+    search's. With 0 simulations: the network's most probable legal move.
     """
 
     def __init__(self, board: Game, options: SearchOptions, factory: BoardNetworkFactory, network: DualResidualNetwork):
@@ -295,8 +295,8 @@ class SearchPolicy(Player):
         return self.network.spec()
 
     def act(self, step: Batch, state: Batch) -> tuple[Batch, Batch]:
-        """One row [B] of obs and mask → action and value [B]; action 0 and value 0 where no move is legal. The search
-        may know more moves than the mask has: planes of Go do not show what was there more than eight positions ago.
+        """Return action and value [B] for one row [B] of obs and mask; 0 and 0 where no move is legal. The search may
+        allow moves that the mask forbids: planes of Go do not show what was there more than eight positions ago.
         """
         mask = step["mask"].numpy()
         on = np.flatnonzero(mask.any(1))
@@ -312,7 +312,7 @@ class SearchPolicy(Player):
     def simulate(self, simulations: int, leaves: int = 0) -> None:
         """Search with this many simulations in future (0: the bare network), and leaves at once (0: as configured).
 
-        Everything else is as configured, whatever was asked for before.
+        Everything else is as configured, whatever earlier calls set.
         """
         leaves = max(1, min(leaves or self.configured.leaves, simulations))
         considered = max(1, min(self.configured.gumbel_actions, simulations))
@@ -320,12 +320,12 @@ class SearchPolicy(Player):
         self._searching = None
 
     def use(self, board: Game) -> None:
-        """Search by the rules of another board of the same size from now on."""
+        """Search by the rules of another board of the same size."""
         self.board, self._searching = board, None
 
     def choose(self, records: np.ndarray, allowed: np.ndarray | None = None) -> tuple[np.ndarray, np.ndarray]:
-        """Moves int64 [n] and values float32 [n] for positions int8 [n, record] that go on. allowed, bool [n, A]: where
-        the search's move is not among these, the most visited of them, of equals the one with the highest prior.
+        """Return moves int64 [n] and values float32 [n] for unfinished positions int8 [n, record]. allowed, bool
+        [n, A]: the most visited allowed move, of equals the one with the highest prior, replaces one that is not.
         """
         search = self._search(len(records))
         done = search.run(records)
@@ -340,7 +340,7 @@ class SearchPolicy(Player):
         return self._search(len(records)).grow(records)
 
     def _search(self, n: int) -> Search:
-        """One that has room for n positions, and at most for twice as many."""
+        """Return a search with room for n positions, and at most for twice as many."""
         if self._searching is None or not n <= len(self._searching.lanes) <= 2 * n:
             evaluator = NetworkEvaluator(self.factory, n * self.options.leaves)
             evaluator.load(self.weights, 0)

@@ -1,14 +1,14 @@
 """Self-play: whole games, resignation, records.
 
-Self-play: a search plays both sides of many games, and whole games become rows of a rollout queue.
+A search plays both sides of many games, and whole games become rows of a rollout queue.
 
-A slot holds the games that fit, one behind another, each as docs/concepts/rows.md has an episode: a row per position,
-the first one `first`, and a row behind the last move with `terminated`. Rows that are left over are `first`, so no
-transition leads into them. The reward of a move is the game's outcome for who made it: with a discount of 0 it is the
-return. A move is an agent step; a game's return is the first player's. A game's number is the player's incarnation, and
-below it (32 bits) how many games that had ended before: no two games of a player have the same one.
+A slot holds the games that fit, one behind another, each laid out as an episode in docs/concepts/rows.md: a row per
+position, the first one `first`, and a row behind the last move with `terminated`. Unused rows are `first`, so no
+transition leads into them. The reward of a move is the game's outcome for the player who made it: with a discount of 0
+it is the return. A move is an agent step; a game's return is the first player's. A game's number is the player's
+incarnation and, in the low 32 bits, the number of games that ended before: it is unique to a player.
 
-Where playouts are capped, moves of searches that are not full have no row, and are no agent steps.
+Where playouts are capped, moves of searches that are not full have no row and are not agent steps.
 """
 
 from __future__ import annotations
@@ -38,19 +38,19 @@ from polyplay.search.search import Finished, Search
 from polyplay.search.tree import SearchOptions
 from polyplay.weights.params import Params, WeightCache
 
-MANY = 64  # games of self-play that are written down each time their number doubles
+MANY = 64  # games of self-play that are logged each time their number doubles
 
 
 def is_sampled(number: int) -> bool:
-    """Whether game `number` of a player, from 0, is written down: of the first 2 · MANY games every one, of as many
-    more every second, of twice as many every fourth, and so on.
+    """Tell whether game `number` of a player, from 0, is logged: every one of the first 2 · MANY games, every second of
+    as many more, every fourth of twice as many, and so on.
     """
     return number % (1 << max(0, number.bit_length() - (2 * MANY - 1).bit_length())) == 0
 
 
 class GameNotes:
-    """Moves of games that go on, `games` of them, and what the searches found. Of a move without a search, value and
-    visits are not known.
+    """Moves of `games` unfinished games, and what the searches found. For moves without a search, value and visits are
+    not known.
     """
 
     def __init__(self, board: Game, games: int):
@@ -61,20 +61,20 @@ class GameNotes:
         self.arrays = {name: x for name, x in vars(self).items() if isinstance(x, np.ndarray)}
 
     def begin(self, game: int, actions: np.ndarray) -> None:
-        """A game begins anew, with these moves, int64 [n], made."""
+        """Start a game from the position after these moves, int64 [n]."""
         self.length[game] = n = len(actions)
         self.action[game, :n], self.value[game, :n] = actions, np.nan
         self.visits[game, :n] = self.searched[game, :n] = 0
 
     def add(self, games: np.ndarray, actions: np.ndarray, done: Finished) -> None:
-        """A move in each of these games, int64 [n], and the searches that chose them."""
+        """Add a move in each of these games, int64 [n], and the searches that chose them."""
         at = (games, self.length[games])
         self.action[at], self.value[at] = actions, done.value
         self.visits[at], self.searched[at] = done.visits[np.arange(len(games)), actions], done.visits.sum(1)
         self.length[games] += 1
 
     def row(self, game: int, outcome: float) -> Row:
-        """A game that is over, resigned where the rules do not end it. outcome: 1, 0 or -1, for the first player."""
+        """Return a finished game, resigned if the rules do not end it. outcome: 1, 0 or -1, for the first player."""
         n, record, result = int(self.length[game]), self.board.new(), records.GOES_ON
         for action in self.action[game, :n]:
             result = self.board.play(record, action)
@@ -90,20 +90,20 @@ class GameNotes:
         }
 
 
-# When a player gives a game up (Silver et al. 2017, Methods, "Self-play"), and how it learns when it may.
+# Resignation (Silver et al. 2017, Methods, "Self-play").
 #
-# It resigns where the root's value and that of its best child are both below v. A share of the games is played to the
-# end; from the newest of them v is set: the greatest with which, of the games in which somebody would have resigned,
-# less than a share were not lost by who would have done so first. As long as too little is known, nobody resigns.
+# A player resigns when the values of the root and of its best child are both below v. A share of the games is played
+# to the end; from the newest of them v is set: the greatest value with which, of all games with a would-be resignation,
+# less than a given share were not lost by the player resigning first. While too little is known, no player resigns.
 
 
 RESIGN_METRICS = ("resigned", "resign_value", "resign_false_rate")
-GRID = np.linspace(records.NEVER, 0.0, 101).astype(np.float32)  # what v may be
-NEWEST, ENOUGH = 1000, 100  # games played on that count, and that have to be known before anybody resigns
+GRID = np.linspace(records.NEVER, 0.0, 101).astype(np.float32)  # candidates for v
+NEWEST, ENOUGH = 1000, 100  # newest played-on games that count; games needed before players resign
 
 
 class Resignation:
-    """Of the games of one player. `seed` and `first_lane` decide which of them are played on."""
+    """Resignations in one player's games. `seed` and `first_lane` decide which games are played on."""
 
     def __init__(self, options: records.ResignOptions, games: int, longest: int, seed: int, first_lane: int):
         self.options, self.seed, self.lanes = options, ~seed, first_lane + np.arange(games)
@@ -117,23 +117,23 @@ class Resignation:
         self.begin(np.arange(games))
 
     def begin(self, games: np.ndarray) -> None:
-        """New games: which of them are played on."""
+        """Draw which of these new games are played on."""
         self.begun[games] += 1
         drawn = numbers.uniform(self.seed, self.lanes[games], self.begun[games], 1)[:, 0]
         self.played_on[games] = drawn < self.options.played_on
 
     def decide(self, games: np.ndarray, plies: np.ndarray, root: np.ndarray, best: np.ndarray) -> np.ndarray:
-        """bool [n]: who is to move resigns. root, best: the values of the root and of its best child, for the mover."""
+        """Return bool [n]: the mover resigns. root, best: values of the root and of its best child, for the mover."""
         better = np.maximum(root, best)
         self.values[games, plies] = better
         return (better < self.v) & ~self.played_on[games] & (plies > 0)
 
     def ended(self, game: int, moves: int, worth: float) -> None:
-        """A game is over that nobody resigned, after so many moves; worth: of its outcome for who moved first."""
+        """Record a game that was played to its end after `moves` moves. worth: its outcome for the first player."""
         if not self.played_on[game] or not moves:
             return
         lowest = np.minimum.accumulate(self.values[game, :moves])
-        first = np.searchsorted(-lowest, -GRID, side="right")  # the first ply whose value is below
+        first = np.searchsorted(-lowest, -GRID, side="right")  # the first ply whose value is below each candidate
         would = first < moves
         lost = np.where(first % 2 == 0, worth, -worth) < 0
         at = self.known % NEWEST
@@ -149,15 +149,15 @@ class Resignation:
 
     @property
     def rate(self) -> float:
-        """The share of wrong resignations with v, of games played on."""
+        """Share of wrong resignations with v, in games played on."""
         at = int(np.searchsorted(GRID, self.v, side="right")) - 1
         return int(self.wrong[:, at].sum()) / max(int(self.would[:, at].sum()), 1)
 
 
 def learned_value(found: Path) -> float:
-    """v as the players of a checkpoint had learned it, the lowest of theirs; NEVER: none of them had.
+    """Return the lowest v that the players of a checkpoint had learned; NEVER: no player had.
 
-    Weights alone, as those of a champion, have no players beside them: those of the run's newest checkpoint count.
+    A checkpoint of weights alone, as a champion's, has no players: those of the run's newest checkpoint count.
     """
     for path in (found, *reversed(checkpoint.everything(found.parents[1]))):
         opened, parts = checkpoint.open_checkpoint(path), sorted(path.glob("workers/self_play-*.safetensors"))
@@ -168,7 +168,7 @@ def learned_value(found: Path) -> float:
     return records.NEVER
 
 
-# What a player counts of its searches and games: how games end, and how well the network foresaw that.
+# Statistics of searches and games: how games end, and how well the network predicted that.
 
 
 ACCURACY = tuple(f"value_accuracy_{part}" for part in ("early", "middle", "late"))  # thirds of a game
@@ -177,13 +177,13 @@ SELF_PLAY_METRICS = (*SEARCH_METRICS, *RESIGN_METRICS)
 
 
 def tally_game(counters: WorkerCounters, rows: Batch, raw: np.ndarray) -> None:
-    """Count a game that is over by its rows, that of the end included. raw: the network's value of each position."""
+    """Count a finished game by its rows, the end's included. raw: the network's value of each position."""
     z, visits = rows["reward"][1:], rows["visits"][:-1].astype(np.float64)
     moves, tally = len(z), counters.tally
     tally("first_player_wins", float(z[0] > 0), 1)
     tally("draws", float(z[0] == 0), 1)
     played = np.where(visits > 0, visits, 1.0)  # 0 log 0 = 0
-    full = int(visits.any(1).sum())  # not all, where playouts are capped
+    full = int(visits.any(1).sum())  # not all rows where playouts are capped
     tally("visits_entropy", -float((visits * np.log(played)).sum()), full)
     tally("fresh_value_loss", float(np.square(z - raw).sum()), moves)
     if z[0] != 0:
@@ -192,13 +192,13 @@ def tally_game(counters: WorkerCounters, rows: Batch, raw: np.ndarray) -> None:
             tally(name, int(right[stage == i].sum()), int((stage == i).sum()))
 
 
-EVALUATIONS = 32  # between two pulls of the weights
+EVALUATIONS = 32  # batches between two pulls of the weights
 NOBODY = records.ResignOptions(played_on=1.0)
 
 
 def game_rows(board: Game) -> Spec:
-    """Fields of a row: the mover's planes, as bits (np.packbits) if they are of 0 and 1, its legal moves, the visits as
-    shares, the move, the number of the game.
+    """Fields of a row: the mover's planes, as bits (np.packbits) if they contain only 0 and 1, its legal moves, the
+    visits as shares, the move, the number of the game.
     """
     shares, integer = Field((board.actions,), "float32"), Field((), "int64")
     bits, mask = Field((-(-math.prod(board.planes) // 8),), "uint8"), Field((board.actions,), "bool")
@@ -218,10 +218,10 @@ def self_play(
     backend: str = "torch",
     resign: records.ResignOptions = NOBODY,
 ) -> Iterator[None]:
-    """A player of envs.lanes games at once, with its own copy of the weights, pulled every EVALUATIONS batches.
+    """Play envs.lanes games at once, with its own copy of the weights, pulled every EVALUATIONS batches.
 
-    backend: see NetworkEvaluator. Where it, or the precision, is "auto", what was chosen is saved, and a resumed player
-    goes on with that.
+    backend: see NetworkEvaluator. If it or the precision is "auto", the choice is saved, and a resumed player
+    keeps it.
     """
     saved = actor_checkpoint.load_actor(ctx, out.consumers)
     if saved:
@@ -269,9 +269,9 @@ def _evaluator(
 
 
 class SelfPlay:
-    """The games of one worker. `slots` gives a slot whenever one is full of whole games."""
+    """The games of one worker. `slots` yields a slot whenever one is full of whole games."""
 
-    between = True  # everything can be saved wherever it stands
+    between = True  # it can be saved at any time
 
     def __init__(
         self,
@@ -294,17 +294,17 @@ class SelfPlay:
         self.search.restart()
         self.games = EpisodeCounter(games)
         self.games.over[:] = False
-        self.recorded = np.zeros(games, np.int64)  # rows of games that go on
-        self.moves = tree.zeros(tree.widen(game_rows(board), (games, board.longest + 1)))  # of games that go on
-        self.finished: deque[Batch] = deque()  # rows of games that no slot has yet
+        self.recorded = np.zeros(games, np.int64)  # rows of unfinished games so far
+        self.moves = tree.zeros(tree.widen(game_rows(board), (games, board.longest + 1)))  # rows of unfinished games
+        self.finished: deque[Batch] = deque()  # rows of finished games that are in no slot yet
         self.version, self.held = -1, held
-        self.raw = np.zeros((games, board.longest), np.float32)  # the network's values, of games that go on
-        self.number = 0  # of games that have ended
+        self.raw = np.zeros((games, board.longest), np.float32)  # the network's values, of unfinished games
+        self.number = 0  # games ended so far
         self.arrays: Batch = {"moves": self.moves, "games": vars(self.games), "recorded": self.recorded}
         self.arrays |= {"raw": self.raw, "resignation": self.resignation.arrays, "notes": self.notes.arrays}
 
     def slots(self, pull: Callable[[], int]) -> Iterator[int | None]:
-        """Play for ever. None: no slot is full yet. pull: takes newer weights if they are due; their version."""
+        """Play forever; yield a full slot, or None without one. pull: takes due weights, returns their version."""
         while True:
             while sum(map(_length, self.finished)) <= self.out.T:
                 self.version = pull()
@@ -318,7 +318,7 @@ class SelfPlay:
             yield slot
 
     def _step(self) -> None:
-        """One evaluation, and a move in each game whose search is done."""
+        """Make one evaluation, and a move in each game whose search is done."""
         search, counters = self.search, self.ctx.counters
         with counters.timed("env"):
             before = int(search.tree.plays["done"].sum())
@@ -337,7 +337,7 @@ class SelfPlay:
                 self._move(done)
 
     def _move(self, done: Finished) -> None:
-        """A move in each of these games, or the end of it where who is to move resigns."""
+        """Make a move in each of these games, or end it if the mover resigns."""
         resigns = self.resignation.decide(done.games, done.plies, done.value, done.best)
         for game in done.games[resigns].tolist():
             self.ctx.counters.tally("resigned", 1, 0)
@@ -366,7 +366,7 @@ class SelfPlay:
             self.search.restart(done.games[ended])
 
     def _end(self, game: int, worth: float) -> None:
-        """worth: of the game's outcome for who moved last."""
+        """End a game. worth: its outcome for the player who moved last."""
         moves = int(self.games.length[game])
         rows = tree.map(lambda x: x[game, : moves + 1].copy(), self.moves)
         rows["obs"][moves], rows["mask"][moves], rows["visits"][moves] = 0, False, 0.0
@@ -392,7 +392,7 @@ class SelfPlay:
             self.ctx.counters.tally(name, value, 1)
 
     def _fill(self, slot: int) -> None:
-        """Write the games that fit, the oldest first."""
+        """Write the games that fit into a slot, the oldest first."""
         at, rows = 0, tree.map(lambda x: x[slot, :, 0], self.out.rows)
         while self.finished and at + _length(self.finished[0]) <= self.out.T:
             game = self.finished.popleft()
@@ -405,7 +405,7 @@ class SelfPlay:
     # ------------------------------------------------------------------------------------------- saving
 
     def save(self) -> Batch:
-        """All that goes on: searches as they stand, rows of unfinished games and of those that no slot has yet."""
+        """Return the present state: searches, rows of unfinished games and of games that are in no slot yet."""
         lengths = np.array([_length(game) for game in self.finished], np.int64)
         packed = {k: np.concatenate([g[k] for g in self.finished]) for k in self.moves} if self.finished else {}
         numbers = {"incarnation": self.ctx.incarnation, "version": self.version, "number": self.number}
@@ -429,7 +429,7 @@ class SelfPlay:
 
 
 def recorded_rows(rows: Batch) -> Batch:
-    """Of a game's rows those of full searches, which have visits, and that of its end."""
+    """Return a game's rows of full searches, which have visits, and the row of its end."""
     full = rows["visits"].any(1)
     found = tree.map(lambda x: x[np.append(full[:-1], True)], rows)
     found["reward"][1:], found["first"][0] = rows["reward"][1:][full[:-1]], True

@@ -1,8 +1,8 @@
 """The arrays of a tree search over many games, and its options.
 
 Each game has a pool of nodes and a pool of edges. A node is a position that was reached; its edges are the legal moves,
-ascending, `count` of them from edge `first` on. Node 0 is the root, and edge 0 stands for the move into it: its visits
-and values are the root's own. What choosing an edge reads (Edge) lies apart from what only backing up reads (Sums).
+ascending: `count` edges, beginning with edge `first`. Node 0 is the root, and edge 0 stands for the move into it: its
+visits and values are the root's. Data for choosing an edge (Edge) is apart from data for backing up only (Sums).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from polyplay.core.compiled import bits, compiled
 from polyplay.envs.pool import need
 from polyplay.games.boards import Game
 
-# Dirichlet noise from a counter: the numbers of (key, lane, search) are the same whoever draws them, and whenever.
+# Dirichlet noise from a counter: numbers depend on (key, lane, search) only.
 
 
 _ONE, _11 = np.uint64(1), np.uint64(11)
@@ -26,19 +26,19 @@ _ONE, _11 = np.uint64(1), np.uint64(11)
 
 @compiled
 def stream(key: np.uint64, lane: int, search: int) -> np.uint64:
-    """The key of one search's numbers."""
+    """Return the key of one search's random numbers."""
     return bits(bits(key, np.uint64(lane) + _ONE), np.uint64(search) + _ONE)
 
 
 @compiled
 def uniform_of(key: np.uint64, n: int) -> float:
-    """In (0, 1), 53 bits."""
+    """Return number n of a key, uniform in (0, 1), with 53 bits."""
     return (np.float64(bits(key, np.uint64(n)) >> _11) + 0.5) * 2.0**-53
 
 
 @compiled
 def _log_gamma_draw(key: np.uint64, n: int, alpha: float) -> tuple[float, int]:
-    """(logarithm of a Gamma(alpha) draw, next n): Marsaglia and Tsang 2000, for alpha < 1 with one of alpha + 1."""
+    """Return (logarithm of a Gamma(alpha) draw, next n), by Marsaglia and Tsang 2000; for alpha < 1 from alpha + 1."""
     lift = 0.0
     if alpha < 1.0:
         lift = math.log(uniform_of(key, n)) / alpha
@@ -58,8 +58,8 @@ def _log_gamma_draw(key: np.uint64, n: int, alpha: float) -> tuple[float, int]:
 
 @compiled
 def dirichlet(key: np.uint64, alpha: float, out: np.ndarray) -> None:
-    """Fill float [n] with a draw from the symmetric Dirichlet distribution; as logarithms until it is divided, so that
-    the least alpha leaves no sum of 0.
+    """Fill float [n] with a draw from the symmetric Dirichlet distribution; computed in logarithms, so that a small
+    alpha leaves no sum of 0.
     """
     n = 0
     for i in range(out.size):
@@ -76,13 +76,13 @@ def dirichlet(key: np.uint64, alpha: float, out: np.ndarray) -> None:
 
 
 FRESH, EXPANDED, UNEXPANDED, WON, DRAWN, LOST = range(6)  # of a node; UNEXPANDED: evaluated, but the pool had no room
-ENDS = (FRESH, WON, DRAWN, LOST)  # of a node, by what the move into it led to
-IDLE, SEARCHING, ENDED = range(3)  # of a game
-FILLED = 400  # actions at most of a board that is filled: Go on 19×19 has 362
+ENDS = (FRESH, WON, DRAWN, LOST)  # status of a node, by the result of the move into it
+IDLE, SEARCHING, ENDED = range(3)  # status of a game
+FILLED = 400  # most actions of a board that moves fill: Go on 19×19 has 362
 
 Edge = np.dtype(
     [
-        ("q", "f4"),  # mean value for who chooses the edge, virtual losses included; 0 before the first visit
+        ("q", "f4"),  # mean value for the edge's mover, virtual losses included; 0 before the first visit
         ("u", "f4"),  # prior / (1 + visits)
         ("visits", "i4"),  # virtual ones included
         ("child", "i4"),  # node, -1 before the first visit
@@ -90,8 +90,8 @@ Edge = np.dtype(
 )
 Sums = np.dtype(
     [
-        ("total", "f8"),  # sum of the values for who chooses the edge, without virtual losses
-        ("prior", "f4"),  # clean of noise
+        ("total", "f8"),  # sum of the values for the edge's mover, without virtual losses
+        ("prior", "f4"),  # without noise
         ("action", "i2"),
         ("pending", "i2"),  # leaves below that wait for the network
     ]
@@ -101,16 +101,16 @@ Node = np.dtype(
         ("first", "i4"),
         ("count", "i2"),
         ("status", "i2"),
-        ("value", "f4"),  # the network's, for the node's mover
+        ("value", "f4"),  # the network's value, for the node's mover
     ]
 )
 Play = np.dtype(
     [
-        ("searches", "i8"),  # begun so far in this lane: the number of the random numbers' stream
+        ("searches", "i8"),  # begun so far in this lane; selects the random numbers
         ("nodes", "i4"),  # used
         ("edges", "i4"),
         ("done", "i4"),  # simulations that count for this search
-        ("asked", "i4"),  # of this search: all of them, or few where playouts are capped
+        ("asked", "i4"),  # simulations of this search: all, or few where playouts are capped
         ("waiting", "i4"),  # leaves in the batch
         ("status", "i4"),
     ]
@@ -119,7 +119,7 @@ Leaf = np.dtype([("game", "i4"), ("node", "i4"), ("depth", "i4")])
 
 
 class Tree(NamedTuple):
-    """What the compiled loops work on: B games, N nodes and E edges each, A actions, a batch of at most M leaves."""
+    """Arrays of the compiled loops: B games, N nodes and E edges each, A actions, a batch of at most M leaves."""
 
     edges: np.ndarray  # Edge [B, E]
     sums: np.ndarray  # Sums [B, E]
@@ -127,19 +127,19 @@ class Tree(NamedTuple):
     records: np.ndarray  # int8 [B, N, record]
     plays: np.ndarray  # Play [B]
     gumbel: np.ndarray  # float32 [B, A]: noise of the root's edges in order
-    considered: np.ndarray  # int32 [moves + 1, simulations]: by how many moves are considered, see considered_visits
+    considered: np.ndarray  # int32 [moves + 1, simulations]: by the number of considered moves, see considered_visits
     temperatures: np.ndarray  # float64 [longest + 1]: by ply
-    root_priors: np.ndarray  # float32 [B, A]: of the root's edges in order, with noise where there is any
+    root_priors: np.ndarray  # float32 [B, A]: of the root's edges in order, noise included
     leaves: np.ndarray  # Leaf [M]
     paths: np.ndarray  # int32 [M, longest + 2]: edges from edge 0 to the leaf
-    factors: np.ndarray  # float32 [visits]: what u is multiplied by at a node of so many visits
+    factors: np.ndarray  # float32 [visits]: factor of u at a node, by its visits
     moves: np.ndarray  # int16 [A], scratch
     record: np.ndarray  # int8 [record], scratch
     kept: np.ndarray  # int32 [N], scratch
     shares: np.ndarray  # float64 [A], scratch
 
 
-# The options as compiled code takes them; those with other names are in SearchOptions.rules.
+# The options for compiled code; SearchOptions.rules sets those with other names.
 Rules = namedtuple(
     "Rules",
     "simulations fast_simulations full leaves fpu_parent noise noise_alpha reuse width gumbel c_visit by_range key "
@@ -149,20 +149,20 @@ Rules = namedtuple(
 
 @dataclass(frozen=True)
 class SearchOptions:
-    """How a search goes. Values lie in [-1, 1]; equal scores go to the first legal action.
+    """Options of a search. Values lie in [-1, 1]; among equal scores the first legal action wins.
 
     exploration "alphago_zero": U = c P sqrt(Σ_b N(s, b)) / (1 + N(s, a)) (Silver et al. 2017); "alphazero": U = c(s) P
     sqrt(N(s)) / (1 + N(s, a)), c(s) = log((1 + N(s) + c_base) / c_base) + c (Silver et al. 2018), where N(s) counts
-    the visit that evaluated s, at the root too. fpu, the value of a move not yet visited: "zero"; "parent", the mean
+    the visit that evaluated s, at the root too. fpu, the value of an unvisited move: "zero"; "parent", the mean
     value of its position.
 
     root "gumbel": sequential halving over `gumbel_actions` moves and completed values q (Danihelka et al. 2022), σ(q)
-    being (c_visit + the most visits) q, where q is brought from [-1, 1] to [0, 1]. "gumbel_mctx": as mctx has it, a
-    tenth of that, and q brought to [0, 1] from the least and greatest of its position. With both, moves are drawn by
-    Gumbel noise times the temperature; noise, exploration, c and fpu count for nothing, and no subtree is kept.
+    being (c_visit + the most visits) q, with q scaled from [-1, 1] to [0, 1]. "gumbel_mctx": as in mctx, a
+    tenth of that, with q scaled to [0, 1] from the least and greatest of its position. With both, moves are drawn by
+    Gumbel noise times the temperature; noise, exploration, c and fpu have no effect, and no subtree is kept.
 
-    fast_simulations: playouts are capped (Wu 2019, 3.1): a search is full with chance `full`, or else has so many
-    simulations and no noise, and the policy learns nothing from it.
+    fast_simulations: caps playouts (Wu 2019, 3.1). A search is full with chance `full`; else it has this many
+    simulations and no noise, and the policy does not train on it.
     """
 
     simulations: int = 800  # per move; 0: the bare network
@@ -170,35 +170,35 @@ class SearchOptions:
     c: float = 1.25
     c_base: float = 19652.0
     fpu: Literal["zero", "parent"] = "zero"
-    fast_simulations: int = 0  # simulations of a search that is not full; 0: all are
+    fast_simulations: int = 0  # simulations of a search that is not full; 0: all searches are full
     full: float = 0.25
     root: Literal["puct", "gumbel", "gumbel_mctx"] = "puct"
-    gumbel_actions: int = 16  # moves of the root that get visits at first
+    gumbel_actions: int = 16  # root moves that get visits at first
     c_visit: float = 50.0
     noise: float = 0.0  # share of Dirichlet noise in the root's priors; 0.25 in self-play
     noise_alpha: float = 0.3
-    temperature: tuple[tuple[int, float], ...] = ((0, 1.0), (30, 0.0))  # (from this ply on, temperature)
-    symmetries: bool = False  # ask the network under a random symmetry of the board each time
+    temperature: tuple[tuple[int, float], ...] = ((0, 1.0), (30, 0.0))  # (first ply, temperature)
+    symmetries: bool = False  # evaluate each position under a random symmetry of the board
     reuse: bool = True  # keep the subtree of the move played, whose visits count as simulations
-    leaves: int = 1  # per game and round; one that waits counts as a visit that was lost
+    leaves: int = 1  # leaves per game and round; a waiting leaf counts as a lost visit
 
     def __post_init__(self) -> None:
         n, fast, actions = self.simulations, self.fast_simulations, self.gumbel_actions
         why = f"root {self.root} halves the same number in every search"
-        need(not (fast and self.halves), f"search fast_simulations: {fast} given, but {why}; allowed: 0")
-        need(0 <= fast <= max(n, 0), f"search fast_simulations: {fast} given; allowed: 0 to its {n} simulations")
+        need(not (fast and self.halves), f"search fast_simulations: must be 0, got {fast}: {why}")
+        need(0 <= fast <= max(n, 0), f"search fast_simulations: must be from 0 to its {n} simulations, got {fast}")
         fits = not (self.halves and n) or 1 <= actions <= n
-        need(fits, f"search gumbel_actions: {actions} given; allowed: 1 to its {n} simulations")
-        need(not 0 < n < self.leaves, f"search leaves: {self.leaves} given; allowed: at most its {n} simulations")
+        need(fits, f"search gumbel_actions: must be from 1 to its {n} simulations, got {actions}")
+        need(not 0 < n < self.leaves, f"search leaves: must be at most its {n} simulations, got {self.leaves}")
 
     @property
     def halves(self) -> bool:
-        """Whether its roots are searched by sequential halving."""
+        """Tell whether roots are searched by sequential halving."""
         return self.root in ("gumbel", "gumbel_mctx")
 
     @property
     def quiet(self) -> SearchOptions:
-        """As strong as it can: every search is full, from a tree of its own, and nothing but its visits decides."""
+        """The same options at full strength: every search is full, has a new tree, and chooses by its visits alone."""
         return replace(self, fast_simulations=0, noise=0.0, temperature=((0, 0.0),), reuse=False)
 
     def rules(self, game: Game, seed: int, lane: int) -> Rules:
@@ -215,33 +215,33 @@ class SearchOptions:
         )
 
     def temperatures(self, plies: np.ndarray) -> np.ndarray:
-        """float64: of the schedule's last entry whose ply is reached; before the first 1."""
+        """Return float64: the temperature of the schedule's last entry whose ply is reached; 1 before the first."""
         at = np.searchsorted([ply for ply, _ in self.temperature], plies, side="right")
         return np.array([1.0, *(t for _, t in self.temperature)])[at]
 
     def edges_per_node(self, game: Game) -> int:
-        """A board that is filled has nearly as many legal moves as actions; a game like chess has few of very many."""
+        """Return the edges per node: all actions on a board that moves fill; fewer in games like chess."""
         return game.actions if game.actions <= FILLED else 128
 
     def room(self, game: Game) -> tuple[int, int]:
-        """Nodes and edges per game."""
+        """Return the nodes and edges per game."""
         nodes = 1 + self.simulations
         return nodes, 1 + max(nodes * self.edges_per_node(game), game.actions)
 
     def nbytes(self, game: Game) -> int:
-        """Of one game's tree."""
+        """Return the bytes of one game's tree."""
         nodes, edges = self.room(game)
         return nodes * (Node.itemsize + game.record) + edges * (Edge.itemsize + Sums.itemsize)
 
     def factors(self, visits: np.ndarray) -> np.ndarray:
-        """float32: what P / (1 + N(s, a)) is multiplied by at nodes of so many visits, of which one is their own."""
+        """Return float32: the factor of P / (1 + N(s, a)) at nodes, by their visits, which include their evaluation."""
         if self.exploration == "alphago_zero":
             return np.asarray(self.c * np.sqrt(np.maximum(visits - 1.0, 0.0)), np.float32)
         return np.asarray((np.log((1.0 + visits + self.c_base) / self.c_base) + self.c) * np.sqrt(visits), np.float32)
 
 
 def considered_visits(actions: int, simulations: int) -> list[int]:
-    """The visits that a move has before each simulation, if so many actions are considered at first: all of them get
+    """Return the visits that a move has before each simulation, if `actions` moves are considered at first: all get
     equally many, then the better half, and so on.
     """
     if actions <= 1:
@@ -256,7 +256,7 @@ def considered_visits(actions: int, simulations: int) -> list[int]:
 
 
 def allocate(game: Game, games: int, options: SearchOptions) -> Tree:
-    """A tree of `games` games, none of them begun."""
+    """Return a tree of `games` games, not begun yet."""
     nodes, edges = options.room(game)
     most = games * options.leaves
     moves = range(1 + (options.gumbel_actions if options.halves else 0))

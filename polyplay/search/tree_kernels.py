@@ -1,9 +1,7 @@
-"""Compiled loops of a search: leaves, backups, roots.
+"""Compiled loops of a search: leaves for the batch, backups of the network's answers, roots.
 
-The compiled loops of a search: leaves for the batch, the network's answers backed up.
-
-A backed-up value is for who chose the edge: the sign changes at each step up. With several leaves per game a leaf that
-waits counts as a visit that was lost, until its answer comes. A leaf that is met again while it waits
+A backed-up value is for the player who chose the edge: the sign changes at each step up. With several leaves per game a
+leaf that waits counts as a lost visit until its answer comes. A leaf that is met again while it waits
 ends the game's part of the round: it is evaluated once.
 """
 
@@ -22,26 +20,26 @@ from polyplay.search.tree import Rules, Tree
 if TYPE_CHECKING:
     from polyplay.search.search import Finished
 
-# _nrt: no reference counts. The caller holds all arrays while a loop runs, and none is made here. Counting them anew at
+# _nrt=False: no reference counts. The caller holds all arrays while a loop runs, and no loop makes one. Counting at
 # each use of a field of the tree takes as long as the search itself.
 compiled = cached_njit(_nrt=False)
 
 _ONE, _NONE = np.float32(1.0), np.float32(-np.inf)
 
-# A Gumbel search (Danihelka et al. 2022): which moves of the root get visits, how it goes on inside, and the policy
-# that results. The root's moves are first those of the greatest g + logit, where g is Gumbel noise; sequential halving
-# then leaves half of them again and again. `tree.considered` says how many visits the moves have that the next
-# simulation is for.
+# A Gumbel search (Danihelka et al. 2022): which moves of the root get visits, choices below the root, and the resulting
+# policy. The root's moves are first those of the greatest g + logit, where g is Gumbel noise; sequential halving
+# then keeps half of them again and again. The next simulation is for a move with the number of visits that
+# `tree.considered` says.
 
 
-LOWEST = -1e9  # of a score
-TINY = 1e-38  # of a probability
+LOWEST = -1e9  # least score
+TINY = 1e-38  # least probability
 
 
 @compiled
 def draw_gumbel(tree: Tree, rules: Rules, g: int) -> None:
-    """The noise of a root's moves for this search, times the temperature at its ply: so a move is drawn from
-    softmax(logit / temperature), and at temperature 0 none is drawn.
+    """Draw the noise of a root's moves for this search, times the temperature at its ply: so a move is drawn from
+    softmax(logit / temperature), and at temperature 0 there is no noise.
     """
     key = trees.stream(rules.key, rules.lane + g, tree.plays[g].searches)
     scale = tree.temperatures[records.ply(tree.records[g, 0])]
@@ -51,8 +49,8 @@ def draw_gumbel(tree: Tree, rules: Rules, g: int) -> None:
 
 @inlined
 def _write_sigma(tree: Tree, rules: Rules, g: int, node: int) -> None:
-    """Write σ(q) of a node's moves into tree.shares: of those without visits with v_mix, an estimate of the node's
-    value by its own and those of the moves that have some.
+    """Write σ(q) of a node's moves into tree.shares; for unvisited moves q is v_mix, an estimate of the node's value
+    from its own value and those of visited moves.
     """
     first, count = tree.nodes[g, node].first, tree.nodes[g, node].count
     visits, most, weight, mean, tried = 0, 0, 0.0, 0.0, 0
@@ -83,7 +81,7 @@ def _logit(tree: Tree, g: int, edge: int) -> float:
 
 @inlined
 def _root_choice(tree: Tree, g: int, wanted: int) -> int:
-    """The edge of the greatest g + logit + σ(q) among the root's of so many visits; σ is in tree.shares."""
+    """Return the edge of the greatest g + logit + σ(q) among the root's with `wanted` visits; σ is in tree.shares."""
     first, count = tree.nodes[g, 0].first, tree.nodes[g, 0].count
     best, top, highest = first, -np.inf, -np.inf
     for e in range(first, first + count):
@@ -98,7 +96,7 @@ def _root_choice(tree: Tree, g: int, wanted: int) -> int:
 
 @inlined
 def _improve(tree: Tree, g: int, node: int) -> None:
-    """Make of σ in tree.shares the improved policy: softmax of logit + σ(q)."""
+    """Turn σ in tree.shares into the improved policy: softmax of logit + σ(q)."""
     first, count, top, total = tree.nodes[g, node].first, tree.nodes[g, node].count, -np.inf, 0.0
     for i in range(count):
         tree.shares[i] += _logit(tree, g, first + i)
@@ -112,8 +110,8 @@ def _improve(tree: Tree, g: int, node: int) -> None:
 
 @compiled
 def gumbel_edge(tree: Tree, rules: Rules, g: int, node: int) -> int:
-    """The edge to go on by: at the root the next to be visited; inside where visits are fewest beside the improved
-    policy.
+    """Return the edge to descend: at the root the next to be visited; below where visits are fewest compared with the
+    improved policy.
     """
     first, count, visits = tree.nodes[g, node].first, tree.nodes[g, node].count, 0
     for e in range(first, first + count):
@@ -133,7 +131,7 @@ def gumbel_edge(tree: Tree, rules: Rules, g: int, node: int) -> int:
 
 @compiled
 def choose_gumbel(tree: Tree, rules: Rules, games: np.ndarray, actions: np.ndarray, policy: np.ndarray) -> None:
-    """Of searches that are done: the move, of the most visited the greatest g + logit + σ(q), into int64 [n], and the
+    """Write for finished searches the move, of the most visited the greatest g + logit + σ(q), into int64 [n], and the
     improved policy into float32 [n, A].
     """
     for k in range(games.size):
@@ -153,7 +151,7 @@ def choose_gumbel(tree: Tree, rules: Rules, games: np.ndarray, actions: np.ndarr
 
 @inlined
 def _unvisited_value(tree: Tree, rules: Rules, g: int, edge: int) -> np.float32:
-    """First-play urgency at the node that `edge` leads into, from its mover's view."""
+    """Return first-play urgency at the node that `edge` leads into, from its mover's view."""
     value = 0.0
     if rules.fpu_parent:
         visits = tree.edges[g, edge].visits - tree.sums[g, edge].pending
@@ -163,7 +161,7 @@ def _unvisited_value(tree: Tree, rules: Rules, g: int, edge: int) -> np.float32:
 
 @inlined
 def _best_edge(tree: Tree, rules: Rules, g: int, node: int, edge: int) -> int:
-    """The edge of the greatest Q + U, the first of equals; or as gumbel has it."""
+    """Return the edge of the greatest Q + U, the first of equals; or the choice of a Gumbel search."""
     if rules.gumbel:
         return gumbel_edge(tree, rules, g, node)
     fpu = _unvisited_value(tree, rules, g, edge)
@@ -180,13 +178,13 @@ def _best_edge(tree: Tree, rules: Rules, g: int, node: int, edge: int) -> int:
 
 @inlined
 def _prior(tree: Tree, g: int, edge: int, depth: int) -> np.float32:
-    """An edge's prior in this search; depth 1: the edge is the root's."""
+    """Return an edge's prior in this search; depth 1: the edge is the root's."""
     return tree.root_priors[g, edge - tree.nodes[g, 0].first] if depth == 1 else tree.sums[g, edge].prior
 
 
 @inlined
 def _add_child(tree: Tree, game: np.ndarray, g: int, parent: int, edge: int) -> int:
-    """A new node: the position after an edge's move."""
+    """Add a node for the position after an edge's move; return its number."""
     child = tree.plays[g].nodes
     tree.plays[g].nodes = child + 1
     tree.edges[g, edge].child = child
@@ -199,7 +197,7 @@ def _add_child(tree: Tree, game: np.ndarray, g: int, parent: int, edge: int) -> 
 
 @inlined
 def _descend(tree: Tree, rules: Rules, game: np.ndarray, g: int, row: int) -> tuple[int, int]:
-    """(node, depth) of a game's next leaf, made if it is new; its edges go into a row of the paths."""
+    """Return (node, depth) of a game's next leaf, made if it is new; write its edges into a row of the paths."""
     node, edge, depth = 0, 0, 0
     tree.paths[row, 0] = 0
     while tree.nodes[g, node].status == trees.EXPANDED:
@@ -215,7 +213,7 @@ def _descend(tree: Tree, rules: Rules, game: np.ndarray, g: int, row: int) -> tu
 
 @inlined
 def _change(tree: Tree, g: int, edge: int, depth: int, visits: int) -> None:
-    """Give an edge so many visits more (virtual ones included), and find its q and u from its sums."""
+    """Add visits (virtual ones included) to an edge, and compute its q and u from its sums."""
     n, total = tree.edges[g, edge].visits + visits, tree.sums[g, edge].total - tree.sums[g, edge].pending
     tree.edges[g, edge].visits = n
     tree.edges[g, edge].q = np.float32(total / n) if n > 0 else np.float32(0.0)
@@ -224,7 +222,7 @@ def _change(tree: Tree, g: int, edge: int, depth: int, visits: int) -> None:
 
 @inlined
 def _back_up(tree: Tree, g: int, row: int, depth: int, value: float, waited: int) -> None:
-    """Add a value, for who chose the last edge of a path, to all its edges; waited 1 takes back a virtual loss too."""
+    """Add a value, for the player who chose a path's last edge, to all its edges; waited 1 removes a virtual loss."""
     for k in range(depth, -1, -1):
         edge = tree.paths[row, k]
         tree.sums[g, edge].total += value
@@ -235,7 +233,7 @@ def _back_up(tree: Tree, g: int, row: int, depth: int, value: float, waited: int
 
 @inlined
 def _lose_virtually(tree: Tree, g: int, row: int, depth: int) -> None:
-    """Let a path look worse as long as its leaf waits."""
+    """Add a virtual loss to a path while its leaf waits."""
     for k in range(depth + 1):
         edge = tree.paths[row, k]
         tree.sums[g, edge].pending += 1
@@ -251,7 +249,7 @@ def _wants_leaf(tree: Tree, rules: Rules, g: int) -> bool:
 
 @compiled
 def gather_leaves(tree: Tree, rules: Rules, game: np.ndarray, batch: np.ndarray, count: int) -> int:
-    """Add the next leaves of all games that have none waiting to a batch of `count` so far; gives the new count.
+    """Add the next leaves of all games without waiting leaves to a batch of `count` so far; return the new count.
 
     Terminal leaves are backed up on the way.
     """
@@ -279,7 +277,7 @@ def gather_leaves(tree: Tree, rules: Rules, game: np.ndarray, batch: np.ndarray,
 
 @inlined
 def _expand(tree: Tree, game: np.ndarray, g: int, node: int, logits: np.ndarray, row: int) -> None:
-    """The edges of a node with priors, the softmax of its legal moves' logits, where the pool has room for them."""
+    """Write a node's edges, if the pool has room, with priors: the softmax of its legal moves' logits."""
     moves, first = tree.moves, tree.plays[g].edges
     count = board_rules.legal(game, tree.records[g, node], moves)
     fits = first + count <= tree.edges.shape[1]
@@ -303,7 +301,7 @@ def _expand(tree: Tree, game: np.ndarray, g: int, node: int, logits: np.ndarray,
 
 @compiled
 def first_not_finite(logits: np.ndarray, values: np.ndarray) -> int:
-    """The first answer that no search can use, -1 if there is none; a logit of -inf is a chance of 0."""
+    """Return the first answer that no search can use, -1 if all are usable; a logit of -inf is a chance of 0."""
     for i in range(values.size):
         found = not math.isfinite(values[i])
         for action in range(logits.shape[1]):
@@ -315,7 +313,7 @@ def first_not_finite(logits: np.ndarray, values: np.ndarray) -> int:
 
 @compiled
 def set_root(tree: Tree, rules: Rules, g: int) -> None:
-    """The priors of an expanded root for this search: the clean ones, and noise where the rules have it."""
+    """Set the priors of an expanded root for this search: the clean ones, with noise if the rules have some."""
     first, count = tree.nodes[g, 0].first, tree.nodes[g, 0].count
     if rules.gumbel:
         draw_gumbel(tree, rules, g)
@@ -348,23 +346,21 @@ def answer(tree: Tree, rules: Rules, game: np.ndarray, logits: np.ndarray, value
             set_root(tree, rules, g)
 
 
-# The compiled loops of a search's roots: begin at a position, move on to a child with its subtree, collect what was
-# found.
-#
+# The loops of a search's roots: begin at a position, move on to a child with its subtree, collect results.
 # A subtree is compacted in place: children lie after their parents in both pools, so nothing is overwritten that is
-# still to be moved. It is given up where the pool of edges might not hold it and the rest of a search.
+# still to be moved. It is dropped if the pool of edges might not hold it and the rest of a search.
 
 
 @inlined
 def _copy(source: np.ndarray, target: np.ndarray) -> None:
-    """By a loop: an assignment of slices would make an array, for they might overlap."""
+    """Copy by a loop: assigning slices would make an array, as they might overlap."""
     for i in range(target.size):
         target[i] = source[i]
 
 
 @inlined
 def _ask(tree: Tree, rules: Rules, g: int) -> None:
-    """A new search: how many simulations it has."""
+    """Start a new search, and set how many simulations it has."""
     tree.plays[g].searches += 1
     tree.plays[g].asked = rules.simulations
     if rules.fast_simulations > 0:
@@ -374,7 +370,7 @@ def _ask(tree: Tree, rules: Rules, g: int) -> None:
 
 @inlined
 def _plant(tree: Tree, g: int) -> None:
-    """An empty tree at the position in `tree.record`."""
+    """Make an empty tree at the position in `tree.record`."""
     _copy(tree.record, tree.records[g, 0])
     tree.nodes[g, 0].status, tree.nodes[g, 0].count = trees.FRESH, 0
     tree.nodes[g, 0].value = 0.0
@@ -385,7 +381,7 @@ def _plant(tree: Tree, g: int) -> None:
 
 @compiled
 def begin(tree: Tree, rules: Rules, games: np.ndarray, records: np.ndarray) -> None:
-    """Search from these positions, int8 [n, record], whose games go on."""
+    """Search from these unfinished positions, int8 [n, record]."""
     for i in range(games.size):
         g = games[i]
         _copy(records[i], tree.record)
@@ -396,7 +392,7 @@ def begin(tree: Tree, rules: Rules, games: np.ndarray, records: np.ndarray) -> N
 
 @inlined
 def _mark(tree: Tree, g: int, root: int) -> int:
-    """Edges below a node; `tree.kept` becomes their new numbers, -1 for the others."""
+    """Return the number of edges below a node; write its nodes' new numbers into `tree.kept`, -1 for other nodes."""
     kept, used = tree.kept, tree.plays[g].nodes
     kept[:used] = -1
     kept[root] = 0
@@ -442,7 +438,7 @@ def _compact(tree: Tree, g: int, root: int, edge: int) -> None:
 
 @inlined
 def _reuse(tree: Tree, rules: Rules, g: int, edge: int) -> bool:
-    """Make an edge's child the root, if there is one that has edges and room for a search beside its subtree."""
+    """Make an edge's child the root, if it has edges and there is room for a search; return whether it was made."""
     child = tree.edges[g, edge].child
     if not rules.reuse or child < 0 or tree.nodes[g, child].status != trees.EXPANDED:
         return False
@@ -457,7 +453,7 @@ def _reuse(tree: Tree, rules: Rules, g: int, edge: int) -> bool:
 
 @inlined
 def _root_edge(tree: Tree, g: int, action: int) -> int:
-    """The root's edge of an action; 0 where the root has none yet."""
+    """Return the root's edge of an action; 0 if the root has no edges yet."""
     if tree.nodes[g, 0].status == trees.EXPANDED:
         first = tree.nodes[g, 0].first
         for e in range(first, first + tree.nodes[g, 0].count):
@@ -470,7 +466,7 @@ def _root_edge(tree: Tree, g: int, action: int) -> int:
 def advance(
     tree: Tree, rules: Rules, game: np.ndarray, games: np.ndarray, actions: np.ndarray, results: np.ndarray
 ) -> None:
-    """Make moves and search on; results int8 [n] becomes what the boards' `play` says of them."""
+    """Make moves and search on; write the moves' results into int8 [n]."""
     for i in range(games.size):
         g = games[i]
         _copy(tree.records[g, 0], tree.record)
@@ -488,7 +484,7 @@ def advance(
 
 @compiled
 def finished_games(tree: Tree, rules: Rules, out: np.ndarray) -> int:
-    """Write the games whose search is done into int64 [B], and give their number."""
+    """Write the games whose search is done into int64 [B], and return their number."""
     n = 0
     for g in range(tree.plays.size):
         done = tree.plays[g].done >= tree.plays[g].asked and tree.nodes[g, 0].status == trees.EXPANDED
@@ -500,7 +496,7 @@ def finished_games(tree: Tree, rules: Rules, out: np.ndarray) -> int:
 
 @compiled
 def collect(tree: Tree, done: Finished) -> None:
-    """What searches found, by action: zeros [n, A] are filled where a move is legal, plies, value and raw [n] too."""
+    """Write what searches found, by action, into zeros [n, A] where a move is legal; plies, value and raw [n] too."""
     for i in range(done.games.size):
         g = done.games[i]
         done.plies[i] = records.ply(tree.records[g, 0])

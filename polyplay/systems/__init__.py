@@ -20,70 +20,70 @@ from polyplay.core.errors import UserError
 
 @dataclass(frozen=True)
 class System:
-    """What a page's `build` answers: what reports and evaluation need to know of the wiring."""
+    """The result of a page's `build`: what reports and evaluation need to know of the wiring."""
 
     envs: Any  # Envs: the training environments
     spec: Any  # LearnerSpec: the network and its loss
-    more_metrics: tuple[str, ...] = ()  # names that workers report besides the loss's
-    resolved: dict[str, Any] = field(default_factory=dict)  # what stood for "choose": the values chosen
+    more_metrics: tuple[str, ...] = ()  # names of metrics besides the loss's
+    resolved: dict[str, Any] = field(default_factory=dict)  # values of options that were chosen automatically
     epsilon: float = 0.0  # probability of a uniform random action in evaluations on Atari games, as published
-    player: Any = None  # player(network) -> Policy: what plays full games, where that is not the network alone
+    player: Any = None  # player(network) -> Policy: plays full games, if the network alone does not
 
     @property
     def policy(self) -> Any:
-        """What makes the network: policy() -> Policy."""
+        """Factory of the network: policy() -> Policy."""
         return self.spec.policy
 
     @property
     def metrics(self) -> tuple[str, ...]:
-        """Names of what is reported."""
+        """Names of all metrics."""
         return (*self.spec.loss.metrics, *self.more_metrics) if self.spec else ()
 
     @property
     def test_epsilon(self) -> float:
-        """ε of evaluation, unless --epsilon says otherwise."""
-        from polyplay.envs.atari import plays_games  # with Gymnasium: not for the names of systems
+        """ε of evaluation, unless --epsilon is given."""
+        from polyplay.envs.atari import plays_games  # imports Gymnasium, which names of systems do not need
 
         return self.epsilon if plays_games(self.envs) else 0.0
 
 
 @dataclass(frozen=True, eq=False)
 class Page:
-    """A system: its options, and the wiring of its workers. Raises UserError: Config is no dataclass of options with
-    defaults, or build is no function.
+    """A system: its options, and the wiring of its workers. Raises UserError: Config is not a dataclass of options with
+    defaults, or build is not a function.
 
-    Config: a frozen dataclass; `env` and `frames` are among its fields. build(c, crew): wires the system of this Config
-    into the crew, and answers System. It raises UserError where options contradict each other.
+    Config: a frozen dataclass with fields `env` and `frames`. build(c, crew): wires the system of this Config into the
+    crew, and returns a System. It raises UserError if options contradict each other.
     """
 
     Config: Any
     build: Callable[[Any, Any], System]
-    presets: Mapping[str, Callable[[], Any]] = field(default_factory=dict)  # by name what makes a Config, best first
-    row: Mapping[str, str] = field(default_factory=dict)  # of the table of systems
-    over: Page | None = None  # only of populations: the page of their members' system; None: it is not chosen yet
-    name: str = ""  # as `load` finds it
+    presets: Mapping[str, Callable[[], Any]] = field(default_factory=dict)  # makers of a Config by name, best first
+    row: Mapping[str, str] = field(default_factory=dict)  # its row of the table of systems
+    over: Page | None = None  # for populations only: the page of the members' system; None: not chosen yet
+    name: str = ""  # by which `load` finds it
 
     def __post_init__(self) -> None:
         if not (isinstance(self.Config, type) and is_dataclass(self.Config)):
             raise UserError(f"Page: Config {self.Config!r} given, allowed: a dataclass of options")
         where, options = f"Page: Config {self.Config.__qualname__}", {f.name: f for f in fields(self.Config)}
         if lacking := [n for n, f in options.items() if f.default is MISSING and f.default_factory is MISSING]:
-            raise UserError(f"{where} has no default of {', '.join(lacking)}: give every option one")
+            raise UserError(f"{where} has no default for {', '.join(lacking)}: give every option one")
         if lacking := [n for n in ("env", "frames") if n not in options and "over" not in options]:
             raise UserError(f"{where} has no {', '.join(lacking)}: every system has options of these names")
         if not callable(self.build):
-            raise UserError(f"Page: build {self.build!r} given, allowed: a function build(c, crew) that answers System")
+            raise UserError(f"Page: build {self.build!r} given, allowed: a function build(c, crew) that returns System")
         object.__setattr__(self, "presets", self.presets or {"default": self.Config})
 
 
 @cache
 def read_settings(file: str) -> dict[str, Any]:
-    """What a TOML file of this room has, by system."""
+    """Return the contents of a TOML file of this room, by system."""
     return tomllib.loads((Path(__file__).parent / file).read_text("utf-8"))
 
 
 def _preset(config: type, presets: dict[str, Any], name: str) -> Callable[[], Any]:
-    """A function without arguments that makes a Config, as pages.toml has its values."""
+    """Return a function without arguments that makes a Config with the values in pages.toml."""
     values = dict(presets[name])
     about = values.pop("about", "")
     while like := values.pop("like", ""):
@@ -101,17 +101,17 @@ def names() -> list[str]:
 
 
 def is_population(page: Page) -> bool:
-    """Whether a page is of populations of another system's runs."""
+    """Tell whether a page trains populations of another system's runs."""
     return "over" in page.Config.__dataclass_fields__
 
 
 def ordinary() -> list[str]:
-    """The systems whose runs train one agent."""
+    """Return the systems that are not populations of another system's runs."""
     return [name for name in names() if not is_population(load(name))]
 
 
 def load(name: str) -> Page:
-    """The page of system `name`, in capitals or not, or of module:NAME, a user's own."""
+    """Return the page of system `name`, in capitals or not, or a user's own, module:NAME."""
     if ":" in name:
         return replace(_find(name), name=name)
     known, own = names(), name.lower()
@@ -126,8 +126,8 @@ def load(name: str) -> Page:
 
 
 def page_of(system: str, over: object = None) -> Page:
-    """The page of a system; of a population over another (None: its default) the page of both: its Config has the
-    fields of both, its presets are the other's. Raises UserError: there is none, or that is a population itself.
+    """Return the page of a system. For a population, join it with the page of the system `over` (None: its default):
+    Config has the fields of both, presets are the other's. Raises UserError: there is none, or `over` is a population.
     """
     page = load(system)
     if not is_population(page):
@@ -147,7 +147,7 @@ def page_of(system: str, over: object = None) -> Page:
 
 
 def _lifted(config: Any, make: Any) -> Any:
-    """A preset of that system, as one of the population."""
+    """Return a preset of the members' system as one of the population."""
 
     def preset() -> Any:
         return config(**vars(make()))
@@ -157,31 +157,31 @@ def _lifted(config: Any, make: Any) -> Any:
 
 
 def _find(name: str) -> Page:
-    """The page that module:NAME is. Raises UserError."""
+    """Return the page module:NAME. Raises UserError."""
     allowed = "module:NAME, where the module has NAME = Page(Config, build)"
     module, _, attribute = name.partition(":")
     try:
         found = user_modules.look_up(user_modules.import_module(module, name, "SYSTEM", allowed), attribute)
     except AttributeError:
         if module == "__main__":
-            cure = "go on in the program that has it, or put it into a file of its own"
-            raise UserError(f"SYSTEM: {attribute} of the program that began the run is not here: {cure}") from None
+            cure = "resume in that program, or move it into another file"
+            raise UserError(f"SYSTEM: {attribute} is in the program that started the run, not here: {cure}") from None
         raise UserError(f"SYSTEM: {name} given, but {module} has no {attribute!r}; allowed: {allowed}") from None
     if not isinstance(found, Page):
-        raise UserError(f"SYSTEM: {name} given, which is no Page but {type(found).__name__}; allowed: {allowed}")
+        raise UserError(f"SYSTEM: {name} given, which is a {type(found).__name__}, not a Page; allowed: {allowed}")
     if is_population(found):
         raise UserError(f"SYSTEM: {name} given, whose Config has an option `over`, which only pbt may have: rename it")
     return found
 
 
 def name_of(page: object) -> str:
-    """module:NAME of a user's page, by which workers and resumed runs find it. Raises UserError."""
+    """Return module:NAME of a user's page, by which workers and resumed runs find it. Raises UserError."""
     if not isinstance(page, Page):
-        what = f"of type {type(page).__name__}" if not isinstance(page, ModuleType | type) else f"{page.__name__}"
+        what = f"type {type(page).__name__}" if not isinstance(page, ModuleType | type) else f"{page.__name__}"
         raise UserError(f"SYSTEM: {what} given, allowed: a name, or a polyplay.systems.Page(Config, build)")
     for module in (page.Config.__module__, page.build.__module__, "__main__"):
         there = vars(sys.modules[module]) if module in sys.modules else {}
         if found := [name for name, value in there.items() if value is page]:
             return f"{module}:{found[0]}"
     where = "write NAME = Page(Config, build) in the file of its Config or its build, outside functions"
-    raise UserError(f"SYSTEM: a Page given that no module has by name: {where}")
+    raise UserError(f"SYSTEM: a Page given that has no name in a module: {where}")

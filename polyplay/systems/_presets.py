@@ -1,7 +1,7 @@
-"""Which of a page's presets fits an environment, and populations of pages.
+"""The preset of a page that fits an environment, and populations of pages.
 
-Presets of its paper are in pages.toml, for the games of its paper; those tuned here for other kinds of environments,
-its domains, or for single board games are in tuned.toml.
+A page's presets for the games of its paper are in pages.toml; those tuned here for other kinds of environments
+(domains) or for single board games are in tuned.toml.
 
 Imports no torch.
 """
@@ -31,13 +31,13 @@ from polyplay.workers.crew import Crew
 from polyplay.workers.hosts.cluster import MachineInfo
 
 AUTO = "auto"
-MODULES = {  # by where Gymnasium's registry finds the class
+MODULES = {  # by the module where Gymnasium's registry finds the class
     "gymnasium.envs.classic_control": "classic",
     "gymnasium.envs.box2d": "box2d",
     "gymnasium.envs.mujoco": "mujoco",
     "minigrid": "minigrid",
 }
-EXAMPLES = {  # what a domain's preset plays unless --env names something
+EXAMPLES = {  # environment of a domain's preset, unless --env names another
     "atari": "ALE/Pong-v5",
     "classic": "CartPole-v1",
     "box2d": "LunarLander-v3",
@@ -46,23 +46,23 @@ EXAMPLES = {  # what a domain's preset plays unless --env names something
     "images": "CarRacing-v3",
 }
 CLIPPED = ("clip", "sign")
-LARGE, SIDE = 128, 84  # pixels of an image's smaller side: from which on it is shown smaller, and how large then
-SIDES = {"game:go": 19, "game:othello": 8}  # cells of a side, if a name has no size
+LARGE, SIDE = 128, 84  # pixels of an image's smaller side: most before it is resized, and after that
+SIDES = {"game:go": 19, "game:othello": 8}  # cells of a side, if the game's name has no size
 
 
 def names(page: Page) -> list[str]:
-    """The page's presets, and those tuned for domains."""
+    """Return the page's presets, and those tuned for domains."""
     return [*page.presets, *tuned(page)]
 
 
 def tuned(page: Page) -> dict[str, dict[str, Any]]:
-    """Of a page: domain → settings; `source` and, by environment, `envs` among them."""
+    """Return a page's settings by domain, including `source` and, by environment, `envs`."""
     found: dict[str, dict[str, Any]] = systems.read_settings("tuned.toml").get((page.over or page).name, {})
     return found
 
 
 def choose(page: Page, env: Any, **made: Any) -> str:
-    """The preset for an environment. made: its `kwargs` and `wrappers`, see Envs."""
+    """Return the preset for an environment. made: its `kwargs` and `wrappers`, see Envs."""
     where, there = domain(env, **made), tuned(page)
     plain = "paper" if "paper" in page.presets else next(iter(page.presets))
     if str(page.Config().env).startswith("game:"):
@@ -80,7 +80,7 @@ def choose(page: Page, env: Any, **made: Any) -> str:
 
 
 def _described(env: Any, **made: Any) -> EnvSpec | None:
-    """None: building the system says what is wrong."""
+    """Return the environment's spec, or None: building the system then reports the error."""
     try:
         return Envs(env, 1, **made).spec
     except UserError:
@@ -88,9 +88,7 @@ def _described(env: Any, **made: Any) -> EnvSpec | None:
 
 
 def _of_game(page: Page, env: str) -> str:
-    """Of a page whose presets are for games: that of this game, of the same game on the board nearest in size, or
-    quick.
-    """
+    """Return a board-game page's preset for this game, or for the same game on the board nearest in size, or quick."""
     named = {settings(page, name).env: name for name in reversed(names(page))}
     sides = {game: _side(game) for game in named if game.split("+")[0] == env.split("+")[0]}
     nearest = min(sides, key=lambda game: abs(sides[game] - _side(env)), default="")
@@ -98,22 +96,20 @@ def _of_game(page: Page, env: str) -> str:
 
 
 def _side(game: str) -> int:
-    """Cells of a board's side, of games that name it."""
+    """Return the cells of a board's side, or 0 if the game does not name it."""
     given = [word.removeprefix("size=") for word in game.split("+") if word.startswith("size=")]
     return int(given[0]) if given and given[0].isdecimal() else SIDES.get(game.split("+")[0], 0)
 
 
 def domain(env: Any, kwargs: Mapping[str, Any] | None = None, wrappers: tuple[str, ...] = (), **others: Any) -> str:
-    """atari, toy, one of MODULES (board games: classic), or other: what Gymnasium lacks or has from elsewhere. others:
-    of Envs.
-    """
+    """Return an environment's domain: atari, toy, one of MODULES (board games: classic), or other. others: of Envs."""
     if not isinstance(env, str):
         return "other"
     if env.startswith("toy:"):
         return "toy"
     if is_game(env, {**(kwargs or {}), WRAPPERS: wrappers}):
         return "atari"
-    if env.startswith("game:"):  # small vectors and discrete actions, as there
+    if env.startswith("game:"):  # small vectors and discrete actions, as in classic
         return "classic"
     module, _, name = env.rpartition(":")
     import gymnasium
@@ -126,13 +122,13 @@ def domain(env: Any, kwargs: Mapping[str, Any] | None = None, wrappers: tuple[st
 
 
 def settings(page: Page, name: str, env: Any = None, automatic: bool = False, **made: Any) -> Any:
-    """The configuration that preset `name` stands for; of a domain, with what an environment has of its own. automatic:
-    nobody named it. made: as in `choose`. Raises UserError: there is none.
+    """Return the configuration of preset `name`; for a domain, with the environment's own settings. automatic: the user
+    did not name it. made: as in `choose`. Raises UserError: there is no such preset.
     """
     there = tuned(page)
     if name in page.presets:
         found = page.presets[name]()
-        # a user's page is as it says
+        # a user's page is not adapted
         plain = ":" in page.name or not automatic or env is None or domain(env, **made) == "atari"
         return found if plain else _beyond_atari(found)
     if name not in there:
@@ -141,7 +137,7 @@ def settings(page: Page, name: str, env: Any = None, automatic: bool = False, **
         raise UserError(f"--preset: '{name}' given, allowed for {page.name}: {', '.join([AUTO, *names(page)])}{hint}")
     section = dict(there[name])
     if automatic and env is not None and domain(env, **made) != name:
-        section.pop("actions", None)  # of a likely kind: what its code does is no order here
+        section.pop("actions", None)  # of a similar domain, whose reference code does not apply
     like, own, _ = section.pop("like", None), section.pop("envs", {}).get(env, {}), section.pop("shown", None)
     values = {"env": EXAMPLES.get(name), **section, **own} | ({} if env is None else {"env": env})
     values = {k: tuple(v) if isinstance(v, list) else v for k, v in values.items() if k != "source"}
@@ -150,7 +146,7 @@ def settings(page: Page, name: str, env: Any = None, automatic: bool = False, **
 
 
 def _beyond_atari(c: Any) -> Any:
-    """The network by the observations, and rewards as they are."""
+    """Return c with a network that fits the observations, and unclipped rewards."""
     known = {f.name for f in fields(c)}
     changes = {"network": "auto"} if "network" in known else {}
     changes |= {"reward": "none"} if vars(c).get("reward") in CLIPPED else {}
@@ -158,8 +154,8 @@ def _beyond_atari(c: Any) -> Any:
 
 
 def shown_images(page: Page, name: str, env: Any, **made: Any) -> dict[str, Any]:
-    """How a preset shows an environment, as the options of a run: what it says for this one (`shown`), and images
-    larger than LARGE with a smaller side of SIDE pixels. made: as in `choose`.
+    """Return the run options with which a preset shows an environment: its own for this one (`shown`), and SIDE pixels
+    for the smaller side of images larger than LARGE. made: as in `choose`.
     """
     if domain(env, **made) == "atari" or str(env).startswith(("toy:", "game:")):
         return {}
@@ -173,8 +169,8 @@ def shown_images(page: Page, name: str, env: Any, **made: Any) -> dict[str, Any]
 
 
 def with_lanes_for_tasks(c: Any, given: Mapping[str, object]) -> Any:
-    """A preset's configuration with lanes, and trajectories of a batch, for every task of a list, unless they are
-    given.
+    """Return a preset's configuration with lanes, and trajectories of a batch, for every task of a list, unless they
+    are given.
     """
     n, known = len(task_order(task_words(given.get("env", c.env)))), vars(c)
     if n and "workers" in known and "lanes" not in known and "workers" not in given:  # a lane each
@@ -187,14 +183,14 @@ def with_lanes_for_tasks(c: Any, given: Mapping[str, object]) -> Any:
         parts *= int(both.get("minibatches", 1))
     unit = math.lcm(n, parts)
     lanes = -(-known["lanes"] // unit) * unit
-    queued = {"slots", "batch"} <= known.keys() - given.keys()  # actors fill slots; a batch is so many of their lanes
+    queued = {"slots", "batch"} <= known.keys() - given.keys()  # a batch has whole slots of actors' lanes
     each = lanes * known.get("learners", 1)
     return replace(c, lanes=lanes, **({"batch": -(-c.batch // each) * each} if queued else {}))
 
 
 def with_fastest(c: Any, serial: bool) -> tuple[Any, dict[str, Any]]:
-    """A preset's configuration, and the run's options that it sets: with the fastest evaluator the fastest precision.
-    With --serial neither, as both are measured and such runs repeat to the bit.
+    """Return a preset's configuration, and the run options that it sets: with the fastest evaluator, the fastest
+    precision. With --serial neither, as both are measured and such runs repeat bitwise.
     """
     if vars(c).get("evaluator") != "auto":
         return c, {}
@@ -202,12 +198,12 @@ def with_fastest(c: Any, serial: bool) -> tuple[Any, dict[str, Any]]:
 
 
 def use_shared_torso(c: Any) -> Any:
-    """Policy and value share a recurrent core, so they share a network."""
+    """Return c with one network for policy and value, as they share a recurrent core."""
     return replace(c, network="mlp") if c.network == "separate" else c
 
 
 def warning(page: Page, name: str, env: Any, **made: Any) -> str:
-    """That a preset is for other environments, named or for want of one; "": it fits."""
+    """Return a warning if a preset is for other environments; "": it fits."""
     where, fits = domain(env, **made), name if name in tuned(page) else domain(settings(page, name).env)
     if where in (fits, "toy", "other") or str(env).startswith("game:"):
         return ""
@@ -219,27 +215,27 @@ def warning(page: Page, name: str, env: Any, **made: Any) -> str:
     return f"--preset {name} is for {fits} environments, but {env} is of kind {where}: omit --preset to use {better}"
 
 
-# What a population adds to another system's page: one configuration for both, and a member's own.
+# Populations over another system's page: one configuration for both, and a member's own.
 
 
-SIZE = 8  # of a population, unless it says otherwise
+SIZE = 8  # default size of a population
 SUFFIXES = {"k": 1e3, "m": 1e6, "b": 1e9}
 
 
 def member_settings(c: Any, values: dict[str, Any] | None = None) -> Any:
-    """The configuration of one member, with `values` of what is varied."""
+    """Return the configuration of one member; values: of the varied options."""
     config = systems.load(c.over).Config
     return config(**{f.name: vars(c)[f.name] for f in fields(config)} | (values or {}))
 
 
 def wire_member(c: Any, crew: Crew, values: dict[str, Any] | None = None) -> tuple[Crew, System]:
-    """A member as it would run: its crew, which is not started, and its system."""
+    """Return a member's crew, which is not started, and its system."""
     other = replace(crew)
     return other, systems.load(c.over).build(member_settings(c, values), other)
 
 
 def priors_of(c: Any) -> dict[str, Prior]:
-    """What --vary says. Raises UserError."""
+    """Return the priors that --vary gives. Raises UserError."""
     found: dict[str, Prior] = {}
     fields = get_type_hints(systems.load(c.over).Config)
     for text in c.vary:
@@ -255,7 +251,7 @@ def priors_of(c: Any) -> dict[str, Prior]:
 
 
 def _read(kind: Any, word: str) -> Any:
-    """A value of an option of this type. Raises UserError."""
+    """Read a value of an option of this type. Raises UserError."""
     try:
         if kind is bool:
             return {"true": True, "false": False}[word.lower()]
@@ -272,7 +268,7 @@ def _read(kind: Any, word: str) -> Any:
 
 
 def plan_of(c: Any, crew: Crew, evolution: Evolution) -> PopulationPlan:
-    """The choices of a population. Raises UserError: those that contradict each other."""
+    """Return the plan of a population. Raises UserError: options contradict each other."""
     priors = evolution.priors
     lists = bool(priors) and all(p.kind == "list" for p in priors.values())
     grid = c.exploit == "none" and lists and not c.population
@@ -288,7 +284,7 @@ def plan_of(c: Any, crew: Crew, evolution: Evolution) -> PopulationPlan:
 
 
 def _machines(crew: Crew) -> list[MachineInfo]:
-    """The other machines that members run on; none: they run here. Raises UserError."""
+    """Return the other machines that members run on; empty: they run here. Raises UserError."""
     if crew.cluster is None:
         return []
     if found := crew.cluster.machines():
@@ -297,7 +293,7 @@ def _machines(crew: Crew) -> list[MachineInfo]:
 
 
 def member_cores(crew: Crew) -> int:
-    """Cores that members share, here or on other machines."""
+    """Return the number of cores that members share, here or on other machines."""
     if crew.cluster is None or not crew.cluster.own_cores:
         return cores()
     return sum(info.cores for info in _machines(crew))

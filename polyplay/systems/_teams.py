@@ -1,4 +1,4 @@
-"""What FTW's and Five's pages take for granted: ranges of hyperparameters, rewards of events, networks, losses.
+"""Parts of the pages of FTW, Five and league: ranges of hyperparameters, rewards of events, networks, checks.
 
 FTW's numbers: Jaderberg et al. 2019, supplement, as the one public re-implementation has them.
 """
@@ -19,7 +19,7 @@ from polyplay.population.referee import LATEST
 from polyplay.population.rules import Evolution, Prior, around, parse_prior
 from polyplay.workers.crew import Crew
 
-# reward: of the size of each event's weight; or points: of what each weight of --event-rewards is multiplied with
+# reward: the size of each event's weight; or points: the factor of each weight of --event-rewards
 RANGES = (
     "learning_rate=log:1e-5:5e-3",
     "entropy_cost=log:5e-4:1e-2",
@@ -31,14 +31,14 @@ RANGES = (
     "reward_prediction_cost=log:0.1:1.0",
     "reward=log:0.1:1.0",
 )
-BAD = ("opponent_", "was_")  # events whose weights are drawn below 0, where --event-rewards has none of them
-CHANCE = 0.05  # that a copied value is perturbed
-CORE = ("kl_posterior_cost", "kl_prior_cost", "gradient_scale", "period")  # of a temporal one
-TASKS = "pixel", "reward"  # auxiliary ones that it has
+BAD = ("opponent_", "was_")  # events whose weights are drawn below 0, unless --event-rewards gives them
+CHANCE = 0.05  # probability that a copied value is perturbed
+CORE = ("kl_posterior_cost", "kl_prior_cost", "gradient_scale", "period")  # hyperparameters of a temporal core
+TASKS = "pixel", "reward"  # FTW's auxiliary tasks
 
 
 def ftw_network(c: Any, envs: Envs) -> NetworkFactory:
-    """The network: heads of a hidden layer each behind the core."""
+    """Return the network: a core, then heads of one hidden layer each."""
     costs = task_costs(c.auxiliary, c.unroll, TASKS)
     given = {"core": c.core, "core_size": c.core_size, "width": c.core_size, "previous": c.core != "none"}
     given |= {"rewards": envs.spec.events if c.rewards == "events" else ()}
@@ -48,8 +48,8 @@ def ftw_network(c: Any, envs: Envs) -> NetworkFactory:
 
 
 def agent_values(c: Any, envs: Envs) -> tuple[dict[str, float], dict[str, Prior], Evolution]:
-    """The hyperparameters of agents; of those that vary, what agents begin with; and how agents copy each other: values
-    are perturbed now and then, a period that varies is drawn anew. Raises UserError.
+    """Return the agents' hyperparameters, the priors of those that vary, and how agents copy each other: values are
+    perturbed now and then, a varying period is drawn again. Raises UserError.
     """
     ranges = _ranges(c)
     size, factor = ranges.pop("reward"), ranges.pop("points", None)
@@ -67,13 +67,13 @@ def agent_values(c: Any, envs: Envs) -> tuple[dict[str, float], dict[str, Prior]
 
 
 def _ranges(c: Any) -> dict[str, Prior]:
-    """By name; of a fixed value both ends are that. Raises UserError."""
+    """Return the ranges by name; a fixed value is both ends of its range. Raises UserError."""
     found = {prior.name: prior for prior in map(_prior, RANGES)}
     for text in c.ranges:
         name, equals, word = text.partition("=")
         if name not in (*found, "points") or not equals:
             known = ", ".join((*found, "points"))
-            raise UserError(f"--ranges: {text} given, allowed: NAME=RANGE or NAME=VALUE, NAME of {known}")
+            raise UserError(f"--ranges: {text} given, allowed: NAME=RANGE or NAME=VALUE, NAME one of {known}")
         fixed = ":" not in word
         found[name] = Prior(name, "uniform", _number(word), _number(word)) if fixed else _prior(text)
     if found["period"].low < 1 or found["period"].high > c.unroll:
@@ -99,10 +99,10 @@ def _middle(prior: Prior) -> float:
 
 
 def _points(c: Any, envs: Envs) -> dict[str, float]:
-    """The weight of every event. Raises UserError: the game lacks one, or has none."""
+    """Return the weight of every event. Raises UserError: the game lacks an event, or has none."""
     known, found = envs.spec.events, dict[str, float]()
     if not known:
-        raise UserError(f"--env: {envs.title} given, which counts no events: take one that does, or --rewards game")
+        raise UserError(f"--env: {envs.title} given, which counts no events: use one that does, or --rewards game")
     for text in c.event_rewards:
         event, equals, weight = text.partition("=")
         if event not in known or not equals:
@@ -110,7 +110,7 @@ def _points(c: Any, envs: Envs) -> dict[str, float]:
             raise UserError(f"--event-rewards: {text} given, allowed: {allowed}")
         found[event] = float(_number(weight))
     if not c.evolve and not any(found.values()):
-        raise UserError(f"--rewards: events given, all of weight 0: give weights of {', '.join(known)}, or take game")
+        raise UserError(f"--rewards: events given, but all weights are 0: set those of {', '.join(known)}, or use game")
     return {event: found.get(event, 0.0) for event in known}
 
 
@@ -122,14 +122,14 @@ def _number(word: str) -> float:
         raise UserError(f"'{word}' given, allowed: a number") from None
 
 
-# What OpenAI Five's page takes for granted: its network, and how windows are drawn.
+# Parts of OpenAI Five's page: its network, and checks of its windows.
 
 
-TEAMS = 2  # at a table: groups of an actor's lanes
+TEAMS = 2  # teams at a table, each a group of an actor's lanes
 
 
 def table_envs(c: Any, crew: Crew, players: int, actors: int) -> Envs:
-    """The environments of an actor's table: each player holds a group of lanes."""
+    """Return the environments of an actor's table: each player has a group of lanes."""
     workers = crew.placement.env_threads(actors)
     return Envs(c.env, c.lanes, players, workers=workers, agents=players, **crew.env_defaults)
 
@@ -138,16 +138,16 @@ BOUND = 5.0  # of normalized observations
 
 
 def five_network(c: Any, envs: Envs) -> NetworkFactory:
-    """Sets of units, an LSTM, and rewards that are shared in a team. Raises UserError: a game without teams, or whose
-    rows do not say what to share.
+    """Return the network: sets of units, an LSTM, and rewards shared in a team. Raises UserError: the game does not
+    have two teams, or its rows do not give rewards to share.
     """
     spec = envs.spec
     if len(set(spec.sides)) != TEAMS:
-        raise UserError(f"--env: {envs.title} given, which has {len(set(spec.sides))} teams; allowed: a game of two")
+        raise UserError(f"--env: {envs.title} given, which has {len(set(spec.sides))} teams; allowed: two")
     shares = OWN_REWARD in spec.events
     if c.team_spirit and not shares:
         spirit = f"--team-spirit {c.team_spirit:g} given"
-        raise UserError(f"{spirit}, but {envs.title} does not say rewards of heroes and of teams; allowed: 0")
+        raise UserError(f"{spirit}, but {envs.title} does not give heroes and teams separate rewards; allowed: 0")
     size, rewards = discount_of(c.horizon, c.step_time), spec.events if shares else ()
     given: dict[str, Any] = {"core": "lstm", "core_size": c.core_size, "init": "torch", "inputs": c.inputs}
     given["actions"] = c.actions
@@ -155,9 +155,9 @@ def five_network(c: Any, envs: Envs) -> NetworkFactory:
 
 
 def check_windows(c: Any) -> None:
-    """Raises UserError: windows that cannot be cut, drawn or waited for so."""
+    """Raise UserError if windows cannot be cut, drawn or waited for."""
     if c.unroll % c.window:
-        raise UserError(f"--window {c.window} given, allowed: what divides --unroll {c.unroll}")
+        raise UserError(f"--window {c.window} given, allowed: a divisor of --unroll {c.unroll}")
     if c.batch > c.capacity:
         raise UserError(f"--batch {c.batch} given, allowed: at most the {c.capacity} windows of --capacity")
     lanes = c.lanes if c.opponents == LATEST else c.lanes // TEAMS  # the other team may be a past agent
@@ -169,7 +169,7 @@ def check_windows(c: Any) -> None:
 
 
 def rollouts_per_batch(c: Any, envs: Envs) -> int:
-    """Rollouts in a batch. Raises UserError: what cannot be played or learnt so."""
+    """Return the number of rollouts in a batch. Raises UserError: agents could not play or learn so."""
     if envs.spec.seats < 2:
         raise UserError(f"--env: {envs.title} given, but a league needs an environment with several players")
     if c.learners > c.agents:

@@ -1,4 +1,4 @@
-"""What pages share: Atari options, replicas and their shares, auxiliary tasks, a replay of rows."""
+"""Common parts of pages: Atari options, replicas and their shares, auxiliary tasks, a replay of rows."""
 
 from __future__ import annotations
 
@@ -31,40 +31,41 @@ from polyplay.workers.sizing import fewest_actors
 
 @dataclass(frozen=True)
 class AgentOptions:
-    """Options that most pages have, with the same defaults. A page may have another default of one."""
+    """Options that most pages have. A page may change a default."""
 
     env: str = "ALE/Pong-v5"
-    # environment: ALE/NAME, a Gymnasium id, module:callable, or toy:NAME; several with commas (NAME:2 has two turns)
-    inputs: Literal["raw", "center", "normalize"] = "raw"  # center: subtract mean image; normalize: scale numbers
+    # environment: ALE/NAME, a Gymnasium id, module:callable, or toy:NAME; several with commas (NAME:2 has two shares)
+    inputs: Literal["raw", "center", "normalize"] = "raw"
+    # how observations are scaled; center: subtract the mean image, normalize: scale numbers
 
 
 @dataclass(frozen=True)
 class PolicyOptions(AgentOptions):
     """Options of pages whose networks have a policy and a value."""
 
-    core: Literal["none", "lstm", "gru", "temporal"] = "none"  # recurrent core; temporal: FTW's of two clocks
-    actions: Literal["scale", "clip"] = "scale"  # real actions: −1 … 1 is scaled to their bounds, or clip to them
+    core: Literal["none", "lstm", "gru", "temporal"] = "none"  # recurrent core; temporal: FTW's two clocks
+    actions: Literal["scale", "clip"] = "scale"  # how real actions meet their bounds: scale −1 … 1 to them, or clip
 
 
 @dataclass(frozen=True)
 class ValueOptions(PolicyOptions):
-    """Options of pages whose losses take values in units of their own."""
+    """Options of pages whose losses accept values in other units."""
 
     value: Literal["plain", "popart", "heads"] = "plain"
     # outputs of the value head; heads: one per task of --env, popart: the same, normalized by running statistics
 
 
 def atari_options(c: Any, life_loss: str = "auto", pipeline: str = "", **made: Any) -> dict[str, Any]:
-    """The options of the Atari preset that `c.atari` names, where the environment is an Atari game: NAME, NAME:PIPELINE
-    or auto:PIPELINE (auto: the page's default), and those that the id stands for. `pipeline`: the only one that will
-    do, where it matters. made: of Envs. Raises UserError: an unknown one, another pipeline, or no Atari game.
+    """Return the options of the Atari preset `c.atari`, if the environment is an Atari game: NAME, NAME:PIPELINE or
+    auto:PIPELINE (auto: the page's default), with those that the id stands for. `pipeline`: the only one allowed, if
+    any. made: of Envs. Raises UserError: an unknown preset, another pipeline, or not an Atari game.
     """
     name, colon, how = c.atari.partition(":")
     presets = read_settings("pages.toml").get(type(c).__module__.rpartition(".")[2], {}).get("presets", {})
     usual = {type(c).atari, *(preset.get("atari") for preset in presets.values())}
     if not plays_atari(c, **made):
         if c.atari not in usual:
-            raise UserError(f"--atari: {c.atari} given, but --env {c.env} is no Atari game (ALE/Pong-v5)")
+            raise UserError(f"--atari: {c.atari} given, but --env {c.env} is not an Atari game (ALE/…)")
         return {}
     options = atari_preset(type(c).atari if name == "auto" else name)
     own = shared_id_options(c.env)
@@ -77,7 +78,7 @@ def atari_options(c: Any, life_loss: str = "auto", pipeline: str = "", **made: A
     if colon and how not in ("native", "plain"):
         raise UserError(f"--atari: {c.atari} given; after the colon allowed: native, plain")
     if colon and how != (pipeline or how):
-        raise UserError(f"--atari: {c.atari} given, but here each environment is a process of its own: use :{pipeline}")
+        raise UserError(f"--atari: {c.atari} given, but here each environment is a separate process: use :{pipeline}")
     how = how or pipeline
     options |= {"full_actions": True} if task_words(c.env) else {}  # an action is the same button in every game
     cut = {} if life_loss == "auto" else {"life_loss": life_loss}
@@ -85,7 +86,7 @@ def atari_options(c: Any, life_loss: str = "auto", pipeline: str = "", **made: A
 
 
 def shared_id_options(env: str) -> dict[str, object]:
-    """The options that the id, or each id of several tasks, stands for. Raises UserError: they differ."""
+    """Return the options that the id, or each id of several tasks, stands for. Raises UserError: they differ."""
     names = [name for name, _ in task_words(env)] or [env]
     found = [id_options(name) for name in names]
     if (odd := next((i for i, own in enumerate(found) if own != found[0]), None)) is not None:
@@ -95,16 +96,16 @@ def shared_id_options(env: str) -> dict[str, object]:
 
 
 def plays_atari(c: Any, kwargs: Mapping[str, Any] | None = None, wrappers: tuple[str, ...] = (), **_: Any) -> bool:
-    """Whether the environment is an Atari game. The rest: of Envs."""
+    """Tell whether the environment is an Atari game. Other arguments: of Envs."""
     return is_game(c.env, {**(kwargs or {}), WRAPPERS: wrappers})
 
 
 def worker_envs(
     c: Any, crew: Crew, *, lanes: int = 0, workers: int = 1, inline_single: bool = False, **options: Any
 ) -> Envs:
-    """c.lanes environments c.env of a worker, or `lanes`, with the command line's options; Atari games as c.atari says.
-    workers: threads or processes that step them. inline_single: the worker steps a single Atari game itself; handing it
-    to another process takes longer than its step. options: of atari_options and of Envs.
+    """Return a worker's c.lanes (or `lanes`) environments c.env, with the command line's options; Atari games as
+    c.atari says. workers: threads or processes that step them. inline_single: the worker steps a single Atari game
+    itself, as handing it to another process takes longer. options: of atari_options and of Envs.
     """
     atari = {name: options.pop(name) for name in ("life_loss", "pipeline") if name in options}
     lanes = lanes or c.lanes
@@ -114,30 +115,30 @@ def worker_envs(
 
 
 def actor_envs(c: Any, crew: Crew) -> Envs:
-    """The environments of each of c.actors actors; more threads step them where actors compute on a GPU."""
+    """Return the environments of each of c.actors actors; more threads step them if actors compute on a GPU."""
     workers = crew.placement.env_threads(c.actors or fewest_actors(c.learners))
     return worker_envs(c, crew, workers=workers, helps=True)
 
 
 def enough_actors(c: Any, crew: Crew, envs: Envs, spec: LearnerSpec) -> int:
-    """How many actors keep the learners busy, measured where the run begins; the fewest, where a lag keeps them in step
-    or nothing is measured.
+    """Return how many actors keep the learners busy, measured at the start of the run; the fewest if a lag keeps them
+    in step or nothing is measured.
     """
     least = fewest_actors(c.learners)
-    rollouts_per_batch(c, least)  # says what is wrong before anything is measured
+    rollouts_per_batch(c, least)  # reports errors before anything is measured
     return least if c.lag >= 0 else sizing.choose_actors(crew, envs, spec, c.unroll, c.batch, c.learners)
 
 
 def rollouts_per_batch(c: Any, actors: int) -> int:
-    """Rollouts of c.lanes trajectories in one learner's share of c.batch. Raises UserError: more than slots and lag let
-    come.
+    """Return the number of rollouts of c.lanes trajectories in one learner's share of c.batch. Raises UserError: slots
+    and lag do not allow so many.
     """
     return slots_per_batch(c.batch, c.lanes, actors=actors, slots=c.slots, learners=c.learners, lag=c.lag)
 
 
 def agent_envs(c: Any, crew: Crew, room: int) -> Envs:
-    """GA3C's environments, a process each: c.agents at first, and room for so many. A batch has all that are ready, at
-    most c.predict_batch. In a game of several players there is a lane for each of them.
+    """Return GA3C's environments, a process each: c.agents at first, at most `room`. A batch has all that are ready, at
+    most c.predict_batch. A game of several players has a lane for each of them.
     """
     most = min(c.predict_batch, room)
     envs = worker_envs(c, crew, pipeline="plain", lanes=room, workers=room, active=c.agents, at_once=most)
@@ -145,13 +146,13 @@ def agent_envs(c: Any, crew: Crew, room: int) -> Envs:
 
 
 def divide_among(c: Any, among: str, *wholes: str) -> Any:
-    """The configuration of one of `among` (replicas, say): its share of each of the wholes. Raises UserError: one does
-    not divide, or there is nothing to divide.
+    """Return the configuration of one of `among` (replicas, say), with its share of each of the wholes. Raises
+    UserError: one does not divide, or is too small.
     """
     n, shares = getattr(c, among), {name: getattr(c, name) for name in wholes}
     for name, whole in shares.items():
         if n < 1 or whole % n or whole // n < (name != "learning_starts"):
-            words = f"{name} {whole} does not divide among --{among} {n}: make it a multiple of that"
+            words = f"{name} {whole} does not divide among --{among} {n}: make it a multiple of {n}"
             raise UserError(f"--{words}".replace("_", "-"))
     return replace(c, **{name: whole // n for name, whole in shares.items()})
 
@@ -166,21 +167,20 @@ def replica_envs(
     life_loss: str = "auto",
     several: bool = False,
 ) -> tuple[Envs, int]:
-    """(the environments of each replica, how many replicas there are): c.lanes are divided among them.
+    """Return (the environments of each replica, the number of replicas), with c.lanes divided among them.
 
-    Replicas are copies of the loop: c.replicas, or with 0 as many as there is place for, and at most `most`, if the
-    batch divides among them. On a CPU 0 is one where observations are no images: small networks' updates take less
-    time than replicas need to agree on them; not with `several`, where they don't agree. Each has the same number
-    of lanes in every one of its groups, and whole matches in these. minibatches: of a replica's rollouts; with a
-    recurrent core its lanes divide among them. workers: threads or processes that step its environments; 0: its
-    share of the cores, its own thread among them. Raises UserError: lanes do not divide so, or a minibatch could be
-    empty.
+    Replicas are copies of the loop: c.replicas, or with 0 as many as there is room for, at most `most`, if the batch
+    divides among them. On a CPU 0 means one if observations are not images: updates of small networks take less time
+    than replicas need to agree on them (but not with `several`, where they do not agree). Each group of a replica has
+    the same number of lanes, and whole matches. minibatches: of a replica's rollouts; with a recurrent core its lanes
+    divide among them. workers: threads or processes that step its environments; 0: its share of the cores, including
+    its own thread. Raises UserError: lanes do not divide so, or a minibatch could be empty.
     """
     whole = worker_envs(c, crew, life_loss=life_loss)
     alone = crew.placement.on_cpu and not (several or whole.spec.image_leaves)
     most, parts = 1 if alone else most or crew.placement.parts, minibatches if minibatches and c.core != "none" else 1
     n = _vectors(c, whole) if whole.spec.width else _replicas(c, whole, parts, batch, most)
-    inline = bool(whole.inline) if workers else whole.inline  # processes that were asked for are there
+    inline = bool(whole.inline) if workers else whole.inline  # a given number of processes is started
     workers = workers or max(1, cores() // n)
     envs = whole.share(lanes=whole.lanes // n, groups=c.groups, workers=workers, inline=inline, helps=True)
     if minibatches and c.core == "none":
@@ -200,8 +200,8 @@ def _replicas(c: Any, whole: Envs, minibatches: int, batch: int, most: int) -> i
 
 
 def _vectors(c: Any, whole: Envs) -> int:
-    """As many copies of the loop as make vector environments of all lanes. Each group has one, which says how many
-    lanes it has. Raises UserError: others were asked for.
+    """Return the number of replicas for a vector environment: each group has one, whose width is the group's lanes.
+    Raises UserError: --lanes or --replicas do not fit.
     """
     n, rest = divmod(c.lanes, c.groups * whole.spec.width)
     if rest or c.replicas not in (0, n):
@@ -213,8 +213,8 @@ def _vectors(c: Any, whole: Envs) -> int:
 
 
 def _check_minibatches(c: Any, envs: Envs) -> None:
-    """Raises UserError: a minibatch of a replica's rollout could be empty."""
-    # transitions, if every second row is the first of a game, and one of a match's players is left
+    """Raise UserError if a minibatch of a replica's rollout could be empty."""
+    # transitions, if every second row is the first of a game, and one player of each match is left
     sure = envs.lanes // envs.spec.seats * (c.unroll // 2)
     if c.minibatches > sure:
         given = f"--minibatches {c.minibatches} of a replica's rollout of --unroll {c.unroll}"
@@ -222,8 +222,8 @@ def _check_minibatches(c: Any, envs: Envs) -> None:
 
 
 def actor_critic(c: Any, envs: Envs, *, init: str, auxiliary: str = "none", **options: Any) -> NetworkFactory:
-    """A network with a policy and a value, as c says; it keeps the size of returns if rewards are scaled by that.
-    auxiliary: UNREAL's tasks that it has heads for, as `task_costs` reads them.
+    """Return a network with a policy and a value, as c says; it tracks the size of returns if rewards are scaled by it.
+    auxiliary: UNREAL's tasks for which it has heads, as `task_costs` reads them.
     """
     returns = c.gamma if c.reward == "scale" else None
     given = {"core": c.core, "init": init, "inputs": c.inputs, "returns": returns, "actions": c.actions}
@@ -233,15 +233,15 @@ def actor_critic(c: Any, envs: Envs, *, init: str, auxiliary: str = "none", **op
 
 
 def dpg_envs(c: Any, crew: Crew) -> Envs:
-    """The environments of each actor of Ape-X DPG. Raises UserError: their actions are no bounded real numbers."""
+    """Return the environments of each actor of Ape-X DPG. Raises UserError: actions are not bounded real numbers."""
     envs = Envs(c.env, c.lanes, workers=1, **crew.env_defaults)
     check_actions(c, envs, "bounded real", rules.deterministic_flaw(envs.spec.action))
     return envs
 
 
 def critics_envs(c: Any, crew: Crew, discrete: bool = False) -> Envs:
-    """The environments of SAC and TD3. discrete: such actions and parts too. Raises UserError: other actions than they
-    need.
+    """Return the environments of SAC and TD3. discrete: allow discrete actions and parts too. Raises UserError: other
+    actions.
     """
     envs = Envs(c.env, c.lanes, workers=1, **crew.env_defaults)
     flaw = rules.critics_flaw(envs.spec.action) if discrete else rules.deterministic_flaw(envs.spec.action)
@@ -251,7 +251,7 @@ def critics_envs(c: Any, crew: Crew, discrete: bool = False) -> Envs:
 
 
 def critics_network(c: Any, envs: Envs, **options: Any) -> NetworkFactory:
-    """An actor and critics, as c says. Raises UserError: numbers of c that no update could be made with."""
+    """Return an actor and critics, as c says. Raises UserError: no update could be made with the options of c."""
     need(c.tau > 0.0, "--tau: 0 given, allowed: above 0, at most 1")
     need(c.learning_starts <= c.capacity, f"--learning-starts: {c.learning_starts} given, allowed: up to --capacity")
     need(c.batch <= c.capacity, f"--batch: {c.batch} given, allowed: up to the {c.capacity} transitions of --capacity")
@@ -259,16 +259,16 @@ def critics_network(c: Any, envs: Envs, **options: Any) -> NetworkFactory:
 
 
 def check_critics(c: Any) -> None:
-    """Raises UserError: options of SAC's critics that do not go together."""
+    """Raise UserError if options of SAC's critics contradict each other."""
     need(c.subset <= c.critics, f"--subset: {c.subset} given, allowed: at most the {c.critics} of --critics")
     for option, x in (("--dropout", c.dropout), ("--beta1", c.beta1)):
         need(x < 1.0, f"{option}: {x:g} given, allowed: from 0, below 1")
 
 
 def entropy_target(c: Any, envs: Envs) -> float:
-    """The entropy that SAC's actor keeps near to, in nats: c.entropy, or −dim of a Box (Haarnoja et al. 2018b) and 0.89
-    of the largest of discrete actions (CleanRL; Christodoulou 2019 has 0.98). Raises UserError: no policy has so much,
-    and the temperature would grow for ever.
+    """Return the target of SAC's entropy in nats: c.entropy, or −dim of a Box (Haarnoja et al. 2018b) plus 0.89 of the
+    largest entropy of discrete actions (CleanRL; Christodoulou 2019 has 0.98). Raises UserError: no policy has so much,
+    and the temperature would grow forever.
     """
     parts = [leaf for _, leaf in tree.leaves(envs.spec.action)]
     real = sum(math.prod(x.shape) for x in parts if isinstance(x, spaces.Box))
@@ -281,7 +281,7 @@ def entropy_target(c: Any, envs: Envs) -> float:
 
 
 def check_actions(c: Any, envs: Envs, needs: str, flaw: str) -> None:
-    """Raises UserError where there is a `flaw` of the environment's actions; needs: what actions the system needs."""
+    """Raise UserError if there is a `flaw` of the environment's actions; needs: the actions that the system needs."""
     if flaw:
         name, action = type(c).__module__.rpartition(".")[2], envs.spec.action
         others = ["ppo", "impala", "a2c"]
@@ -293,8 +293,8 @@ def check_actions(c: Any, envs: Envs, needs: str, flaw: str) -> None:
 
 
 def q_network(c: Any, envs: Envs, **options: Any) -> NetworkFactory:
-    """A network of the values of actions, as c says. Where one lane acts, a row need not have the bits of any batch.
-    Raises UserError: actions that have none.
+    """Return a network of action values, as c says. If one lane acts, a row's bits may depend on the batch. Raises
+    UserError: actions that have no values.
     """
     check_actions(c, envs, "discrete", rules.values_flaw(envs.spec.action))
     given = {"inputs": c.inputs, "exact": envs.lanes > 1}
@@ -302,18 +302,18 @@ def q_network(c: Any, envs: Envs, **options: Any) -> NetworkFactory:
 
 
 def game_queue(board: Game, players: int) -> RolloutQueue:
-    """A queue of the games that players have ended; a slot has room for several whole games."""
+    """Return a queue of the games that players have ended; a slot has room for several whole games."""
     rows, T = game_rows(board), 4 * (board.longest + 1)
     return RolloutQueue(rows, state={}, T=T, lanes=1, slots=4 * players, producers=players)
 
 
 def position_replay(board: Game, **options: Any) -> Replay:
-    """A replay of positions, each with its own outcome z: no rewards are summed. options: of Replay."""
+    """Return a replay of positions, each with its own outcome z: no rewards are summed. options: of Replay."""
     return Replay({k: v for k, v in game_rows(board).items() if k != "agent"}, gamma=0.0, **options)
 
 
 def search_options(c: Any) -> SearchOptions:
-    """The search of AlphaGo Zero's page. Raises UserError, which names a field of the page."""
+    """Return the search options of AlphaGo Zero's page. Raises UserError, which names an option."""
     names = "simulations", "exploration", "c", "fast_simulations", "leaves", "fpu", "root", "gumbel_actions"
     try:
         given: dict[str, Any] = {name: getattr(c, name) for name in (*names, "noise", "noise_alpha")}

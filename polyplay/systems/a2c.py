@@ -27,19 +27,19 @@ class Config(ValueOptions):  # adds env, core, value, and how inputs and actions
     unroll: Count = 5  # agent steps per lane between two updates (nsteps)
     gamma: Fraction = 0.99  # discount
     lam: Fraction = 1.0  # λ of generalized advantage estimation; 1 is the n-step return
-    network: str = "auto"  # auto (nature or mlp), nature, a3c, ga3c, impala, mlp, separate, or module:callable
+    network: str = "auto"  # network: auto (nature or mlp), nature, a3c, ga3c, impala, mlp, separate, or module:callable
     core_size: Width = 256  # width of the recurrent core
     learning_rate: Positive = 7e-4  # learning rate at the start; see --anneal
-    optimizer: str = "rmsprop_tf"  # rmsprop_tf, rmsprop_a3c, rmsprop_torch or adam (docs/reference/optimizers.md)
-    optimizer_eps: Positive = 1e-5  # the optimizer's ε, which rmsprop_tf and rmsprop_a3c have within the root
+    optimizer: str = "rmsprop_tf"  # optimizer: rmsprop_tf, rmsprop_a3c, adam, … (docs/reference/optimizers.md)
+    optimizer_eps: Positive = 1e-5  # the optimizer's ε; rmsprop_tf and rmsprop_a3c have it inside the root
     decay: Decay = 0.99  # RMSProp's decay
     max_grad_norm: NonNegative = 0.5  # clip the gradient's global norm to this, 0 is off
-    anneal: Literal["linear", "constant"] = "linear"  # linear: the learning rate falls to 0 over the run
+    anneal: Literal["linear", "constant"] = "linear"  # schedule; linear: the learning rate falls to 0 over the run
     value_cost: NonNegative = 0.5  # weight of the value loss (R − V)²
     entropy_cost: NonNegative = 0.01  # weight of the entropy bonus
     normalize_advantage: bool = False  # scale advantages to mean 0 and deviation 1 over a batch
     reward: Literal["clip", "sign", "none", "scale"] = "clip"
-    # rewards that are learned from; clip: limited to ±1, scale: divided by the running size of discounted returns
+    # how rewards are transformed; clip: limited to ±1, scale: divided by the running size of discounted returns
     reward_scale: Positive = 1.0  # factor of rewards, before --reward applies
     life_loss: Literal["auto", "ignore", "terminate"] = "auto"  # whether a lost life ends an episode (auto: as --atari)
     frames: Count = 320_000_000  # frames to train for (Atari: four per agent step), unless --steps is given (80M steps)

@@ -33,16 +33,16 @@ class Config(PolicyOptions):  # adds env, core, and how inputs and actions are s
     clip_range: Positive = 0.2  # ppo: ε of the clipped ratio π/μ; falls with the learning rate
     gamma: Fraction = 0.99  # discount
     lam: Fraction = 1.0  # λ of generalized advantage estimation; 1 is the n-step return
-    network: str = "accel"  # accel (16, 32 filters), accel_large (DQN's), auto, nature, …, or module:callable
+    network: str = "accel"  # network: accel (16, 32 filters), accel_large (DQN's), auto, nature, …, or module:callable
     learning_rate: Positive = 7e-4  # learning rate at the start; see --anneal
     optimizer: str = "rmsprop_a3c"  # rmsprop_a3c is Lasagne's; rmsprop_tf, rmsprop_torch or adam
     optimizer_eps: Positive = 1e-6  # the optimizer's ε
     max_grad_norm: NonNegative = 0.5  # clip the gradient's global norm to this, 0 is off
-    anneal: Literal["linear", "constant"] = "constant"  # linear: the learning rate falls to 0 over the run
+    anneal: Literal["linear", "constant"] = "constant"  # schedule; linear: the learning rate falls to 0 over the run
     value_cost: NonNegative = 0.25  # weight of the value loss (R − V)²
     entropy_cost: NonNegative = 0.01  # weight of the entropy bonus
     normalize_advantage: bool = False  # scale advantages to mean 0 and deviation 1 over a batch
-    reward: Literal["clip", "sign", "none"] = "sign"  # rewards that are learned from; sign: −1, 0 or 1
+    reward: Literal["clip", "sign", "none"] = "sign"  # how rewards are transformed; sign: −1, 0 or 1
     frames: Count = 200_000_000  # frames to train for (Atari: four per agent step), unless --steps is given (50M steps)
 
 

@@ -40,7 +40,7 @@ class Config(AgentOptions):  # adds env, and how inputs are scaled
     target_update: Count = 39  # updates between two updates of the target network: 10,000 agent steps at batch 2,048
     gamma: Fraction = 0.99  # discount
     n_step: Count = 1  # n of n-step returns: rewards summed before bootstrapping (--preset rainbow sets 3)
-    network: str = "accel_large"  # accel, accel_large (DQN's), auto, nature, …, or module:callable
+    network: str = "accel_large"  # network: accel, accel_large (DQN's), auto, nature, …, or module:callable
     dueling: bool = False  # separate streams for value and advantages; rainbow: always
     v_max: Positive = 10.0  # largest return of the value distribution; the smallest is its negative
     epsilon: Fraction = 0.01  # probability of a random action at the end of the schedule

@@ -58,7 +58,7 @@ class Config:
     window: Whole = 0  # positions after which the replay grows more slowly, up to capacity; 0: capacity from the start
     learning_starts: Count = 20_000  # moves before the first update
     learning_rate: Positive = 0.01  # learning rate at the start; see --anneal
-    anneal: Literal["linear", "constant"] = "constant"  # linear: the learning rate falls to 0 over the run
+    anneal: Literal["linear", "constant"] = "constant"  # schedule; linear: the learning rate falls to 0 over the run
     drops: tuple[Count, ...] = (400_000, 600_000)  # updates at which the learning rate is divided by 10
     optimizer: str = "sgd"  # sgd, another of docs/reference/optimizers.md, or module:callable
     momentum: Fraction = 0.9  # momentum of sgd

@@ -33,9 +33,9 @@ class Config(AgentOptions):  # adds env, and how inputs are scaled
     learners: SomeWorkers = 1  # copies of the learner, whose gradients are averaged
     unroll: Count = 100  # agent steps per lane in a rollout, and between two pulls of the weights
     gamma: Fraction = 0.99  # discount
-    reward: Literal["clip", "sign", "none"] = "clip"  # rewards that are learned from; clip: limited to ±1
+    reward: Literal["clip", "sign", "none"] = "clip"  # how rewards are transformed; clip: limited to ±1
     n_step: Count = 3  # n of n-step returns: rewards summed before bootstrapping
-    network: str = "nature"  # auto, nature, a3c, mlp, or module:callable
+    network: str = "nature"  # network: auto, nature, a3c, mlp, or module:callable
     batch: Count = 512  # transitions in one update, over all learners
     ratio: NonNegative = 0.0  # transitions drawn per agent step; 0: neither side waits for the other
     capacity: Count = 2_000_000  # transitions in all replays together; up to an eighth more between trims
@@ -43,10 +43,10 @@ class Config(AgentOptions):  # adds env, and how inputs are scaled
     learning_starts: Count = 50_000  # agent steps before the first update
     target_update: Count = 2_500  # updates between two updates of the target network
     prefetch: Count = 16  # batches that each replay holds ready for each learner
-    alpha: Fraction = 0.6  # exponent α of priorities, which are errors
+    alpha: Fraction = 0.6  # exponent α of priorities (TD errors)
     epsilon: Fraction = 0.4  # largest probability of a random action; the lanes have values down to its 8th power
     learning_rate: Positive = 6.25e-5  # learning rate, constant
-    optimizer: str = "rmsprop_dqn"  # rmsprop_dqn (centered, ε in the root), adam, …: docs/reference/optimizers.md
+    optimizer: str = "rmsprop_dqn"  # optimizer: rmsprop_dqn (centered, ε in the root), adam, … (docs/reference/optimizers.md)
     optimizer_eps: Positive = 1.5e-7  # the optimizer's ε
     max_grad_norm: NonNegative = 40.0  # clip the gradient's global norm to this, 0 is off
     frames: Count = 22_800_000_000  # frames to train for (Atari: four per agent step), unless --steps is given
@@ -78,7 +78,7 @@ def wire_apex(c: Any, crew: Crew, envs: Envs, spec: LearnerSpec, explore: Explor
         ratio=c.ratio or None,  # None: acting and learning do not wait for each other
         soft=True,  # the replay exceeds its capacity until the oldest transitions are evicted
     )  # fmt: skip
-    # replay workers store what comes by the queue, and draw batches
+    # replay workers store what comes through the queue, and draw batches
     samples = SampleQueue(replay, queue, c.learners, depth=c.prefetch)
     params = Params.of(network, readers=c.actors)  # the published weights
     # a lost actor or replay worker is replaced; without a learner the run ends

@@ -35,7 +35,7 @@ class Config:
     gamma: Fraction = 0.99  # discount
     n_step: Count = 5  # n of n-step returns: rewards summed before bootstrapping
     reward_scale: Positive = 1.0  # factor of rewards; the critic learns fastest if values are a few units
-    network: str = "auto"  # auto, mlp, or module:callable: first layers of both actor and critic
+    network: str = "auto"  # network: auto, mlp, or module:callable: first layers of both actor and critic
     width: Width = 400  # width of the critic's first layer; its second has ¾ of it, the actor's two ¾ and ½
     batch: Count = 256  # transitions in one update, over all learners
     ratio: NonNegative = 0.0  # transitions drawn per agent step; 0: neither side waits for the other
@@ -44,17 +44,17 @@ class Config:
     learning_starts: Count = 50_000  # agent steps before the first update
     target_update: Count = 100  # updates between two updates of the target network
     prefetch: Count = 16  # batches that each replay holds ready for each learner
-    alpha: Fraction = 0.6  # exponent α of priorities, which are errors
+    alpha: Fraction = 0.6  # exponent α of priorities (TD errors)
     noise: NonNegative = 0.3  # standard deviation of the noise on each number of an action, in half ranges
     dqda_clip: NonNegative = 1.0  # clip each element of dQ/da to this, per half range; 0 is off
     saturation_cost: NonNegative = 0.0  # weight of a penalty for actions at the ends of their range (DPGLoss), 0 is off
     learning_rate: Positive = 1e-4  # learning rate of actor and critic, constant
-    optimizer: str = "adam"  # adam, or another of docs/reference/optimizers.md
+    optimizer: str = "adam"  # optimizer: adam, or another of docs/reference/optimizers.md
     frames: Count = 100_000_000  # agent steps to train for, unless --steps is given
 
 
 def build(c: Config, crew: Crew) -> System:
-    envs = dpg_envs(c, crew)  # the lanes of one actor; refuses actions that are no bounded real numbers
+    envs = dpg_envs(c, crew)  # the lanes of one actor; refuses actions that are not bounded real numbers
     # two networks without common layers, of two hidden layers each, as one module
     critic, actor = (c.width, 3 * c.width // 4), (3 * c.width // 4, c.width // 2)
     policy = NetworkFactory(c.network, envs.spec, {"critic": critic, "actor": actor}, "deterministic")

@@ -32,20 +32,20 @@ class Config:
     unroll: Count = 50  # agent steps per lane in a rollout, and between two pulls of the weights
     gamma: Fraction = 0.99  # discount
     n_step: Count = 1  # n of n-step returns: rewards summed before bootstrapping
-    network: str = "auto"  # auto (mlp, or convolutions for images), or module:callable; sizes: --hidden 256 256
-    critics: Count = 2  # critics, whose least value is the target
+    network: str = "auto"  # network: auto (mlp, or convolutions for images), or module:callable; sizes: --hidden 256 256
+    critics: Count = 2  # number of critics, whose least value is the target
     temperature: NonNegative = 0.0  # a fixed temperature; 0: it is learned
     entropy: Real | None = None  # target of the entropy in nats; none: see sac
-    tau: Fraction = 0.005  # how far each update moves the target network
+    tau: Fraction = 0.005  # fraction of the way by which each update moves the target network
     batch: Count = 256  # transitions in one update, over all learners
     ratio: NonNegative = 256.0  # transitions drawn per agent step: one update per step; 0: neither side waits
     capacity: Count = 1_000_000  # transitions in all replays together; up to an eighth more between trims
     evict_every: Count = 100  # updates between two trims of the replay to its capacity, oldest transitions first
     learning_starts: Count = 10_000  # agent steps before the first update
     prefetch: Count = 16  # batches that each replay holds ready for each learner
-    alpha: Fraction = 0.6  # exponent α of priorities, which are errors
+    alpha: Fraction = 0.6  # exponent α of priorities (TD errors)
     learning_rate: Positive = 3e-4  # learning rate of all parts, constant
-    optimizer: str = "adam"  # adam, or another of docs/reference/optimizers.md
+    optimizer: str = "adam"  # optimizer: adam, or another of docs/reference/optimizers.md
     frames: Count = 1_000_000  # agent steps to train for, unless --steps is given
 
 

@@ -36,13 +36,13 @@ class Config(ValueOptions):  # adds env, core, value, and how inputs and actions
     gamma: Fraction = 0.99  # discount
     lam: Fraction = 0.95  # λ of V-trace
     reward: Literal["clip", "sign", "none", "scale"] = "clip"
-    # rewards that are learned from; clip: limited to ±1, scale: divided by the running size of discounted returns
-    network: str = "auto"  # auto (nature or mlp), nature, a3c, impala, five (unit sets), …, or module:callable
+    # how rewards are transformed; clip: limited to ±1, scale: divided by the running size of discounted returns
+    network: str = "auto"  # network: auto (nature or mlp), nature, a3c, impala, five (unit sets), …, or module:callable
     learning_rate: Positive = 2.5e-4  # learning rate at the start; see --anneal
-    optimizer: str = "adam"  # adam, another of docs/reference/optimizers.md, or module:callable
+    optimizer: str = "adam"  # optimizer: adam, another of docs/reference/optimizers.md, or module:callable
     optimizer_eps: Positive = 1e-5  # the optimizer's ε
     max_grad_norm: NonNegative = 0.5  # clip the gradient's global norm to this, 0 is off
-    anneal: Literal["linear", "constant"] = "linear"  # linear: the learning rate falls to 0 over the run
+    anneal: Literal["linear", "constant"] = "linear"  # schedule; linear: the learning rate falls to 0 over the run
     value_cost: NonNegative = 0.5  # weight of the value loss (v − V)²
     entropy_cost: NonNegative = 0.01  # weight of the entropy bonus
     normalize_advantage: bool = True  # scale advantages to mean 0 and deviation 1 over a minibatch

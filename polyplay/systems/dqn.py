@@ -28,9 +28,9 @@ class Config(AgentOptions):  # adds env, and how inputs are scaled
     replicas: SomeWorkers = 1  # copies of the loop, each with a share of the lanes, replay and batch, and one core
     unroll: Count = 4  # agent steps per lane between updates
     gamma: Fraction = 0.99  # discount
-    reward: Literal["clip", "sign", "none"] = "clip"  # rewards that are learned from; clip: limited to ±1
+    reward: Literal["clip", "sign", "none"] = "clip"  # how rewards are transformed; clip: limited to ±1
     n_step: Count = 1  # n of n-step returns: rewards summed before bootstrapping
-    network: str = "nature"  # auto, nature, dqn (as released), a3c, mlp, or module:callable
+    network: str = "nature"  # network: auto, nature, dqn (as released), a3c, mlp, or module:callable
     double: bool = False  # double DQN: the online network chooses the next action, the target network evaluates it
     head: Literal["plain", "shared", "dueling"] = "plain"  # shared: one bias for all actions; dueling: Wang et al. 2016
     batch: Count = 32  # transitions in one update, over all replicas
@@ -38,12 +38,12 @@ class Config(AgentOptions):  # adds env, and how inputs are scaled
     capacity: Count = 1_000_000  # transitions in the replays of all replicas together
     learning_starts: Count = 50_000  # agent steps before the first update
     target_update: Count = 10_000  # updates between two updates of the target network
-    alpha: Fraction = 0.0  # exponent α of priorities, which are errors; 0 draws uniformly
+    alpha: Fraction = 0.0  # exponent α of priorities (TD errors); 0 draws uniformly
     beta: Fraction = 0.4  # exponent β of importance weights at the start; 1 at the end
     epsilon: Fraction = 0.1  # probability of a random action at the end of the schedule
     epsilon_decay_steps: Whole = 1_000_000  # agent steps over which ε falls from 1 to --epsilon
     learning_rate: Positive = 2.5e-4  # learning rate, constant
-    optimizer: str = "rmsprop_dqn"  # rmsprop_dqn (centered, ε in the root), adam, …: docs/reference/optimizers.md
+    optimizer: str = "rmsprop_dqn"  # optimizer: rmsprop_dqn (centered, ε in the root), adam, … (docs/reference/optimizers.md)
     optimizer_eps: Positive = 0.01  # the optimizer's ε
     reduction: Literal["sum", "mean"] = "sum"  # mean or sum over a batch, of errors clipped to ±1
     frames: Count = 200_000_000  # frames to train for (Atari: four per agent step), unless --steps is given

@@ -53,7 +53,7 @@ class Config:
     entropy_cost: NonNegative = 0.01  # weight of the entropy bonus
     learning_rate: Positive = 5e-5  # learning rate, constant
     optimizer: str = "adam_clipped"  # Adam on gradients within ±5·√v; another of docs/reference/optimizers.md
-    network: str = "five"  # five (sets of units), or as other systems
+    network: str = "five"  # network: five (sets of units), or as other systems
     core_size: Count = 4096  # width of the LSTM
     inputs: Literal["raw", "normalize"] = "normalize"  # normalize: scale real numbers, and clip them
     actions: Literal["scale", "clip"] = "scale"  # real actions: −1 … 1 is scaled to their bounds, or clip to them

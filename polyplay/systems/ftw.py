@@ -36,15 +36,15 @@ class Config:
 
     env: str = "arena:ctf+view=pixels+size=21"  # a game of teams that counts events
     agents: Agents = 30  # agents in the population
-    players: Players = 4  # agents at a table, each of which plays a group of an actor's lanes
+    players: Players = 4  # agents at a table, each playing one group of an actor's lanes
     actors: SomeWorkers = 1  # acting workers, each with a table
     lanes: Count = 128  # seats in matches (num-envs) of each actor, divided among its players
-    learners: Whole = 0  # processes that learn, each for some of the agents in turn (0: one per core or agent)
+    learners: Whole = 0  # learner processes, each for some of the agents in turn (0: one per core or agent)
     lag: Lag = -1  # rollouts that an actor may be ahead of learning: 0 synchronous, 1 overlapping, -1 what slots allow
     unroll: Count = 100  # agent steps per lane in a rollout
     batch: Count = 32  # trajectories in one update of an agent
     opponents: str = "elo"  # who meets whom: latest, uniform, or elo (whom it beats half the time)
-    games_per_matchup: Count = 32  # matches of a table between two draws of its players
+    games_per_matchup: Count = 32  # matches per table between draws of its players
     evolve: bool = True
     # agents begin with values drawn from --ranges and copy better ones; False: with the middle ones
     exploit_every: Count = 1000  # matches of an agent between two checks whether to copy another
@@ -52,7 +52,7 @@ class Config:
     # NAME=log:LOW:HIGH, NAME=uniform:LOW:HIGH or NAME=VALUE, of docs/systems/ftw.md's table
     rewards: Literal["events", "game"] = "events"  # events: an agent's own weights on them; game: the environment's
     event_rewards: tuple[str, ...] = POINTS  # EVENT=WEIGHT, where weights are not drawn; other events have 0
-    network: str = "ftw"  # ftw (convolutions for the view's size), mlp, impala, or module:callable
+    network: str = "ftw"  # network: ftw (convolutions for the view's size), mlp, impala, or module:callable
     core: Literal["none", "lstm", "gru", "temporal"] = "temporal"  # temporal: a fast and a slow clock
     core_size: Count = 256  # width of each LSTM, and of z
     auxiliary: str = "pixel,reward"  # tasks: pixel, reward, with a comma between; or none
@@ -61,7 +61,7 @@ class Config:
     gamma: Fraction = 0.99  # discount
     lam: Fraction = 1.0  # λ of V-trace
     max_grad_norm: NonNegative = 0.0  # clip the gradient's global norm to this (0: off)
-    optimizer: str = "rmsprop_tf"  # rmsprop_tf, rmsprop_a3c, rmsprop_torch or adam (docs/reference/optimizers.md)
+    optimizer: str = "rmsprop_tf"  # optimizer: rmsprop_tf, rmsprop_a3c, adam, … (docs/reference/optimizers.md)
     normalize_advantage: bool = False  # to mean 0 and deviation 1; the loss is then the mean over a batch, not the sum
     frames: Count = 60_000_000_000  # steps of all agents to train for, unless --steps is given
 

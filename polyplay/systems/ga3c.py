@@ -36,19 +36,19 @@ class Config(PolicyOptions):  # adds env, core, and how inputs and actions are s
     queue: Count = 100  # how many chunks may wait for a trainer
     gamma: Fraction = 0.99  # discount
     reward: Literal["clip", "sign", "none", "scale"] = "clip"
-    # rewards that are learned from; clip: limited to ±1, scale: divided by the running size of discounted returns
+    # how rewards are transformed; clip: limited to ±1, scale: divided by the running size of discounted returns
     entropy_cost: NonNegative = 0.01  # weight of the entropy bonus
     unroll: Count = 5  # transitions of a chunk (t_max); fewer where its episode ends
-    network: str = "ga3c"  # ga3c, ga3c_large4 … ga3c_large1, a3c, nature, impala, mlp, separate, auto, module:callable
+    network: str = "ga3c"  # network: ga3c, ga3c_large4 … ga3c_large1, a3c, nature, impala, mlp, separate, auto, module:callable
     learning_rate: Positive = 3e-4  # learning rate at the start; see --anneal
     optimizer: str = "rmsprop_tf"  # rmsprop_tf, rmsprop_a3c, rmsprop_torch or adam; trainers share its statistics
-    optimizer_eps: Positive = 0.1  # the optimizer's ε, which rmsprop_tf and rmsprop_a3c have within the root
+    optimizer_eps: Positive = 0.1  # the optimizer's ε; rmsprop_tf and rmsprop_a3c have it inside the root
     max_grad_norm: NonNegative = 0.0  # clip the gradient's global norm to this, 0 is off
-    anneal: Literal["linear", "constant"] = "constant"  # linear: the learning rate falls to 0 over the run
+    anneal: Literal["linear", "constant"] = "constant"  # schedule; linear: the learning rate falls to 0 over the run
     correction: Literal["none", "plus", "max", "vtrace"] = "plus"  # plus: log(π + 1e-6), max: log(max(π, 1e-6))
     init: Literal["auto", "orthogonal", "torch"] = "auto"  # initial weights (auto: as the network was published)
     normalize_advantage: bool = False  # scale advantages to mean 0 and deviation 1 over a batch
-    reduction: Literal["sum", "mean"] = "sum"  # mean or sum over a batch; sum is as published
+    reduction: Literal["sum", "mean"] = "sum"  # how the loss is reduced over a batch; sum is as published
     inputs: Literal["raw", "signed", "center", "normalize"] = "raw"  # type: ignore[assignment]
     # of images, raw: x/255, signed: x/128 − 1, center: minus the mean image; of numbers, normalize: scaled
     frames: Count = 200_000_000  # frames to train for (Atari: four per agent step), unless --steps is given

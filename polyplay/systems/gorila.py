@@ -34,9 +34,9 @@ class Config(AgentOptions):  # adds env, and how inputs are scaled
     lanes: Count = 1  # parallel environments (num-envs) of each actor
     unroll: Count = 1  # agent steps per lane between two pulls of the weights
     gamma: Fraction = 0.99  # discount
-    reward: Literal["clip", "sign", "none"] = "clip"  # rewards that are learned from; clip: limited to ±1
+    reward: Literal["clip", "sign", "none"] = "clip"  # how rewards are transformed; clip: limited to ±1
     n_step: Count = 1  # n of n-step returns: rewards summed before bootstrapping
-    network: str = "nature"  # auto, nature, a3c, mlp, or module:callable
+    network: str = "nature"  # network: auto, nature, a3c, mlp, or module:callable
     batch: Count = 32  # transitions of one gradient, which is their mean; as in DQN
     ratio: NonNegative = 32.0  # transitions drawn per agent step; 32: one gradient; DQN has 8 (0: free mode, no limit)
     capacity: Count = 1_000_000  # transitions in each replay
@@ -78,7 +78,7 @@ def build(c: Config, crew: Crew) -> System:
     schedule: Any = {"after": c.learning_starts * replays, "over": c.epsilon_decay_steps, "lanes": c.lanes * actors}
     if free:
         queue = RolloutQueue.of(envs, network, c.unroll, actors, readers=replays)
-        samples = SampleQueue(replay, queue, learners)  # replay workers store what comes by the queue, and draw batches
+        samples = SampleQueue(replay, queue, learners)  # replay workers store what comes through the queue, and draw batches
         # actors do not keep step, so ε falls by the agent steps that the server counts
         explore = RunSchedule(1.0, c.epsilon, **schedule, weights=server)
         crew.add(

@@ -36,18 +36,18 @@ class Config(ValueOptions):  # adds env, core, value, and how inputs and actions
     gamma: Fraction = 0.99  # discount
     rho: Positive = 1.0  # V-trace's ρ̄ and bound of the policy gradient's importance weights
     reward: Literal["clip", "sign", "none", "scale"] = "clip"
-    # rewards that are learned from; clip: limited to ±1, scale: divided by the running size of discounted returns
-    network: str = "impala"  # auto, nature, a3c, ga3c, impala (the deep net), mlp, separate, or module:callable
-    auxiliary: str = "none"  # UNREAL's tasks, on rows that learners keep: pixel, reward, value, with =COST; or none
+    # how rewards are transformed; clip: limited to ±1, scale: divided by the running size of discounted returns
+    network: str = "impala"  # network: auto, nature, a3c, ga3c, impala (the deep net), mlp, separate, or module:callable
+    auxiliary: str = "none"  # UNREAL's tasks, on rows that learners keep: pixel, reward, value, each with =COST or not; or none
     init: Literal["auto", "orthogonal", "torch", "sonnet"] = "auto"  # initial weights; auto: as published
     learning_rate: Positive = 6e-4  # learning rate at the start; see --anneal
-    optimizer: str = "rmsprop_tf"  # rmsprop_tf, rmsprop_a3c, rmsprop_torch or adam (docs/reference/optimizers.md)
-    optimizer_eps: Positive = 0.01  # the optimizer's ε, which rmsprop_tf and rmsprop_a3c have within the root
+    optimizer: str = "rmsprop_tf"  # optimizer: rmsprop_tf, rmsprop_a3c, adam, … (docs/reference/optimizers.md)
+    optimizer_eps: Positive = 0.01  # the optimizer's ε; rmsprop_tf and rmsprop_a3c have it inside the root
     max_grad_norm: NonNegative = 40.0  # clip the gradient's global norm to this, 0 is off
-    anneal: Literal["linear", "constant"] = "linear"  # linear: the learning rate falls to 0 over the run
+    anneal: Literal["linear", "constant"] = "linear"  # schedule; linear: the learning rate falls to 0 over the run
     value_cost: NonNegative = 0.5  # weight of the value loss ½(v − V)²
     entropy_cost: NonNegative = 0.01  # weight of the entropy bonus
-    reduction: Literal["sum", "mean"] = "sum"  # mean or sum over a batch; sum is the paper's
+    reduction: Literal["sum", "mean"] = "sum"  # how the loss is reduced over a batch; sum is the paper's
     normalize_advantage: bool = False  # scale advantages to mean 0 and deviation 1 over a batch
     frames: Count = 200_000_000  # frames to train for (Atari: four per agent step), unless --steps is given
 

@@ -32,15 +32,15 @@ class Config(PolicyOptions):  # adds env, core, and how inputs and actions are s
 
     env: str = "toy:rps"  # an environment with several players: toy:rps, a PettingZoo one, or module:callable
     agents: Agents = 2  # agents that learn, each by its own games
-    players: Players = 2  # players at a table, each of which plays a group of an actor's lanes
+    players: Players = 2  # players at a table, each playing one group of an actor's lanes
     actors: SomeWorkers = 1  # acting workers, each with a table
     lanes: Count = 32  # seats in matches (num-envs) of each actor, divided among its players
-    learners: Whole = 0  # processes that learn, each for some of the agents in turn (0: one per core or agent)
+    learners: Whole = 0  # learner processes, each for some of the agents in turn (0: one per core or agent)
     lag: Lag = -1  # rollouts that an actor may be ahead of learning: 0 synchronous, 1 overlapping, -1 what slots allow
     unroll: Count = 16  # agent steps per lane in a rollout
     opponents: str = "latest"  # latest, uniform, elo, or past:P
     # whom a table's first player meets: agents; past ones and bots, too; of all, even ones; past ones at times (P)
-    games_per_matchup: Count = 100  # matches of a table between two draws of its players
+    games_per_matchup: Count = 100  # matches per table between draws of its players
     snapshot_every: Count = 200  # updates of an agent from one past agent to the next
     exploit_every: Whole = 0  # matches of an agent between two checks whether to copy another (0: none copies)
     batch: Count = 16  # trajectories in one update of an agent, or for the passes of one batch
@@ -50,12 +50,12 @@ class Config(PolicyOptions):  # adds env, core, and how inputs and actions are s
     gamma: Fraction = 0.99  # discount
     entropy_cost: NonNegative = 0.01  # weight of the entropy bonus
     lam: Fraction = 0.95  # λ of V-trace
-    network: str = "auto"  # auto, nature, a3c, ga3c, impala, mlp, separate, five, or module:callable
+    network: str = "auto"  # network: auto, nature, a3c, ga3c, impala, mlp, separate, five, or module:callable
     learning_rate: Positive = 1e-3  # learning rate at the start; see --anneal
-    optimizer: str = "adam"  # adam, another of docs/reference/optimizers.md, or module:callable
-    anneal: Literal["linear", "constant"] = "linear"  # linear: the learning rate falls to 0 over the run
+    optimizer: str = "adam"  # optimizer: adam, another of docs/reference/optimizers.md, or module:callable
+    anneal: Literal["linear", "constant"] = "linear"  # schedule; linear: the learning rate falls to 0 over the run
     reward: Literal["clip", "sign", "none", "scale"] = "none"
-    # rewards that are learned from; clip: limited to ±1, scale: divided by the running size of discounted returns
+    # how rewards are transformed; clip: limited to ±1, scale: divided by the running size of discounted returns
     frames: Count = 1_000_000  # frames to train for (Atari: four per agent step), unless --steps is given
 
 

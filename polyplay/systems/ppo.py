@@ -31,11 +31,11 @@ class Config(ValueOptions):  # adds env, core, value, and how inputs and actions
     target_kl: NonNegative = 0.0  # end the passes over a rollout at this approximate KL divergence, 0 is off
     gamma: Fraction = 0.99  # discount
     lam: Fraction = 0.95  # λ of generalized advantage estimation
-    network: str = "auto"  # auto (nature or mlp), rlpyt, a3c, impala, separate, five (unit sets), …, or module:callable
+    network: str = "auto"  # network: auto (nature or mlp), rlpyt, a3c, impala, separate, five (unit sets), …, or module:callable
     core_size: Width = 256  # width of the recurrent core
     deviation: Positive = 1.0  # standard deviation of real actions at the start; see --actions for their unit
     learning_rate: Positive = 2.5e-4  # learning rate at the start; see --anneal
-    optimizer: str = "adam"  # adam, another of docs/reference/optimizers.md, or module:callable
+    optimizer: str = "adam"  # optimizer: adam, another of docs/reference/optimizers.md, or module:callable
     optimizer_eps: Positive = 1e-5  # the optimizer's ε
     max_grad_norm: NonNegative = 0.0  # clip the gradient's global norm to this, 0 is off
     anneal: Literal["linear", "rate", "constant"] = "linear"
@@ -43,7 +43,7 @@ class Config(ValueOptions):  # adds env, core, value, and how inputs and actions
     value_cost: NonNegative = 1.0  # weight of the value loss (R − V)²
     entropy_cost: NonNegative = 0.01  # weight of the entropy bonus
     reward: Literal["clip", "sign", "none", "scale"] = "clip"
-    # rewards that are learned from; clip: limited to ±1, scale: divided by the running size of discounted returns
+    # how rewards are transformed; clip: limited to ±1, scale: divided by the running size of discounted returns
     normalize_advantage: bool = False  # scale advantages to mean 0 and deviation 1 over a minibatch
     frames: Count = 40_000_000  # frames to train for (Atari: four per agent step), unless --steps is given (10M steps)
 

@@ -32,7 +32,7 @@ class Config(AgentOptions):  # adds env, and how inputs are scaled
     burn_in: Whole = 40  # agent steps before them that only update the recurrent state
     gamma: Fraction = 0.997  # discount
     n_step: Count = 5  # n of n-step returns: rewards summed before bootstrapping
-    network: str = "nature"  # auto, nature, a3c, mlp, or module:callable
+    network: str = "nature"  # network: auto, nature, a3c, mlp, or module:callable
     core_size: Width = 512  # width of the LSTM, which also gets the previous action and reward
     batch: Count = 64  # sequences in one update
     ratio: Positive = 0.4  # steps learned from per agent step: 25.6K of 66.6K per second in the paper
@@ -43,7 +43,7 @@ class Config(AgentOptions):  # adds env, and how inputs are scaled
     beta: Fraction = 0.6  # exponent β of importance weights, constant
     epsilon: Fraction = 0.4  # largest probability of a random action; the lanes have values down to its 8th power
     learning_rate: Positive = 1e-4  # learning rate, constant
-    optimizer: str = "adam"  # adam, another of docs/reference/optimizers.md, or module:callable
+    optimizer: str = "adam"  # optimizer: adam, another of docs/reference/optimizers.md, or module:callable
     optimizer_eps: Positive = 1e-3  # the optimizer's ε
     max_grad_norm: NonNegative = 40.0  # clip the gradient's global norm to this, 0 is off
     rescale: NonNegative = 1e-3  # ε of value rescaling h, 0 is off

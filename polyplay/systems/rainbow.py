@@ -28,9 +28,9 @@ class Config(AgentOptions):  # adds env, and how inputs are scaled
     replicas: SomeWorkers = 1  # copies of the loop, each with a share of the lanes, replay and batch, and one core
     unroll: Count = 4  # agent steps per lane between updates
     gamma: Fraction = 0.99  # discount
-    reward: Literal["clip", "sign", "none"] = "clip"  # rewards that are learned from; clip: limited to ±1
+    reward: Literal["clip", "sign", "none"] = "clip"  # how rewards are transformed; clip: limited to ±1
     n_step: Count = 3  # n of n-step returns: rewards summed before bootstrapping
-    network: str = "nature"  # auto, nature, dopamine, a3c, mlp, or module:callable
+    network: str = "nature"  # network: auto, nature, dopamine, a3c, mlp, or module:callable
     variant: Literal["paper", "zoo", "dopamine"] = "paper"  # implementation; dopamine: not double, not dueling
     v_max: Positive = 10.0  # largest return of the value distribution; the smallest is its negative
     sigma: NonNegative = 0.5  # initial σ of the noisy layers; 0: ε-greedy instead
@@ -44,7 +44,7 @@ class Config(AgentOptions):  # adds env, and how inputs are scaled
     epsilon: Fraction = 0.01  # without noisy layers: probability of a random action at the end of the schedule
     epsilon_decay_steps: Whole = 62_500  # agent steps over which ε falls from 1 to --epsilon
     learning_rate: Positive = 6.25e-5  # learning rate, constant
-    optimizer: str = "adam"  # adam, another of docs/reference/optimizers.md, or module:callable
+    optimizer: str = "adam"  # optimizer: adam, another of docs/reference/optimizers.md, or module:callable
     optimizer_eps: Positive = 1.5e-4  # the optimizer's ε
     max_grad_norm: NonNegative = 10.0  # clip the gradient's global norm to this (dqn_zoo), 0 is off
     frames: Count = 200_000_000  # frames to train for (Atari: four per agent step), unless --steps is given

@@ -28,8 +28,8 @@ class Config:
     unroll: Count = 1  # agent steps per lane between updates
     gamma: Fraction = 0.99  # discount
     n_step: Count = 1  # n of n-step returns: rewards summed before bootstrapping
-    network: str = "auto"  # auto (mlp, or convolutions for images), or module:callable; sizes: --hidden 256 256
-    critics: Count = 2  # critics, whose least value is the target
+    network: str = "auto"  # network: auto (mlp, or convolutions for images), or module:callable; sizes: --hidden 256 256
+    critics: Count = 2  # number of critics, whose least value is the target
     critic_width: Whole = 0  # units of each layer of the critics; 0: as the actor's
     subset: Whole = 0  # critics drawn for each update, of which the least is the target; 0: all
     actor_value: Literal["min", "mean"] = "min"  # of the critics' values, for the actor
@@ -41,16 +41,16 @@ class Config:
     entropy: Real | None = (
         None  # target of the entropy in nats; none: −dim of a Box, 0.89·ln of the number of legal actions
     )
-    tau: Fraction = 0.005  # how far an update of the target network moves it
+    tau: Fraction = 0.005  # fraction of the way by which an update moves the target network
     target_update: Count = 1  # updates between two updates of the target network
     batch: Count = 256  # transitions in one update
     ratio: Positive = 256.0  # transitions drawn per agent step: one update per step
     capacity: Count = 1_000_000  # transitions in the replay
     learning_starts: Whole = 10_000  # agent steps before the first update; their actions are uniform
-    alpha: Fraction = 0.0  # exponent α of priorities, which are errors; 0 draws uniformly
+    alpha: Fraction = 0.0  # exponent α of priorities (TD errors); 0 draws uniformly
     learning_rate: Positive = 3e-4  # learning rate of the actor, constant
-    critic_rate: Positive = 1.0  # learning rate of the critics, in --learning-rate
-    temperature_rate: Positive = 1.0  # learning rate of the temperature, in --learning-rate
+    critic_rate: Positive = 1.0  # learning rate of the critics, as a multiple of --learning-rate
+    temperature_rate: Positive = 1.0  # learning rate of the temperature, as a multiple of --learning-rate
     optimizer: str = (
         "adam"  # adam; others (docs/reference/optimizers.md) need all rates in --learning-rate and --delay 1
     )

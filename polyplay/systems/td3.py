@@ -28,26 +28,26 @@ class Config:
     unroll: Count = 1  # agent steps per lane between updates
     gamma: Fraction = 0.99  # discount
     n_step: Count = 1  # n of n-step returns: rewards summed before bootstrapping
-    network: str = "auto"  # auto (mlp, or convolutions for images), or module:callable; sizes: --hidden 256 256
-    critics: Count = 2  # critics, whose least value is the target
+    network: str = "auto"  # network: auto (mlp, or convolutions for images), or module:callable; sizes: --hidden 256 256
+    critics: Count = 2  # number of critics, whose least value is the target
     noise: NonNegative = 0.1  # standard deviation of the noise on each number of an action, in half ranges
-    smoothing: NonNegative = 0.2  # the same on the target network's actions; 0: none
-    noise_clip: Positive = 0.5  # bound of that noise
+    smoothing: NonNegative = 0.2  # standard deviation of noise on the target network's actions; 0: none
+    noise_clip: Positive = 0.5  # bound of the --smoothing noise
     delay: Count = 2  # updates of the critics for one of the actor and of the target network
-    tau: Fraction = 0.005  # how far an update of the target network moves it
+    tau: Fraction = 0.005  # fraction of the way by which an update moves the target network
     batch: Count = 256  # transitions in one update
     ratio: Positive = 256.0  # transitions drawn per agent step: one update per step
     capacity: Count = 1_000_000  # transitions in the replay
     learning_starts: Whole = 25_000  # agent steps before the first update; their actions are uniform
-    alpha: Fraction = 0.0  # exponent α of priorities, which are errors; 0 draws uniformly
+    alpha: Fraction = 0.0  # exponent α of priorities (TD errors); 0 draws uniformly
     learning_rate: Positive = 3e-4  # learning rate of the actor, constant
-    critic_rate: Positive = 1.0  # learning rate of the critics, in --learning-rate
+    critic_rate: Positive = 1.0  # learning rate of the critics, as a multiple of --learning-rate
     optimizer: str = "adam"  # adam; others (docs/reference/optimizers.md) need --critic-rate 1 and --delay 1
     frames: Count = 1_000_000  # agent steps to train for, unless --steps is given
 
 
 def build(c: Config, crew: Crew) -> System:
-    envs = critics_envs(c, crew)  # refuses actions that are no bounded real numbers
+    envs = critics_envs(c, crew)  # refuses actions that are not bounded real numbers
     policy = critics_network(c, envs, actor="deterministic", critics=c.critics, deviation=c.noise, alpha=0.0)
     # actions are uniform in the first agent steps
     explore = LinearEpsilon(1.0, 0.0, after=c.learning_starts, over=1, lanes=c.lanes)

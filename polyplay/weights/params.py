@@ -144,7 +144,7 @@ def module_nbytes(module: nn.Module) -> int:
 
 
 class FlatParams:
-    """Bind a module: all its parameters, gradients and floating buffers become views of flat tensors.
+    """Binds a module: all its parameters, gradients and floating buffers become views of flat tensors.
 
     Keep gradients zeroed in place (`zero_grad`), never None; don't move the module afterwards (`.to`).
 

@@ -264,7 +264,7 @@ class Crew:
         self._starting = False
 
     def poll(self, timeout: float) -> bool:
-        """Watch (or, serial, run) for about `timeout` seconds; True once every learner is done.
+        """Watch (or, serial, run) the workers for about `timeout` seconds; return True once every learner is done.
 
         Raises the worker's own UserError, EnvFailure or NotFinite, or WorkerLost with its traceback or its signal.
         """

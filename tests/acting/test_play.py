@@ -144,12 +144,12 @@ def test_a_film_that_fails_is_told_once_and_leaves_no_file_and_all_games(
     assert list(tmp_path.iterdir()) == []
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith(f"polyplay: {says}")
-    assert line.endswith("; there is no video, the games are scored without")
+    assert line.endswith("; there is no video, but the games are scored")
 
 
 def test_games_without_images_are_played_without_a_film(tmp_path: Path, capsys: pytest.CaptureFixture):
     assert len(film(tmp_path / "x.mp4", envs("toy:tests.toys:CartPole"))) == 3
-    assert "--video: needs image observations [C, H, W] of uint8; these are none" in capsys.readouterr().err
+    assert "--video: needs image observations [C, H, W] of uint8; this environment" in capsys.readouterr().err
 
 
 def test_a_folder_that_cannot_be_written_to_costs_the_film_alone(tmp_path: Path, capsys: pytest.CaptureFixture):

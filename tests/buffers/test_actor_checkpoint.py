@@ -78,7 +78,7 @@ def test_a_part_reports_counters_and_what_is_lost(shop: Shop):
     counts = {"first_lane": 4, "lanes": 4, "steps": 40, "episodes": 1, "tasks": [], "partial": 2, "partial_steps": 5}
     assert shop.saved(3) == [{**counts, "why": "of a reason"}]
     part = checkpoint.partial(shop.directory, 3)
-    said = "4 lanes begin anew, from seed 9: 2 partial episodes (5 agent steps) are lost, since of a reason"
+    said = "4 lanes restart, from seed 9: 2 partial episodes (5 agent steps) are lost, since of a reason"
     assert lost_lanes(part, 9) == said
     checkpoint.write_json(part / "workers/stream-0.json", {"taken": {"0": 1}, "lost": []})
     shop.one.resume = checkpoint.complete(shop.directory, 3, {})
@@ -155,12 +155,12 @@ def test_actors_that_were_not_saved_are_named(tmp_path: Path):
     (tmp_path / "workers").mkdir()
     report = {"lanes": 8, "partial": 3, "partial_steps": 1234, "why": ""}
     (tmp_path / "workers/act-0.json").write_text(json.dumps(report))
-    lost = "lanes of actors 1 begin anew, from seed 7: what they did was not saved"
+    lost = "lanes of actors 1 restart, from seed 7: their state was not saved"
     for names, said in (([], ""), ([1], lost)):
         (tmp_path / "workers/stream-0.json").write_text(json.dumps({"taken": {"0": 3, "1": 3}, "lost": names}))
         assert lost_lanes(tmp_path, 7) == said
     (tmp_path / "workers/act-0.json").unlink()
-    assert "all lanes begin anew, from seed 7" in lost_lanes(tmp_path, 7)
+    assert "all lanes restart, from seed 7" in lost_lanes(tmp_path, 7)
 
 
 def test_who_goes_without_an_actor_leaves_others_theirs(tmp_path: Path, monkeypatch):

@@ -36,14 +36,14 @@ def test_it_lists_actors_and_versions(tmp_path):
 @pytest.mark.parametrize(
     ("lines", "message"),
     [
-        ([HEAD, [2, [0, 0], [1, 0]]], "line 2: update 2 where update 1 was due"),
-        ([HEAD, [1, [0, 0]]], "line 2: 1 rollouts, a batch has 2"),
-        ([HEAD, [1, [0, 0], [2, 0]]], "line 2: actor 2, there are 2"),
-        ([HEAD, [1, [0, 0], [1, 1]]], "line 2: a rollout of version 1 in update 1"),
-        ([HEAD, [1, [0, 0], [1]]], "line 2: .*it is not what a run wrote"),
-        ([HEAD, "[1, what"], "line 2: .*it is not what a run wrote"),
+        ([HEAD, [2, [0, 0], [1, 0]]], "line 2: update 2, expected update 1"),
+        ([HEAD, [1, [0, 0]]], "line 2: 1 rollouts, expected 2 per batch"),
+        ([HEAD, [1, [0, 0], [2, 0]]], "line 2: actor 2, but the run has 2 actors"),
+        ([HEAD, [1, [0, 0], [1, 1]]], "line 2: a rollout of later version 1 in update 1"),
+        ([HEAD, [1, [0, 0], [1]]], "line 2: .*no run wrote this"),
+        ([HEAD, "[1, what"], "line 2: .*no run wrote this"),
         ([{"from": 0}], "line 1: 'threads'"),
-        ([{**HEAD, "from": 5}, [6, [0, 0], [1, 0]]], "does not begin with|update 6 where"),
+        ([{**HEAD, "from": 5}, [6, [0, 0], [1, 0]]], "does not start with|update 6, expected"),
         ([HEAD, {**HEAD, "threads": 4}], "compute threads changed from 1 to 4"),
         ([HEAD, {**HEAD, "length": 200.0}], "the run's length, .* changed from 100 to 200"),
     ],
@@ -74,7 +74,7 @@ def test_what_is_written_can_be_read(tmp_path):
         [DeliveredRollout(1, 0, 1000), DeliveredRollout(0, 3)],
     ]
     assert found.threads == 2
-    with pytest.raises(UserError, match="update 3 where update 1 was due"):
+    with pytest.raises(UserError, match="update 3, expected update 1"):
         delivery_log.read_log(tmp_path, 0, actors=2, n=2)
 
 

@@ -27,8 +27,8 @@ def test_every_wait_ends_when_it_is_closed():
 @pytest.mark.parametrize(
     ("teams", "seated", "said"),
     [
-        ([0, 1, 0, 1], 2, "--players 2 given; in seats of teams [0, 1, 0, 1] they meet nobody: name the agents of a"),
-        ([0, 0, 0, 0], 2, "they meet nobody: a league needs seats of two teams"),
+        ([0, 1, 0, 1], 2, "--players 2: no player meets another in seats of teams [0, 1, 0, 1]; list the agents of a"),
+        ([0, 0, 0, 0], 2, "[0, 0, 0, 0]; a league needs seats of two teams"),
     ],
 )
 def test_seats_in_which_nobody_can_be_rated_are_refused(teams, seated, said):

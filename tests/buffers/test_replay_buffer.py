@@ -100,7 +100,7 @@ def test_wrong_priorities_are_refused_by_name(value):
     buffer.add(world.rows(20, np.arange(2)), slice(None))
     ids = buffer.sample()["id"]
     before = buffer.tree.leaves.copy()
-    with pytest.raises(BadPriority, match=re.escape(f"priority {value} of id {ids[2]}, number 2 of 8; allowed: 0 to")):
+    with pytest.raises(BadPriority, match=re.escape(f"priority {value} of id {ids[2]}, number 2 of 8; must be 0 to")):
         buffer.update_priorities(ids, np.where(np.arange(len(ids)) == 2, value, 1.0))
     assert np.array_equal(buffer.tree.leaves, before)
 
@@ -245,14 +245,14 @@ def test_first_priorities_of_what_is_not_finite_are_refused_but_not_behind_an_en
     ("options", "message"),
     [
         ({"sampler": Proportional(alpha=1.5)}, "alpha=1.5"),
-        ({"sampler": Proportional(first="best")}, "max, td"),
+        ({"sampler": Proportional(first="best")}, "max or td"),
         ({"sampler": Proportional(first="td")}, "chosen"),
         ({"ratio": 0.0}, "ratio=0.0"),
         ({"capacity": 5, "start": 9}, "start=9"),
         ({"stack": 3}, "stack=3"),
         ({"burn_in": 4}, "burn_in=4 needs sequence"),
         ({"reward": "half"}, "none, clip, sign"),
-        ({"scale": 0.0}, "scale=0.0 of rewards given, allowed: above 0"),
+        ({"scale": 0.0}, "scale=0.0 of rewards: must be above 0"),
         ({"gamma": 1.1}, "gamma=1.1"),
         ({"lanes": 99, "capacity": 50}, "99 lanes"),
         ({"spec": {"obs": Field((1, 2, 2), "uint8")}}, "lack action, first, reward"),

@@ -33,9 +33,9 @@ PONG = "ALE/Pong-v5"
         ("learn", {"epochs": 1, "min_batch": 40}, "try --min-batch 80 "),
         ("idle", {"actors": 2, "lanes": 16}, "try --actors 3 (more actors, while others wait"),
         ("infer", {"workers": 2, "unroll": 20}, "a smaller --network, or more cores; this system has no setting"),
-        ("idle", {"workers": 2}, "nothing that an option could change; this system has no setting for it"),
+        ("idle", {"workers": 2}, "no option reduces it; this system has no setting for it"),
         ("env", {"env": PONG, "kind": "ale"}, "the emulator has no cheaper setting here; more cores make it faster"),
-        ("env", {"env": PONG, "kind": "inline"}, "try --atari baselines: ale-py makes its pictures itself; else more"),
+        ("env", {"env": PONG, "kind": "inline"}, "try --atari baselines, where ale-py makes the images itself; else"),
         ("env", {"env": "CartPole-v1", "kind": "processes"}, "`polyplay check CartPole-v1` measures it; make its step"),
     ],
 )
@@ -115,7 +115,7 @@ def test_a_document_by_hand(measured: list[str], capsys: pytest.CaptureFixture):
     assert a2c["change"].startswith("waiting takes 38 % of the core time: try --groups 2 ")
     assert (a2c["epochs"], ppo["epochs"]) == (1, 3)
     assert ga3c["error"].startswith("ga3c: its run gave no reports")
-    assert capsys.readouterr().err.splitlines() == [f"bench: {name}: a run of it …" for name in measured]
+    assert capsys.readouterr().err.splitlines() == [f"bench: {name}: running …" for name in measured]
     assert json.loads(json.dumps(document)) == document
 
 
@@ -139,16 +139,16 @@ def test_the_table_fits(measured: list[str], width: int):
     text = " ".join(" ".join(lines).split())
     assert "waiting takes 38 % of the core time: try --groups 2" in text
     assert "--preset quick --lanes 32 --replicas 2 --inputs raw" in text
-    assert "note other programs used 0.2 cores meanwhile; measure again when it is quiet" in text
+    assert "note other programs used 0.2 cores; measure again on an idle machine" in text
 
 
 @pytest.mark.parametrize(
     ("line", "says"),
     [
-        ("bench dqn", f"bench: dqn given, allowed: on-policy systems of one agent, {', '.join(MEASURED)}"),
+        ("bench dqn", f"bench: dqn is not an on-policy system of one agent; choose from {', '.join(MEASURED)}"),
         ("bench --seconds x", "--seconds: 'x' given, allowed: a number above 0, at most 1e9"),
         ("bench --precision half", "--precision: 'half' given, allowed: float32, bfloat16, auto"),
-        ("bench --json nowhere/b.json", "--json: nowhere/b.json given, but there is no directory nowhere"),
+        ("bench --json nowhere/b.json", "--json nowhere/b.json: directory nowhere does not exist"),
         ("bench --secs 3", "unknown option --secs for polyplay bench"),
         ("bench --env toy:cacth", "unknown toy 'toy:cacth'"),
     ],

@@ -103,4 +103,4 @@ def test_other_machines_are_asked_for_their_versions_and_links(monkeypatch: pyte
 
 
 def test_wrong_hosts_are_one_line(capsys):
-    assert "--hosts: two given, allowed: none, ray" in refused(capsys, "doctor", "--hosts", "two")
+    assert "--hosts two: must be none, ray" in refused(capsys, "doctor", "--hosts", "two")

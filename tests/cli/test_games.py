@@ -59,7 +59,7 @@ def test_a_table_of_80_columns_or_json(tmp_path: Path, capsys: pytest.CaptureFix
 
 def test_a_run_without_games_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     run = make_run(tmp_path, "run")
-    assert f"RUN: {run} has no games: runs of alphago_zero write them" in refused(capsys, "games", run)
+    assert f"RUN: {run} has no games; runs of alphago_zero record games" in refused(capsys, "games", run)
     assert "games takes the directory of a run first" in refused(capsys, "games")
 
 
@@ -123,7 +123,7 @@ def test_sgf_says_who_played_by_which_rules_and_what_they_thought(tmp_path: Path
 def test_other_games_have_no_sgf(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     run = run_with(tmp_path, random_game(game_of("connect_four"), 3))
     said = refused(capsys, "games", run, "--export", tmp_path / "out")
-    assert said.endswith("but connect four has no SGF; --json has its moves")
+    assert said.endswith("--export: connect four has no SGF; --json prints its moves")
     assert not (tmp_path / "out").exists()
 
 
@@ -132,14 +132,14 @@ def test_nothing_is_overwritten(tmp_path: Path, capsys: pytest.CaptureFixture[st
     run, out = run_with(tmp_path / "runs", random_game(game_of("tic_tac_toe"), 1)), tmp_path / "mine"
     for place in (out, tmp_path):
         said = refused(capsys, "games", run, "--export", place)
-        assert said.endswith(f"--export: {place} is there and not empty; allowed: a new or an empty directory")
+        assert said.endswith(f"--export {place}: must be a new or an empty directory")
     assert out.read_text() == "mine"
 
 
 @pytest.mark.parametrize(
     ("more", "why"),
     [
-        ({"moves": ["Z9"]}, "Z9 is no point of the board"),
+        ({"moves": ["Z9"]}, "Z9 is not a point of the board"),
         ({"values": ["?"]}, "Unknown format code"),
         ({"game": "go+size=99"}, "game:go+size=99: size=99 given; allowed: 3 to 19"),
     ],

@@ -169,8 +169,8 @@ def loaded(tmp_path: Path, text: str, until: str = "") -> GtpEngine:
         ("nonsense", "no SGF data found"),
         ("(;SZ[9];B[aa]", "unexpected end of SGF data"),
         ("(;SZ[19];B[aa])", "its board has 19 lines, not 9"),
-        ("(;SZ[9]AB[zz])", "a point or a color of it can't be read"),
-        ("(;SZ[9]PL[nobody])", "a point or a color of it can't be read"),
+        ("(;SZ[9]AB[zz])", "a point or a color cannot be read"),
+        ("(;SZ[9]PL[nobody])", "a point or a color cannot be read"),
         ("(;SZ[9];B[aa];W[aa])", "move 2 W A9: illegal move"),
         ("(;SZ[9]AB[ab][ba]AW[aa])", "setup position not legal"),
         ("(;SZ[9];B[aa];AW[bb];W[cc])", "setup properties after the root node"),
@@ -215,7 +215,7 @@ def test_a_komi_that_cannot_be_had_does_not_refuse_the_game(
 ):
     engine = loaded(tmp_path, f"(;SZ[9]KM[{komi}];B[ee])")
     assert (engine.game.komi, len(engine.game.moves)) == (6.5, 1)
-    assert capsys.readouterr().err.endswith("the komi is none of this board; it stays 6.5\n")
+    assert capsys.readouterr().err.endswith("its komi does not fit this board; komi stays 6.5\n")
 
 
 # -------------------------------------------------------------------------------------------------- time
@@ -485,7 +485,7 @@ def test_a_run_of_go_answers_on_stdout_alone(tmp_path: Path):
 
 def test_another_game_is_one_line(capsys: pytest.CaptureFixture[str]):
     line = refused(capsys, "play", CHAMPION, "--gtp", "--trust")
-    assert line == f"polyplay: error: --gtp: {CHAMPION} plays connect_four; allowed: a run of game:go"
+    assert line == f"polyplay: error: --gtp: {CHAMPION} plays connect_four; choose a run of game:go"
 
 
 TRANSCRIPTS = Path(__file__).with_name("transcripts")

@@ -77,8 +77,8 @@ def test_evaluate_prints_what_came_out(calls: Calls, run: str, capsys: pytest.Ca
 def test_a_score_of_fewer_games_says_so():
     line = evaluate.score_line({**SCORE, "episodes": 1, "interval": None, "ended": "stopped by SIGINT", "asked": 30})
     assert line.splitlines() == [
-        "score 20.50, no interval: it is of one game; 1 game, greedy actions, ε 0.05, protocol null-op",
-        "stopped by SIGINT: 1 of 30 games were over. Short games end first, which biases the mean; nothing was written",
+        "score 20.50, no interval: only one game; 1 game, greedy actions, ε 0.05, protocol null-op",
+        "stopped by SIGINT: 1 of 30 games finished. Short games end first, which biases the mean; nothing was written",
     ]
 
 
@@ -91,9 +91,9 @@ def test_small_numbers_are_not_rounded_away(capsys: pytest.CaptureFixture):
     ("line", "says"),
     [
         ("trian fake", "unknown verb trian; did you mean train?"),
-        ("zzz", "unknown verb zzz; there are train, resume, surgery, evaluate, play, games, plot, runs, watch"),
-        ("train", "train takes a system first, nothing given: polyplay train ppo --env CartPole-v1; begin with ppo"),
-        ("train --env x", "takes a system first, '--env' given: polyplay train ppo --env CartPole-v1; begin with ppo"),
+        ("zzz", "unknown verb zzz; choose one of train, resume, surgery, evaluate, play, games, plot, runs, watch"),
+        ("train", "train takes a system first: polyplay train ppo --env CartPole-v1; start with ppo"),
+        ("train --env x", "takes a system first, not '--env': polyplay train ppo --env CartPole-v1; start with ppo"),
         ("train impalla", "did you mean impala?"),
         ("resume", "resume takes the directory of a run first"),
         ("resume nowhere", "no run at nowhere (it has no config.json)"),
@@ -111,8 +111,8 @@ def test_small_numbers_are_not_rounded_away(capsys: pytest.CaptureFixture):
         ("check CartPoel-v1", "ENV: unknown environment 'CartPoel-v1', did you mean 'CartPole-v1'?"),
         ("doctor now", "unexpected 'now' for polyplay doctor"),
         ("systems now", "unexpected 'now' for polyplay systems: it takes no options"),
-        ("plot", "plot takes the directory of at least one run, none given: polyplay plot RUN … --out FILE"),
-        ("plot RUN --out curve.txt", "--out: curve.txt given, allowed: a file .png, .svg, .pdf"),
+        ("plot", "plot takes the directory of at least one run: polyplay plot RUN … --out FILE"),
+        ("plot RUN --out curve.txt", "--out curve.txt: must end in .png, .svg or .pdf"),
         ("plot RUN --x TIME", "--x: 'TIME' given, allowed: frames, steps, hours, or none for the default"),
         ("export RUN", "export takes the file to write: polyplay export RUN --onnx FILE"),
     ],
@@ -171,7 +171,7 @@ def test_what_a_run_raises_becomes_a_status_and_a_bug_shows_its_traceback(
         ("resume --help", "seconds between checkpoints"),
         ("resume RUN --help", "one of auto, cpu, cuda"),
         ("systems --help", "usage: polyplay systems"),
-        ("doctor --help", "What a bug report needs."),
+        ("doctor --help", "Print what a bug report needs."),
     ],
 )
 def test_help(calls: Calls, run: str, capsys: pytest.CaptureFixture, line: str, says: str):
@@ -226,5 +226,5 @@ def test_a_port_in_use_names_the_option():
     with arguments.listen(0) as first:
         host, port = first.getsockname()
         assert host == "127.0.0.1"
-        with pytest.raises(UserError, match=rf"^--port: {port} cannot be used .*; name another, such as --port"):
+        with pytest.raises(UserError, match=rf"^--port: {port} cannot be used .*; try --port"):
             arguments.listen(port)

@@ -66,7 +66,7 @@ def run_of(root: Path) -> str:
         (["--simulations", "-1"], "--simulations: '-1' given, allowed: a whole number from 0 to 100000"),
         (["--resign", "soon"], "--resign: soon given; allowed: auto, off, or a value from -1 to 0"),
         (["--resign", "0.5"], "--resign: 0.5 given; allowed: auto, off, or a value from -1 to 0"),
-        (["--resign", "off"], "--resign: off given, but only --gtp resigns: add --gtp, or leave it out"),
+        (["--resign", "off"], "--resign off: applies to --gtp only; add --gtp, or remove --resign"),
         (["--checkpoint", "7"], "--checkpoint: '7' given, allowed: best, none exists yet"),
         ([], "has no usable checkpoint (none found); let it run longer"),
     ],
@@ -82,7 +82,7 @@ def test_a_mistake_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str
 def test_a_run_without_a_search(tmp_path: Path, env: str, capsys: pytest.CaptureFixture[str]):
     run = made.run(tmp_path / "run", env, network="mlp")
     said = refused(capsys, "play", run, "--port", free_port())
-    assert f"play: {run} is a run of a2c on {env}; allowed: a run of alphago_zero, from polyplay train" in said
+    assert f"play: {run} is a run of a2c on {env}; choose a run of alphago_zero, from polyplay train" in said
 
 
 def test_a_game_whose_moves_are_no_cells(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch):
@@ -90,7 +90,7 @@ def test_a_game_whose_moves_are_no_cells(tmp_path: Path, capsys: pytest.CaptureF
     monkeypatch.setattr(verb, "open_player", lambda directory, options: (player, 1, Path(), ""))
     said = refused(capsys, "play", run, "--port", free_port())
     assert (
-        f"play: {run} plays game:spiel:nim, whose moves are no cells of a board; add --terminal, which plays all games"
+        f"play: {run} plays game:spiel:nim, whose moves are not cells of a board; add --terminal, which plays all games"
         in said
     )
 
@@ -127,7 +127,7 @@ def test_a_run_is_played_in_the_terminal(monkeypatch: pytest.MonkeyPatch, capsys
     said = capsys.readouterr().out
     assert said.startswith("connect four. 4 in a row win. ")
     assert "a b c d e f g" in said
-    assert refused(capsys, "play", CHAMPION, "--terminal", "--gtp").endswith("leave one of them out")
+    assert refused(capsys, "play", CHAMPION, "--terminal", "--gtp").endswith("remove one of them")
 
 
 @pytest.mark.parametrize(
@@ -314,13 +314,13 @@ def test_moves_undo_sides_and_a_new_game(page):
 @pytest.mark.parametrize(
     ("what", "given", "says"),
     [
-        ("move", {"action": 9, "ply": 0}, "action: 9 given, allowed: 0 to 8"),
-        ("move", {"action": "4", "ply": 0}, "action: '4' given, allowed: 0 to 8"),
+        ("move", {"action": 9, "ply": 0}, "action 9: must be a whole number from 0 to 8"),
+        ("move", {"action": "4", "ply": 0}, "action '4': must be a whole number from 0 to 8"),
         ("move", {"action": 4, "ply": 1}, "it is not your turn"),
-        ("undo", {}, "there is no move of yours to take back"),
-        ("simulations", {"simulations": 1001}, "simulations: 1001 given, allowed: 0 to 1000"),
-        ("simulations", {"simulations": True}, "simulations: True given, allowed: 0 to 1000"),
-        ("new", [1], "person: None given, allowed: 0 to 1"),
+        ("undo", {}, "you have no move to take back"),
+        ("simulations", {"simulations": 1001}, "simulations 1001: must be a whole number from 0 to 1000"),
+        ("simulations", {"simulations": True}, "simulations True: must be a whole number from 0 to 1000"),
+        ("new", [1], "person None: must be a whole number from 0 to 1"),
         ("resign", {}, "allowed: move, undo, new, sides, simulations"),
     ],
 )

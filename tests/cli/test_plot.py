@@ -75,7 +75,7 @@ def test_runs_made_by_hand_have_games_alone(tmp_path: Path):
         lines = [json.dumps({"frames": n, "wall_seconds": n, "episodic_return": mean}) + "\n" for n, mean in games]
         (tmp_path / name / "episodes.jsonl").write_text("".join(lines))
     assert legend(plot.draw_curves([tmp_path / "mine", tmp_path / "other"])) == ["mine", "other"]
-    with pytest.raises(UserError, match="--x: steps given, but mine counted none; allowed: frames, hours"):
+    with pytest.raises(UserError, match="--x steps: mine has no such count; use frames or hours"):
         plot.draw_curves([tmp_path / "mine"], plot.PlotOptions(x="steps"))
     with pytest.raises(UserError, match=r"a line of episodes\.jsonl needs frames, wall_seconds and episodic_return$"):
         plot.draw_curves([tmp_path / "other" / "seed-1"])
@@ -85,7 +85,7 @@ def test_labels_name_each_run_and_join_those_of_one_name(tmp_path: Path):
     runs = [make(tmp_path, f"r{i}", [*ROWS, (400, float(i))], env=f"e{i}") for i in range(3)]
     figure = plot.draw_curves(runs, plot.PlotOptions(label=("wide", "wide", "deep"), pool="none"))
     assert legend(figure) == ["wide (2 runs)", "deep"]
-    says = "--label: a b given, allowed: one for each RUN, without commas: --label NAME NAME NAME"
+    says = "--label a b: must be one name per RUN, without commas: --label NAME NAME NAME"
     with pytest.raises(UserError, match=says):
         plot.draw_curves(runs, plot.PlotOptions(label=("a", "b")))
 
@@ -129,12 +129,12 @@ def test_runs_that_differ_in_their_seed_are_one_line_with_a_band(tmp_path: Path,
 def test_mistakes_are_one_line(tmp_path: Path, capsys: pytest.CaptureFixture, monkeypatch: pytest.MonkeyPatch):
     empty, full = make(tmp_path, "a", ROWS[:1]), make(tmp_path, "c")
     for words, says in (
-        ([], "none given"),
-        ([empty], "has no finished game yet, in episodes.jsonl or metrics.jsonl: let the run go on"),
+        ([], "plot takes the directory of at least one run"),
+        ([empty], "has no finished game yet, in episodes.jsonl or metrics.jsonl: let the run train"),
         ([tmp_path / "b"], "no run at"),
         (
             [full, "--out", tmp_path / "nodir" / "x.png"],
-            f"--out: {tmp_path}/nodir/x.png cannot be written: No such file or directory; name a file in a dir",
+            f"--out: {tmp_path}/nodir/x.png cannot be written: No such file or directory; choose a file in",
         ),
     ):
         assert says in refused(capsys, "plot", *words)
@@ -145,7 +145,7 @@ def test_mistakes_are_one_line(tmp_path: Path, capsys: pytest.CaptureFixture, mo
 
 def test_as_a_command(tmp_path: Path, capsys: pytest.CaptureFixture):
     run, out = make(tmp_path, "a"), tmp_path / "curve.svg"
-    told = f"polyplay: {out} was there before and is replaced; --out FILE names another\n"
+    told = f"polyplay: {out} existed before and was replaced; --out FILE chooses another file\n"
     for errors in ("", told):
         assert main.main(["plot", str(run), "--out", str(out), "--title", "One run"]) == 0
         assert capsys.readouterr() == (f"{out}\n", errors)

@@ -100,7 +100,7 @@ def test_mistakes_are_one_line(tmp_path: Path, capsys: pytest.CaptureFixture):
         ([str(tmp_path / "rum")], f"did you mean {run}?"),
         ([str(plain)], "plain is a run of a2c, not a population: name a run of `polyplay train pbt`"),
         ([str(run / "members" / "01")], f"is a member of a population: name the population, {run}"),
-        ([str(run), "--picture", "p.gif"], "--picture: p.gif given, allowed: a file .png, .svg, .pdf"),
+        ([str(run), "--picture", "p.gif"], "--picture p.gif: must end in .png, .svg or .pdf"),
         ([str(run), "--picture", str(tmp_path / "no" / "p.png")], "--picture: "),
     ):
         assert says in refused(capsys, "population", *words)
@@ -165,7 +165,7 @@ def test_values_that_never_change_are_drawn_against_the_score(tmp_path: Path):
 
 
 def test_what_cannot_be_drawn_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    with pytest.raises(UserError, match=r"--picture: no member of .*new has a score yet: let the population go on"):
+    with pytest.raises(UserError, match=r"--picture: no member of .*new has a score yet; let the population continue"):
         draw(make_population(tmp_path / "new", turns=0, members=2))
     run = make_population(tmp_path / "run", turns=12, members=4)
     (run / "lineage.jsonl").unlink()

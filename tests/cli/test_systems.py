@@ -42,7 +42,7 @@ def test_the_table_fits_80_columns_and_cuts_nothing(tmp_path: Path):
 def test_as_a_command(tmp_path: Path, capsys: pytest.CaptureFixture, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.chdir(tmp_path)
     assert main.main(["runs"]) == 0
-    assert capsys.readouterr().out == "no runs in runs/ yet: polyplay train ppo --env CartPole-v1 begins one\n"
+    assert capsys.readouterr().out == "no runs in runs/ yet: polyplay train ppo --env CartPole-v1 starts one\n"
     run = make_run(tmp_path / "runs", "first", {})
     (make_run(tmp_path / "runs", "bad", {}) / "config.json").write_text("{")
     assert main.main(["runs"]) == 0
@@ -72,10 +72,10 @@ def test_a_new_system_is_the_example_under_its_name_and_trains(tmp_path: Path, m
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        ("system json", "NAME: json given, but a module json exists: choose another name"),
-        ("system a-b", "NAME: a-b given, allowed: a module's name of letters, digits and _"),
-        ("system class", "NAME: class given, allowed: a module's name"),
-        ("game chess", "new takes what to write and its name: 'game chess' given, allowed: polyplay new system NAME"),
+        ("system json", "NAME: a module json already exists; choose another name"),
+        ("system a-b", "NAME: a-b is not a module name; use letters, digits and _"),
+        ("system class", "NAME: class is not a module name"),
+        ("game chess", "new takes 'system' and a name, not 'game chess': polyplay new system NAME"),
     ],
 )
 def test_a_name_that_is_no_modules_is_one_line(words: str, said: str, capsys):

@@ -45,7 +45,7 @@ def test_the_best_player_comes_first(shown: Any):
     rows = [line.split() for line in lines if line.strip()[:1].isdigit()]
     assert [row[:2] for row in rows[:3]] == [[str(k), f"runs/league/of/very/many/agents:{3 - k}"] for k in (1, 2, 3)]
     assert (rows[2][2:4], rows[3], rows[4]) == (["0", "anchor"], ["1", "2", "3"], ["1", "–", "0.60", "0.75"])
-    assert lines[-1] == "toy:skirmish: 40 matches of every two players, half on each side"
+    assert lines[-1] == "toy:skirmish: 40 matches per pair of players, half on each side"
 
 
 @pytest.mark.parametrize("width", [48, 80])

@@ -26,7 +26,7 @@ def test_seeds_as_they_are_written(words: list[str], expected: list[int] | None)
     if expected is not None:
         assert seeds.parse_seeds(words) == expected
         return
-    with pytest.raises(UserError, match=r"--seeds: '.*' given, allowed: whole numbers from 0, as 0\.\.4"):
+    with pytest.raises(UserError, match=r"--seeds '.*': must be whole numbers from 0, such as 0\.\.4"):
         seeds.parse_seeds(words)
 
 
@@ -61,4 +61,4 @@ def test_a_repeated_command_makes_no_finished_run_again(tmp_path: Path, capsys: 
     assert (tmp_path / "all/seed-0/config.json").stat().st_mtime_ns == before
     assert sorted(p.name for p in (tmp_path / "all").iterdir()) == ["seed-0", "seed-1", "seeds.png"]
     line = refused(capsys, "train", "a2c", *TOY, "--seed", "1", "--seeds", "0..2")
-    assert line == "polyplay: error: --seed and --seeds 0..2 contradict each other: give one of them"
+    assert line == "polyplay: error: --seed and --seeds 0..2 contradict each other; use one of them"

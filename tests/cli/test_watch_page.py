@@ -91,7 +91,7 @@ def stop(browser: Browser, run: Path) -> None:
         before = sorted(p.name for p in (run / "checkpoints").glob("[0-9]*"))
         browser.run("document.querySelector('[data-ask=checkpoint]').click()")
         browser.wait(
-            "return document.querySelector('.answer').textContent == 'it saves a checkpoint at its next update'"
+            "return document.querySelector('.answer').textContent == 'the run saves a checkpoint at its next update'"
         )
         end = time.monotonic() + 20
         while sorted(p.name for p in (run / "checkpoints").glob("[0-9]*")) == before:

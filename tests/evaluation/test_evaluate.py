@@ -129,7 +129,7 @@ def test_it_ends_after_so_many_steps_with_the_games_that_are_over(toy: Path):
     assert set(result["returns"]) <= set(whole["returns"])
     assert not list(toy.glob("evaluation-*")), "of short games alone: no score to keep"
     assert "ended" not in evaluate.evaluate(toy, EvaluateOptions(episodes=4, max_steps=10_000))
-    with pytest.raises(UserError, match="--max-steps 1 are over: no game was over by then, so there is no score"):
+    with pytest.raises(UserError, match="--max-steps 1 are over: no game has finished, so there is no score"):
         evaluate.evaluate(toy, EvaluateOptions(episodes=40, max_steps=1))
 
 
@@ -179,7 +179,7 @@ def test_progress_is_a_bar_on_a_terminal_and_lines_elsewhere(monkeypatch: pytest
         assert "2/3" in text
         assert "mean return 2.00 · 4 steps" in text
     else:
-        lines = ["0 of 3 games · none is over yet · 2 steps", "2 of 3 games · mean return 2.00 · 4 steps"]
+        lines = ["0 of 3 games · no game has ended yet · 2 steps", "2 of 3 games · mean return 2.00 · 4 steps"]
         assert text.splitlines() == lines
 
 

@@ -150,10 +150,10 @@ def test_our_engine_meets_gnu_go_without_a_fault_and_both_agree_on_every_result(
 
 
 ERRORS = {
-    "gtp:x": "gtp:x given, but a Go program plays game:go, and this is game:tic_tac_toe",
+    "gtp:x": "gtp:x given, but a Go program plays game:go, not game:tic_tac_toe",
     "gtp:": "--against gtp: given, allowed: gtp:COMMAND, as in 'gtp:gnugo --mode gtp'",
     "gtp:gnugo '--mode": "--against gtp:gnugo '--mode given, allowed: gtp:COMMAND, as in 'gtp:gnugo --mode gtp'",
-    "gtp:/no/such/go --gtp": "--against gtp:/no/such/go --gtp: /no/such/go can't be started: No such file",
+    "gtp:/no/such/go --gtp": "--against gtp:/no/such/go --gtp: /no/such/go cannot be started: No such file",
     "REFUSES boardsize:1:? 19 only": "it answered boardsize 5 with '? 19 only'; give a program that speaks GTP and",
     "REFUSES komi:1:? whole ones": "it answered komi 7.5 with '? whole ones'; give a program that speaks GTP and plays",
     "REFUSES boardsize:1:die": "it answered boardsize 5 with nothing; give a program that speaks GTP",
@@ -180,7 +180,7 @@ def test_a_program_that_can_not_be_started_again_loses_all_its_games(tmp_path: P
         points = play_match(one, two, both_colors(go(), 2, 2, seed=1), seed=0)
     assert points.tolist() == [0, 0]
     assert len(faults_of(one)) == 2
-    assert "can't be started: No such file" in str(faults_of(one)[1])
+    assert "cannot be started: No such file" in str(faults_of(one)[1])
 
 
 def test_nothing_is_left_of_a_program_that_does_not_quit():

@@ -73,7 +73,7 @@ def test_a_run_against_itself_is_even_and_other_weights_are_noticed(champion: Pa
     file.write_text(file.read_text().replace('"against_checkpoint_sha256": "', '"against_checkpoint_sha256": "0'))
     [*_, found] = verify.verify(champion)
     assert (found.name, found.level) == ("returns", "failed")
-    assert "has other weights than then" in found.seen
+    assert "has other weights than when recorded" in found.seen
 
 
 def test_a_policy_without_a_search_plays_too(tmp_path: Path):
@@ -91,7 +91,7 @@ def test_an_early_end_counts_what_is_over(champion: Path):
     assert record["ended"] == "--max-steps 1,000 are over"
     assert not [*champion.glob("evaluation-*.json")]
     short = EvaluateOptions(protocol="versus", against="random", simulations=0, max_steps=1)
-    with pytest.raises(UserError, match="no game was over by then"):
+    with pytest.raises(UserError, match="no game has finished"):
         evaluate.evaluate(champion, short)
 
 
@@ -102,18 +102,18 @@ def test_an_early_end_counts_what_is_over(champion: Path):
         ("--protocol versus --against mtcs:5", "--against mtcs:5 given, allowed: random, mcts:N with N"),
         ("--protocol versus --against mtcs:5", "or the directory of a run, did you mean 'mcts:100'?"),
         ("--protocol versus --against random --episodes 5", "--episodes 5 given, but both colors play every opening"),
-        ("--protocol versus --against random --episodes 20_000", "a match has 10,000 games at most"),
-        ("--protocol versus --against OTHER", "it plays game:tic_tac_toe; a match is of one game"),
-        ("--protocol versus --against CATCH", "plays toy:catch, and matches are of board games"),
-        ("--against random", "--against random is for --protocol versus, run given"),
-        ("--opening-plies 3", "--opening-plies 3 is for --protocol versus, run given"),
+        ("--protocol versus --against random --episodes 20_000", "a match has at most 10,000 games"),
+        ("--protocol versus --against OTHER", "it plays game:tic_tac_toe; give a run of game:"),
+        ("--protocol versus --against CATCH", "plays toy:catch, but matches need board games"),
+        ("--against random", "--against random is for --protocol versus, but run is set"),
+        ("--opening-plies 3", "--opening-plies 3 is for --protocol versus, but run is set"),
         ("--protocol versus --against random --video", "--video is not for --protocol versus: use --protocol run"),
         ("--protocol null-op", "null-op is for Atari games, this run plays game:three_in_a_row; allowed here: run"),
-        ("--simulations 10", "--simulations 10 given, but the policy of this run does not search"),
+        ("--simulations 10", "--simulations 10 given, but this run's policy does not search"),
         ("--simulations 1000000", "--simulations: '1000000' given, allowed: a whole number from 0 to 100000"),
         ("--protocol versus --against random --opening-plies 20", "--opening-plies 20: every random game"),
         ("CATCH --protocol versus --against random", "versus is for board games (game:NAME), this run plays toy:catch"),
-        ("MEMORY --protocol versus --against random", "a policy with a memory cannot be asked for a position alone"),
+        ("MEMORY --protocol versus --against random", "matches need a policy without recurrent state, but that of"),
     ],
 )
 def test_mistakes_are_one_line(words: str, says: str, tmp_path: Path, capsys: pytest.CaptureFixture, monkeypatch):

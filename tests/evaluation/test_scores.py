@@ -57,7 +57,7 @@ def test_runs_of_a_game_are_averaged_and_have_an_interval(tmp_path: Path):
     assert 10.0 <= pong["interval"][0] <= pong["interval"][1] <= 20.0
     assert (pinball["random"], pinball["normalized"]) == (0.0, 100.0)
     assert (pong["actions"], pinball["actions"]) == (["greedy", "sampled"], ["greedy"])
-    assert result["notes"][0].startswith("video_pinball: the raw tables say")
+    assert result["notes"][0].startswith("video_pinball: random play scores")
     assert result["aggregates"][0]["games"] == 2
     table = compare_runs(runs, ScoresOptions(published=("apex_noop",)))
     assert [a["agent"] for a in table["aggregates"]] == ["these runs", "apex_noop"]
@@ -67,7 +67,7 @@ def test_substitutes_stand_beside_no_published_score(tmp_path: Path):
     result = compare_runs([run(tmp_path / "a", human_starts_substitute=3.0)], ScoresOptions())
     assert (result["protocol"], result["baselines"]["name"]) == ("human-starts (substitute)", "human-starts")
     assert result["games"][0]["published"] == {}
-    assert result["notes"] == ["human-starts (substitute): no published score was measured so"]
+    assert result["notes"] == ["human-starts (substitute): no published score was measured like this"]
 
 
 def test_training_returns_are_read_from_the_games(tmp_path: Path):
@@ -78,18 +78,18 @@ def test_training_returns_are_read_from_the_games(tmp_path: Path):
     [row] = result["games"]
     assert (result["protocol"], result["aggregates"]) == ("training", [])
     assert (row["game"], row["score"], row["normalized"]) == ("toy:catch", 50.5, None)
-    assert result["notes"] == ["training returns, with exploration: published evaluations were not measured so"]
+    assert result["notes"] == ["training returns, with exploration: published evaluations were measured differently"]
 
 
 @pytest.mark.parametrize(
     ("words", "says"),
     [
-        ("TWO", "--protocol: TWO has final scores of null-op, sticky; name one"),
+        ("TWO", "--protocol: TWO has final scores of null-op, sticky; choose one"),
         (
             "ONE --protocol sticky",
             "ONE: its final scores are of null-op-30min; measure one with `polyplay evaluate ONE",
         ),
-        ("ONE STICKY", "--protocol: these runs have scores of null-op-30min, sticky; name one"),
+        ("ONE STICKY", "--protocol: these runs have scores of null-op-30min, sticky, which do"),
         ("ONE --place best", "ONE: it has no best score; measure one with `polyplay evaluate ONE`"),
         ("ONE --place training", "ONE: it has no training score; measure one with"),
         ("NONE", "NONE: it has no final score; measure one with `polyplay evaluate NONE`"),

@@ -201,7 +201,7 @@ def test_a_past_self_is_found_from_its_own_folder(runs: Path, monkeypatch: pytes
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        ("RUN", "tournament takes two players at least: polyplay tournament RUN RUN …, or RUN random"),
+        ("RUN", "tournament takes at least two players: polyplay tournament RUN RUN …, or RUN random"),
         ("random mcts:5", "random, mcts:5 given, but the game comes from a run: give the directory of one"),
         ("RUN mtcs:5", "tournament: mtcs:5 given, allowed: random, mcts:N with N simulations"),
         ("RUN OTHER", "tournament: OTHER plays game:connect_four, and RUN game:tic_tac_toe: name runs of one game"),
@@ -230,7 +230,7 @@ def test_a_past_self_is_found_from_its_own_folder(runs: Path, monkeypatch: pytes
         ),
         ("SOLO random --env toy:rps", "--env toy:rps given, but SOLO plays toy:skirmish: name an environment"),
         ("SOLO random --env toy:nothing", "--env: unknown toy"),
-        ("SOLO random --env game:tic_tac_toe", "--env game:tic_tac_toe given, but board games are as they are: leave"),
+        ("SOLO random --env game:tic_tac_toe", "--env game:tic_tac_toe does not apply to board games: leave it out"),
     ],
 )
 def test_mistakes_are_one_line(

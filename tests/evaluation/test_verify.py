@@ -99,12 +99,12 @@ def test_on_another_machine_the_interval_decides(run: Path, what: str):
     ("what", "rule", "says"),
     [
         ({"lanes": ..., "seed": ...}, "record", "lacks seed, lanes; evaluate again with this version"),
-        ({"returns": ["x"]}, "record", "has returns that are no numbers"),
-        ({"episodic_return_mean": 0.99}, "mean", "its mean is 0.99 there, its returns have"),
-        ({"episodes": 30}, "mean", "episodes is 30 there, returns there are 20"),
-        ({"config_hash": "0"}, "config", "config_hash is 0 there, config.json has"),
-        ({"checkpoint": "000000000008-steps-160"}, "checkpoint", "000000000008-steps-160: it is not there any more"),
-        ({"checkpoint_sha256": "0"}, "checkpoint", "checkpoint_sha256 is 0 there, checkpoint 000000000007-steps-140"),
+        ({"returns": ["x"]}, "record", "has returns that are not numbers"),
+        ({"episodic_return_mean": 0.99}, "mean", "the mean is 0.99 in the record, but that of its returns is"),
+        ({"episodes": 30}, "mean", "episodes is 30 in the record, but the number of returns is 20"),
+        ({"config_hash": "0"}, "config", "config_hash is 0 in the record, but that of config.json is"),
+        ({"checkpoint": "000000000008-steps-160"}, "checkpoint", "000000000008-steps-160: it no longer exists"),
+        ({"checkpoint_sha256": "0"}, "checkpoint", "is 0 in the record, but that of checkpoint 000000000007-steps-140"),
         ({"starts": {"path": "none.json", "digest": "0"}}, "starts", "--starts: cannot read none.json"),
         ({"epsilon": "x"}, "record", "epsilon: 'x' given, allowed: "),
         ({"protocol": "other"}, "record", "protocol: 'other' given, allowed: run, null-op, "),
@@ -144,13 +144,13 @@ def test_damaged_and_exchanged_weights_are_named(run: Path):
 
 
 def test_which_evaluation_can_be_said(run: Path):
-    with pytest.raises(UserError, match="start states are of Atari games, this run plays toy:catch"):
+    with pytest.raises(UserError, match="start states need an Atari game, but this run plays toy:catch"):
         verify.record_starts(run, verify.StartsOptions())
     evaluate.evaluate(run, EvaluateOptions(episodes=2, seed=0))
     assert verify.verify(run)[0].seen.startswith("evaluation-000000000007-steps-140-seed0.json, of ")
     found = verify.verify(run, "evaluation-000000000007-steps-140-eps0.1-seed3.json")
     assert "over 20 games" in found[1].seen
-    with pytest.raises(UserError, match=r"--evaluation: x.json is not in .*; there are: evaluation-0"):
+    with pytest.raises(UserError, match=r"--evaluation: x.json is not in .*; allowed: evaluation-0"):
         verify.verify(run, "x.json")
 
 
@@ -185,4 +185,4 @@ def test_starts_are_made_labeled_and_played(tmp_path: Path, monkeypatch, capsys)
     file.write_text(json.dumps({**json.loads(file.read_text()), "source": "somebody"}))
     seen = verify.verify(pong)[4]
     assert (seen.name, seen.level) == ("starts", "failed")
-    assert "the digest of its start states is" in seen.seen
+    assert "the digest of the start states is" in seen.seen

@@ -193,9 +193,7 @@ def test_what_is_of_another_class_is_refused():
         replace(task(), update="adam")
     with pytest.raises(UserError, match=r"explore=0\.1 given, allowed: an Exploration"):
         Inline(Envs("toy:catch", 4), 5, explore=0.1)
-    with pytest.raises(
-        UserError, match=r"LearnerSpec: policy is of class ActorCritic; use a .*PolicyFactory"
-    ):
+    with pytest.raises(UserError, match=r"LearnerSpec: policy is of class ActorCritic; use a .*PolicyFactory"):
         task(policy=build_network(factory.NetworkFactory("mlp", SPEC, {"hidden": (8,)}), 3))
 
 

@@ -402,7 +402,7 @@ def test_acting_and_unrolling_say_the_same_also_in_hybrid_spaces(guard):
 
 
 def test_guarded_logarithms_of_real_numbers_are_refused():
-    with pytest.raises(UserError, match=r"^--correction max: it is for actions with probabilities, the environment's"):
+    with pytest.raises(UserError, match=r"^--correction max: needs actions with probabilities, but the environment's"):
         factory.make("mlp", continuous(vector(2), 3), guard="max")
 
 

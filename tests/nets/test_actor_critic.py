@@ -164,7 +164,7 @@ def test_separate_networks_share_nothing_and_agree_to_the_bit():
         policy.unroll(rows, {})[output].sum().backward()
         assert all(p.grad is not None and p.grad.any() for p in getattr(policy.torso, own).parameters())
         assert not any(p.grad is not None and p.grad.any() for p in getattr(policy.torso, other).parameters())
-    with pytest.raises(UserError, match="separate networks of policy and value have no core; use mlp"):
+    with pytest.raises(UserError, match="separate networks of policy and value take no core; use mlp"):
         factory.make("separate", spec, "lstm")
 
 
@@ -294,7 +294,7 @@ def test_cells_of_what_capture_the_flag_shows() -> None:
     assert control_cells(World(view="window").obs["view"].shape) == (11, 11)
     assert control_cells((2, 5, 8)) == (5, 8)
     for view in ((3, 96, 96), (3, 84, 60), (1, 2, 9), (12,)):
-        with pytest.raises(UserError, match=r"--auxiliary pixel: a view \[.*\] given, allowed: \[C, 84, 84\]"):
+        with pytest.raises(UserError, match=r"--auxiliary pixel: the view is \[.*\], but must be \[C, 84, 84\]"):
             control_cells(view)
 
 
@@ -302,7 +302,7 @@ def test_cells_of_what_capture_the_flag_shows() -> None:
 def test_real_numbers_are_no_choice_to_value(nested: bool) -> None:
     box = Box((2,), np.full(2, -1, np.float32), np.full(2, 1, np.float32))
     with pytest.raises(
-        UserError, match=r"^--auxiliary pixel: takes actions that are whole numbers, here they are .*\[2\] real"
+        UserError, match=r"^--auxiliary pixel: needs discrete actions, but the environment's are .*\[2\] real"
     ):
         PixelControl(4, (11, 11), {"a": Discrete(2), "b": box} if nested else box)
 

@@ -52,7 +52,7 @@ def test_a3c_has_nothing_for_a_gpu(monkeypatch):
     page, crew = load("a3c"), Crew(placement=Placement("auto"), steps=100)
     page.build(page.Config(env="toy:catch", network="mlp", workers=2), crew)
     assert crew.placement.devices == ("cpu",)
-    with pytest.raises(UserError, match="--device: cuda given, but a3c's workers compute on the CPU alone"):
+    with pytest.raises(UserError, match="--device cuda: a3c's workers compute on the CPU only"):
         page.build(page.Config(env="toy:catch", network="mlp"), Crew(placement=Placement("cuda")))
 
 
@@ -173,5 +173,5 @@ def test_what_cannot_be_is_refused():
         polyplay.train("a2c", env="toy:catch", precision="fp16")
     own = Policy()
     assert device.set_precision(own, "auto") is own
-    with pytest.raises(UserError, match="--precision: bfloat16 given, but Policy sets its own precision; leave it out"):
+    with pytest.raises(UserError, match="bfloat16 given, but Policy sets its own precision; remove --precision"):
         device.set_precision(own, "bfloat16")

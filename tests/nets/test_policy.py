@@ -142,7 +142,7 @@ def test_a_policy_learns_them_publishes_them_and_acts_with_them_unchanged():
 
 
 def test_observations_without_numbers_to_scale_are_refused():
-    with pytest.raises(UserError, match=r"^--inputs normalize: takes numbers that are neither an image nor classes, t"):
+    with pytest.raises(UserError, match=r"^--inputs normalize: takes numbers that are not images or classes, but"):
         factory.make("nature", discrete(image()), inputs="normalize")
     with pytest.raises(UserError, match=r"the observations are int64 \[\]; use raw or"):
         factory.make("mlp", discrete(Field((), "int64"), classes={"": 4}), inputs="normalize")

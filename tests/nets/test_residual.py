@@ -81,7 +81,7 @@ def test_learning_without_a_gradient_and_a_call_without_a_way_are_errors():
     net = network()
     before = [b.clone() for b in net.buffers()]
     assert not any(x.requires_grad for x in net.predict(planes(8)))
-    with torch.no_grad(), pytest.raises(RuntimeError, match="unroll learns, and here are no gradients"):
+    with torch.no_grad(), pytest.raises(RuntimeError, match="unroll is for learning, but gradients are off"):
         net.unroll({"obs": planes(1, 8)}, {})
     with pytest.raises(NotImplementedError):
         net(planes(8))

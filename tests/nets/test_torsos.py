@@ -120,7 +120,7 @@ def test_other_observations_are_refused(name):
 
 def test_images_too_small_for_the_convolutions_are_refused():
     assert factory.make("nature", discrete(image(1, 36))).torso.fc.in_features == 64
-    with pytest.raises(UserError, match=r"at least 36×36, the observations are uint8 \[1, 35, 35\]"):
+    with pytest.raises(UserError, match=r"at least 36×36, but the observations are uint8 \[1, 35, 35\]"):
         factory.make("nature", discrete(image(1, 35)))
 
 
@@ -255,10 +255,10 @@ def test_the_input_goes_on_around_both_last_convolutions():
 @pytest.mark.parametrize(
     ("obs", "said"),
     [
-        (vector(5), "takes one image of bytes and numbers beside it, here they are float32"),
-        ({"a": image(), "b": image()}, "takes one image of bytes and numbers beside it, here they are"),
+        (vector(5), "takes one image of bytes and numbers beside it, but the observations are float32"),
+        ({"a": image(), "b": image()}, "takes one image of bytes and numbers beside it, but the observations are"),
         ({"a": image(), "b": Field((2, 3), "float32")}, "takes one image of bytes and numbers beside it"),
-        (Field((3, 4, 4), "uint8"), r"takes an image of 5 × 5 or more, here it is \[3, 4, 4\]"),
+        (Field((3, 4, 4), "uint8"), r"takes an image of 5 × 5 or more, but it is \[3, 4, 4\]"),
     ],
 )
 def test_other_observations_are_refused_in_one_line(obs, said):
@@ -333,7 +333,7 @@ SEVERAL = Conditional({**PARTS, "other": Discrete(9)}, {**FIGHT.action.uses, "ot
 @pytest.mark.parametrize(
     ("change", "options", "said"),
     [
-        ({"obs": vector(5)}, {}, r"takes a Dict of real vectors and sets \[units, numbers\], here they are float32"),
+        ({"obs": vector(5)}, {}, r"takes a Dict of real vectors and sets \[units, numbers\], but the observations are"),
         ({"obs": {**OBS, "map": image()}}, {}, "takes a Dict of real vectors and sets"),
         ({"obs": {**OBS, "kind": Field((), "int64")}}, {}, "takes a Dict of real vectors and sets"),
         ({"action": SEVERAL}, {}, "unit, other have a value for each of 9 units; allowed: one part"),

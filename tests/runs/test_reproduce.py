@@ -100,7 +100,7 @@ def test_a_tampered_log_is_one_clear_line(catch, tmp_path, capsys):
 
     assert main(["reproduce", str(tampered(catch, tmp_path / "b", future))]) == 2
     err = capsys.readouterr().err
-    assert "deliveries-0.jsonl, line 6: a rollout of version 77 in update 5; it is not what a run wrote" in err
+    assert "deliveries-0.jsonl, line 6: a rollout of later version 77 in update 5; no run wrote this" in err
     assert err.count("\n") == 1
 
 

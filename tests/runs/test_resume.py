@@ -109,7 +109,7 @@ def test_a_run_in_two_parts_is_the_same_to_the_bit(system, kw, tmp_path, capfd):
     assert 2 < len(rows(cut / "updates.jsonl")) < len(rows(whole / "updates.jsonl")) - 2
     capfd.readouterr()
     polyplay.resume(str(cut), steps=400)
-    assert "begin anew" not in capfd.readouterr().err
+    assert "lanes restart" not in capfd.readouterr().err
     assert rows(cut / "updates.jsonl") == rows(whole / "updates.jsonl")
     assert games(cut) == games(whole)
     assert len(games(cut)) > 3 or kw is PONG
@@ -375,7 +375,7 @@ def steps(directory: Path) -> int:
 def test_an_object_is_found_in_the_process_that_gave_it_and_given_again_elsewhere(env, tmp_path, monkeypatch, capfd):
     run, network = train_shows(tmp_path / "run", env), partial(MLP, hidden=(8,))
     polyplay.resume(run, steps=200)
-    assert "4 lanes begin anew, from seed 1000003000: " in capfd.readouterr().err, "it cannot save its state"
+    assert "4 lanes restart, from seed 1000003000: " in capfd.readouterr().err, "it cannot save its state"
     monkeypatch.setattr(load, "_given", {})  # another process
     with pytest.raises(UserError, match=r"env=.*, which is not here: pass it to polyplay\.resume\('.*', env=…\)"):
         polyplay.resume(run, steps=300)

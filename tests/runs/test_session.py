@@ -82,7 +82,7 @@ def test_a_signal_while_a_run_that_failed_is_closed_changes_nothing(tmp_path, mo
         real(self)
 
     def lost(self: Crew, timeout: float) -> bool:
-        raise WorkerLost("worker learn 0 was killed by SIGKILL; the run cannot go on without it")
+        raise WorkerLost("worker learn 0 was killed by SIGKILL; the run cannot continue without it")
 
     monkeypatch.setattr(Crew, "stop", stop)
     monkeypatch.setattr(Crew, "poll", lost)

@@ -70,7 +70,7 @@ def test_a_grown_run_settles_and_then_learns_on(old: Path, tmp_path: Path, capfd
     name, was = "core.cell.recurrent.weight", arrays_of(old, "policy")
     assert np.array_equal(old_units(made[name], was[name]), was[name])
     polyplay.resume(new, steps=128)
-    assert "all lanes begin anew" in capfd.readouterr().err
+    assert "all lanes restart" in capfd.readouterr().err
     settled, after = arrays_of(new, "policy"), arrays_of(new, "optimizer")
     weights = [name for name in made if not name.startswith("inputs")]
     assert all(np.array_equal(made[name], settled[name]) for name in weights), "the rate is 0"
@@ -98,7 +98,7 @@ def test_statistics_of_a_core_that_grows_are_kept(old: Path, tmp_path: Path):
         ("--core-size 16", "--core-size: 16 given, but RUN has 32, and networks only grow"),
         ("--heroes 3", "--heroes"),
         ("--hidden 128", "torso.layers.2.weight would be missing in the new network"),
-        ("--network mlp(128,128,relu)", "the grown network is not the old one: its activations are ReLU, those of"),
+        ("--network mlp(128,128,relu)", "the new network's activations are ReLU, those of"),
         ("--env toy:tests.toys:Pendulum", "--env: toy:tests.toys:Pendulum given, whose actions are of another kind"),
         ("", "surgery: nothing changes"),
     ],

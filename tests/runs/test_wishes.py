@@ -111,7 +111,7 @@ def test_a_wish_that_does_not_apply_is_left_out(name, given, fit, lines):
         ("a2c", {"env": Scripted, "lanes": 4}, "--lanes 4: must be a multiple of the 3 seats"),
         ("ppo", {**CARTPOLE, "minibatches": 64}, "--minibatches 64 of a replica"),
         ("a3c", {**UNREAL, "auxiliary": "pixel=0.1"}, "--auxiliary pixel:"),
-        ("ga3c", {**GA3C, "correction": "max"}, "--correction max: it is for actions with probabilities"),
+        ("ga3c", {**GA3C, "correction": "max"}, "--correction max: needs actions with probabilities"),
         ("ga3c", {**OWN_GA3C, "correction": "plus"}, "'own_policy' is a whole policy; leave out --correction plus"),
         ("ftw", {**FTW, "event_rewards": ("captured=1",)}, "--event-rewards: captured=1 given, allowed: EVENT=WEIGHT"),
         ("ftw", OWN_FTW, "--network: 'own_policy' is a whole policy; here a torso is needed"),

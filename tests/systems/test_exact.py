@@ -65,7 +65,7 @@ def test_where_weights_change_in_any_order_one_thread_repeats_and_nothing_is_rep
     one, two = ((tmp_path / name / "updates.jsonl").read_text() for name in ("a", "b"))
     assert one == two
     assert one.count("\n") >= 5
-    with pytest.raises(UserError, match=rf"{system} has no log .*--serial repeats") as e:
+    with pytest.raises(UserError, match=rf"{system} keeps no log .*--serial repeats") as e:
         reproduce(tmp_path / "a")
     assert "\n" not in str(e.value)
 

@@ -128,9 +128,9 @@ def test_normalized_observations_are_within_five_deviations():
 @pytest.mark.parametrize(
     ("given", "text"),
     [
-        ({"env": "toy:catch"}, r"--env: toy:catch given, which has 1 teams; allowed: a game of two"),
-        ({"env": "toy:skirmish"}, r"team-spirit 0.3 given, but toy:skirmish does not say .*; allowed: 0"),
-        ({"window": 7}, r"--window 7 given, allowed: what divides --unroll 20"),
+        ({"env": "toy:catch"}, r"--env: toy:catch given, which has 1 teams; allowed: two"),
+        ({"env": "toy:skirmish"}, r"team-spirit 0.3 given, but toy:skirmish does not give .*; allowed: 0"),
+        ({"window": 7}, r"--window 7 given, allowed: a divisor of --unroll 20"),
         ({"batch": 65}, r"--batch 65 given, allowed: at most the 64 windows of --capacity"),
         ({"lag": 0, "publish": 3, "opponents": "past:0.2"}, r"--lag 0 with --publish 3 .*: a round makes 2 updates"),
         ({"team_spirit": 1.5}, r"team_spirit: '1.5' given, allowed: a number from 0 to 1"),
@@ -266,7 +266,7 @@ def test_killed_anywhere_it_goes_on_with_all_that_it_had(faults, tmp_path):
     directory, given = tmp_path / "run", {**FULL, **STILL, "rate_every": 20, "run": tmp_path / "run"}
     with injected(faults):
         if "learn" in faults:
-            with pytest.raises(WorkerLost, match="the run cannot go on"):
+            with pytest.raises(WorkerLost, match="the run cannot continue"):
                 polyplay.train("five", steps=10**7, **given)
         else:
             assert polyplay.train("five", steps=25_000, **given).summary["restarts"] >= 3

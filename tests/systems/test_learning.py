@@ -189,13 +189,13 @@ def test_costs_are_the_published_ones_unless_given():
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        ({"auxiliary": "sound"}, "--auxiliary: sound given, allowed: pixel, reward, value, separated by commas, or none"),
+        ({"auxiliary": "sound"}, "--auxiliary: sound given, allowed: pixel, reward, value, separated by commas"),
         ({"auxiliary": "value,value=2"}, "--auxiliary: value=2 given twice, allowed: pixel"),
         ({"auxiliary": "pixel=-1"}, "--auxiliary: pixel=-1 given, allowed for a cost: a number, 0 or more"),
         ({"auxiliary": "value,pixel=much"}, "--auxiliary: pixel=much given, allowed for a cost"),
         ({"auxiliary": "reward=inf"}, "--auxiliary: reward=inf given, allowed for a cost"),
         ({"auxiliary": "reward", "unroll": 2}, "--unroll 2 given, allowed with --auxiliary reward: 3 or more"),
-        ({"auxiliary": "pixel", "env": "toy:catch"}, "--auxiliary pixel: takes one image of bytes, here"),
+        ({"auxiliary": "pixel", "env": "toy:catch"}, "--auxiliary pixel: takes one image of bytes, but"),
     ],
 )
 def test_what_cannot_be_is_said_in_one_line(given, said):

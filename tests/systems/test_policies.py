@@ -79,7 +79,7 @@ def test_without_a_lock_it_goes_on_from_its_counts_with_new_games(system, settin
     assert first["version"] >= 15
     capfd.readouterr()
     again = polyplay.resume(str(run.directory), steps=2 * steps)
-    assert "all lanes begin anew, from seed" in capfd.readouterr().err
+    assert "all lanes restart, from seed" in capfd.readouterr().err
     assert again.exit_code == 0
     last = json.loads((checkpoint.everything(run.directory)[-1] / "agents/0/learner.json").read_text())
     assert 2 * steps - 9 <= last["learnt"] < 2 * steps + 400
@@ -94,7 +94,7 @@ def test_a_killed_worker_is_replaced_and_the_run_goes_on_from_where_it_was(syste
     wired(system, crew, **{**settings, **({} if system == "accel" else {"learning_rate": 7e-4})})
     update: Any = crew.roles[0].spec.update
     kill_one_by_one(crew)
-    assert said == [f"worker {role} {i} was killed by SIGKILL; a new one takes its place" for i in (0, 1)]
+    assert said == [f"worker {role} {i} was killed by SIGKILL; a new worker replaces it" for i in (0, 1)]
     if system == "a3c":
         return
     counters, done = update.counters[:, :2], update.done
@@ -165,7 +165,7 @@ def test_ahead_it_goes_on_with_what_was_in_flight(lag, tmp_path, capfd):
     before = len(updates(run))
     capfd.readouterr()
     more = polyplay.resume(run.directory, steps=2_000)
-    assert "begin anew" not in capfd.readouterr().err
+    assert "lanes restart" not in capfd.readouterr().err
     assert [row["update"] for row in updates(more)] == list(range(1, len(updates(more)) + 1))
     assert len(updates(more)) >= before + 20
 

@@ -180,9 +180,9 @@ OWN = Page(Small, no_system)
     [
         ((Small(), no_system), r"Page: Config Small\(.*\) given, allowed: a dataclass of options"),
         ((dict, no_system), "Page: Config <class 'dict'> given, allowed: a dataclass of options"),
-        ((Unset, no_system), "Page: Config Unset has no default of env: give every option one"),
+        ((Unset, no_system), "Page: Config Unset has no default for env: give every option one"),
         ((Timeless, no_system), "Page: Config Timeless has no frames: every system has options of these names"),
-        ((Small, None), r"Page: build None given, allowed: a function build\(c, crew\) that answers System"),
+        ((Small, None), r"Page: build None given, allowed: a function build\(c, crew\) that returns System"),
     ],
 )
 def test_a_page_of_ones_own_is_checked(given: Any, says: str):
@@ -211,13 +211,13 @@ def test_an_option_of_every_run_is_none_of_a_page():
     ("given", "says"),
     [
         (OWN, r"SYSTEM: build of tests\.systems\.test_systems:OWN must return a System, got NoneType"),
-        (Page(Small, no_system), "SYSTEM: a Page given that no module has by name: write NAME = Page"),
+        (Page(Small, no_system), "SYSTEM: a Page given that has no name in a module: write NAME = Page"),
         (Small, "SYSTEM: Small given, allowed: a name, or a"),
         (systems, r"SYSTEM: polyplay\.systems given, allowed: a name, or a"),
-        (3, "SYSTEM: of type int given, allowed: a name, or a"),
-        ("__main__:mine", "SYSTEM: mine of the program that began the run is not here: go on in the program that has"),
+        (3, "SYSTEM: type int given, allowed: a name, or a"),
+        ("__main__:mine", "SYSTEM: mine is in the program that started the run, not here: resume in that program"),
         ("no_such_module:system", "SYSTEM: no_such_module:system given, no module 'no_such_module'"),
-        ("tests.systems.test_systems:SMALL", "which is no Page but dict; allowed: module:NAME, where the module"),
+        ("tests.systems.test_systems:SMALL", "which is a dict, not a Page; allowed: module:NAME, where the module"),
     ],
 )
 def test_what_is_no_system_is_refused_before_anything_starts(given: Any, says: str, tmp_path: Path):

@@ -422,9 +422,9 @@ def test_killed_actors_memories_and_learners_are_replaced_and_a_killed_shard_end
         assert np.isfinite(server.copies).all()
         assert np.abs(server.copies).max() < 10
         os.kill(by["serve_parameters"].workers[1].runs.pid, signal.SIGKILL)
-        with pytest.raises(WorkerLost, match="worker serve_parameters 1 was killed by SIGKILL; the run cannot go on"):
+        with pytest.raises(WorkerLost, match="serve_parameters 1 was killed by SIGKILL; the run cannot continue"):
             until(crew, lambda: False)
     finally:
         crew.stop()
-    assert sum("a new one takes its place" in text for text in said) == 3
+    assert sum("a new worker replaces it" in text for text in said) == 3
     assert sum("starts empty" in text for text in said) == 1

@@ -321,5 +321,5 @@ def test_parts_follow_the_children_of_a_network():
     found = parts_of(network, actor=(1.0, 2), critic=(3.0, 1))
     assert [(p.size, p.rate, p.every) for p in found] == [(9, 1.0, 2), (3, 3.0, 1), (2, 1.0, 1)]
     assert parts_of(network, actor=(1.0, 1)) == ()
-    with pytest.raises(UserError, match=r"--optimizer: sgd given, but parts of the network .*; allowed: adam"):
+    with pytest.raises(UserError, match=r"--optimizer: sgd given, but parts of the network .*; use adam"):
         OptimizerSpec("sgd", parts=found)

@@ -197,7 +197,7 @@ def test_a_role_grows_and_shrinks_while_it_runs():
 @pytest.mark.parametrize(
     ("why", "said"),
     [
-        (OSError(errno.EMFILE, "Too many open files"), r"^--actors: .*Too many open files; let there be fewer workers"),
+        (OSError(errno.EMFILE, "Too many open files"), r"^--actors: .*Too many open files; use fewer workers"),
         (OSError(28, "full"), r"^starting act 1 of 3 failed: full$"),
     ],
 )
@@ -223,9 +223,9 @@ def test_a_worker_that_cannot_be_started_is_a_line_that_names_the_option(why, sa
 def test_more_workers_than_there_is_room_for_name_the_option():
     crew = Crew()
     crew.add(forever, 4, name="learn")
-    with pytest.raises(UserError, match=r"^--actors: 3000 given, allowed: at most 2044; a run has at most 2048 wor"):
+    with pytest.raises(UserError, match=r"^--actors 3000: must be at most 2044; a run has at most 2048 wor"):
         crew.add(forever, 3000, name="act")
-    with pytest.raises(UserError, match=r"^--predictors: 2045 given"):
+    with pytest.raises(UserError, match=r"^--predictors 2045: must be"):
         crew.add(forever, 2045, name="act", drain=True)
 
 
@@ -243,10 +243,10 @@ COUNTS = {"block": 1, "until": 2}
         (count, {**COUNTS, "untill": 3}, "count: got an unexpected keyword argument 'untill'; allowed: block, until"),
         (count, {"block": 1}, "count: missing a required argument: 'until'; allowed: block, until"),
         (forever, {"envs": 1}, "forever: got an unexpected keyword argument 'envs'; allowed: none"),
-        (predicts, {"policy": forever}, "predicts: policy function given, allowed: a PolicyFactory of polyplay.nets"),
-        (learn, {"source": [], "spec": SPEC}, "learn: source list given, allowed: a polyplay.learning.Source, with"),
-        (learn, {"source": Edge(), "spec": SPEC}, "learn: source Edge given, allowed: a polyplay.learning.Source"),
-        (learn, {"source": SOURCE, "spec": NET}, "learn: spec NetworkFactory given, allowed: a polyplay.learning.Lea"),
+        (predicts, {"policy": forever}, "predicts: policy is of type function; must be a PolicyFactory of polyplay"),
+        (learn, {"source": [], "spec": SPEC}, "learn: source is of type list; must be a polyplay.learning.Source"),
+        (learn, {"source": Edge(), "spec": SPEC}, "learn: source is of type Edge; must be a polyplay.learning.Source"),
+        (learn, {"source": SOURCE, "spec": NET}, "learn: spec is of type NetworkFactory; must be a polyplay.learning."),
     ],
 )
 def test_what_a_role_cannot_hold_is_a_line_that_names_role_argument_and_class(work, holds, said):
@@ -265,7 +265,7 @@ def test_a_role_finds_what_it_holds_by_class_and_its_edges_by_argument():
     assert learns.edges() == {"publish": params, "source": queue, "update": SPEC.update}
     assert (acts.find(Envs), acts.find(LearnerSpec), acts.find(Params)) == (SOURCE.envs, None, params)
     assert (learns.spec, learns.policy, learns.find(RolloutQueue)) == (SPEC, NET, queue)
-    with pytest.raises(UserError, match="a second role act given; allowed: another name"):
+    with pytest.raises(UserError, match="a role act already exists; choose another name"):
         crew.add(act, envs=SOURCE.envs, policy=NET, out=queue, params=params)
 
 
@@ -274,6 +274,6 @@ def test_the_death_of_the_fork_server_is_told_as_what_it_is():
     crew.add(count, 2, learner=True, if_lost="replace", block=SharedBlock(512), until=10**9)
     crew.start()
     os.kill(process.SERVER._pid, signal.SIGKILL)
-    with pytest.raises(WorkerLost, match=r"^the fork server of the workers was killed by SIGKILL, and they with it"):
+    with pytest.raises(WorkerLost, match=r"^the fork server of the workers was killed by SIGKILL, and its workers"):
         ends(crew)
     crew.stop()

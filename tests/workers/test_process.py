@@ -27,7 +27,7 @@ def test_cores_are_those_asked_for():
 
 
 def test_more_cores_than_there_are_is_one_line(tmp_path):
-    with pytest.raises(UserError, match="--cores: 4096 given, allowed: 1 to "):
+    with pytest.raises(UserError, match="--cores 4096: must be 1 to "):
         polyplay.train("a2c", env="toy:catch", cores=4096, run=str(tmp_path / "run"))
     assert not (tmp_path / "run").exists()
 

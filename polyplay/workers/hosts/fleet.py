@@ -208,7 +208,7 @@ class Fleet:
                 what = f"{role.name} shares a {type(stays[0]).__name__} with others"
                 raise UserError(f"--hosts: {what}, which does not cross machines; remove --hosts")
         if crew.trace and self.learner_away(crew):
-            raise UserError("--place: learn is elsewhere, but --trace writes its file here; remove one of them")
+            raise UserError("--place: learn is on another machine, but --trace writes its file here; remove one")
         if not infos:
             raise UserError("--hosts: this is the only machine; remove --hosts, or add a machine to the cluster")
         text = "; ".join(f"{title}: {who}" for title, who in planned.items())

@@ -95,7 +95,7 @@ class Traffic:
             writes = self._there(flow, flow.writer, keys)
             reads = not self.seats and EVERYONE in flow.readers
             reads = reads or any(self._there(flow, end, keys) for end in flow.readers)
-            # a pair on the other machine needs nothing from here
+            # with both ends there, they have everything from each other
             if flow.number in sending or writes or (reads and not self._there(flow, flow.writer)):
                 gives = sending.get(flow.number, not writes)
                 found.append((flow, gives, flow.token(gives)))

@@ -53,28 +53,28 @@ def test_a_run_that_lost_machines_and_workers_is_done_again_in_one_thread_to_the
 @pytest.mark.parametrize(
     ("system", "options", "said"),
     [
-        ("impala", {"hosts": "local:0"}, "--hosts: local:0 given, allowed: none, ray, ray:HOST:PORT, or local:N"),
-        ("impala", {"hosts": "local:2", "serial": True}, "leave out --serial"),
-        ("impala", {"hosts": "local:2", "on": "thread"}, "leave out --on thread"),
+        ("impala", {"hosts": "local:0"}, "--hosts local:0: must be none, ray, ray:HOST:PORT, or local:N"),
+        ("impala", {"hosts": "local:2", "serial": True}, "remove --serial"),
+        ("impala", {"hosts": "local:2", "on": "thread"}, "remove --on thread"),
         ("impala", {"hosts": "ray:127.0.0.1:1"}, "no Ray cluster at 127.0.0.1:1: .*refused"),
         ("impala", {"hosts": "ray:nowhere"}, "no Ray cluster at nowhere: invalid literal"),
-        ("impala", {"place": "act=others"}, "--place: act=others given, but it takes other machines"),
-        ("impala", {"ship": "."}, "--ship: . given, but it takes other machines: give --hosts too"),
-        ("impala", {"hosts": "local:2", "ship": "nowhere"}, "--ship: nowhere given, but there is no such folder"),
-        ("impala", {"hosts": "local:2", "place": "act"}, "--place: act given, allowed: ROLE=WHERE"),
+        ("impala", {"place": "act=others"}, "--place act=others: needs other machines; add --hosts"),
+        ("impala", {"ship": "."}, "--ship .: needs other machines; add --hosts"),
+        ("impala", {"hosts": "local:2", "ship": "nowhere"}, "--ship nowhere: no such folder"),
+        ("impala", {"hosts": "local:2", "place": "act"}, "--place act: must be ROLE=WHERE"),
         (
             "impala",
             {"hosts": "local:2", "place": "act=locl-1"},
-            "no machine is called locl-1; there are: local-1, local-2",
+            r"no machine is called locl-1 \(known: local-1, local-2\)",
         ),
         ("impala", {"hosts": "local:2", "place": "act=here"}, "all workers of this run stay here, by --place or"),
-        ("impala", {"hosts": "local:2", "place": "learn=others", "trace": True}, "learn is elsewhere, but --trace"),
+        ("impala", {"hosts": "local:2", "place": "learn=others", "trace": True}, "on another machine, but --trace"),
         (
             "impala",
             {"hosts": "local:2", "place": "learn=others", "eval_every": 9},
-            "elsewhere, but --eval-every asks",
+            "on another machine, but --eval-every needs",
         ),
-        ("a2c", {"hosts": "local:2", "replicas": 1}, "--hosts: .* is alone; .*take --replicas 2 or more"),
+        ("a2c", {"hosts": "local:2", "replicas": 1}, "only one worker acts and learns; .*use --replicas 2 or more"),
         ("a3c", {"hosts": "local:2", "workers": 2}, "actor_learner shares a Hogwild with others"),
         ("accel", {"hosts": "local:2", "replicas": 2, "sync": "chunked"}, "replica shares a Chunked with others"),
     ],
@@ -116,7 +116,7 @@ def test_a_module_that_is_missing_elsewhere_is_named_with_the_machine(tmp_path, 
     (tmp_path / "mine/lostenv.py").write_text(f"SEEN = {str(tmp_path / 'seen')!r}" + OWN + lost)
     monkeypatch.syspath_prepend(tmp_path / "mine")
     given = {**TOY, "env": "lostenv:make", "hosts": "local:1", "ship": str(tmp_path / "mine"), "steps": 100}
-    said = "--env: lostenv:make given, no module 'an_engine', which lostenv imports; .*; that is on local-1, to which"
+    said = "--env: lostenv:make given, no module 'an_engine', which lostenv imports; .*; this is on local-1, to which"
     with pytest.raises(UserError, match=said):
         polyplay.train("impala", **given, run=str(tmp_path / "run"))
 

@@ -133,7 +133,7 @@ def test_a_lost_memory_begins_anew_and_learning_goes_on(tmp_path, begin, victim,
     said = main.communicate(timeout=60)[0].decode()
     assert main.returncode == 143
     assert "worker serve_replay " in said
-    assert "a new one takes its place" in said
+    assert "a new worker replaces it" in said
 
 
 @pytest.mark.parametrize("victim", ["crew", "worker"])

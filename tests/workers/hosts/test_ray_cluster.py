@@ -78,7 +78,7 @@ def test_a_lost_head_ends_the_run_with_a_checkpoint_and_a_reason(number, tmp_pat
     assert main.returncode == 1, said
     summary = json.loads((run / "summary.json").read_text())
     assert summary["exit_code"] == 1
-    assert f"the head of the Ray cluster, {hosts[4:]}, has given no answer for 4 s" in summary["reason"]
+    assert f"the head of the Ray cluster, {hosts[4:]}, has not answered for 4 s" in summary["reason"]
     assert summary["reason"] + ": saving a checkpoint" in " ".join(said.split())
     assert "Traceback" not in said
     last = metrics(run)[-1]
@@ -109,7 +109,7 @@ def test_a_killed_raylet_is_noticed_and_its_actors_begin_anew_elsewhere(hosts, t
     assert lost[0]["time"] - began < 2.5
     said = main.communicate(timeout=120)[0].decode()
     assert main.returncode == 0, said
-    assert "a new one takes its place" in said
+    assert "a new worker replaces it" in said
 
 
 @pytest.mark.long
