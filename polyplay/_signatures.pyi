@@ -17,147 +17,147 @@ class RunOptions(TypedDict, total=False):
     until_return: float | None  # stop when the mean return of the last 100 full games reaches this; with several tasks, the mean score over tasks
     seed: int  # seed of all random numbers
     run: str | Path | None  # directory of the run (none: runs/SYSTEM-ENV-SEED-TIME)
-    resume: Literal['never', 'auto']  # auto: start a run in --run, or resume the run that is there, for jobs that a cluster queues again. Only options that `polyplay resume` takes may differ from that run's
+    resume: Literal['never', 'auto']  # auto: resume the run in --run if it exists, else start it, for jobs that a cluster queues again. Only options that `polyplay resume` takes may differ from that run's
     preset: str  # named set of defaults of the system (auto: chosen by --env; paper for Atari games, else a tuned one)
-    change: tuple[str, ...]  # hyperparameters that have other values later: NAME=VALUE@AT,VALUE@AT. Each value holds from AT on, a part of the run (0, 0.5) or agent steps (10M), until the next one. May be given several times (docs/guides/runs_and_plots.md)
+    change: tuple[str, ...]  # schedule hyperparameters: NAME=VALUE@AT,VALUE@AT. Each value holds from AT, a part of the run (0, 0.5) or agent steps (10M), until the next one. May be given several times (docs/guides/runs_and_plots.md)
     loss: str | Callable[..., Any] | None  # your own loss, as module:callable: a function that takes the system's Loss and returns a Loss (docs/guides/own_loss.md; none: the system's)
     serial: bool  # run all workers in one process and one thread: deterministic, and a debugger works
-    on: Literal['process', 'thread']  # workers are processes or threads
-    step_timeout: float  # replace the process of an environment if a step or a reset takes longer than this many seconds
-    max_restarts: int  # how many faults of its environments (exception, hang, lost process) a worker repairs within an hour and within 10,000 of its steps; one more fault ends the run
+    on: Literal['process', 'thread']  # run workers as processes or as threads
+    step_timeout: float  # seconds that a step or reset of an environment may take before its process is replaced
+    max_restarts: int  # faults of its environments (exception, hang, lost process) that a worker repairs within an hour and within 10,000 of its steps; one more fault ends the run
     report_every: float  # seconds between reports
     checkpoint_every: float  # seconds between checkpoints
-    keep: int  # how many of the newest checkpoints to keep; the best one is always kept
-    quiet: bool  # print warnings, errors and the last line only
+    keep: int  # number of newest checkpoints to keep; the best one is always kept
+    quiet: bool  # print only warnings, errors and the last line
     verbose: bool  # print every value with its source, and the whole plan, at the start
     tensorboard: bool  # write tensorboard/ in the run directory
     trace: bool  # write the losses of every update to updates.jsonl
     log_episodes: bool  # write every full game to episodes.jsonl
     metrics_style: Literal['polyplay', 'cleanrl', 'sb3']  # names of metrics in TensorBoard and W&B: Polyplay's, CleanRL's or Stable-Baselines3's
-    wandb: str | None  # also send metrics to this project of Weights & Biases (none: do not)
+    wandb: str | None  # Weights & Biases project to which metrics are also sent (none: not sent)
     env_kwargs: Mapping[str, object] | tuple[str, ...]  # keyword arguments of the environment, as NAME=VALUE; for Atari games see docs/guides/atari.md
-    env_options: Mapping[str, object] | Callable[[float], Mapping[str, object]] | tuple[str, ...]  # options of every reset, as NAME=VALUE; or module:callable, a curriculum: a function of the run's progress, 0 to 1, that returns them, called at each reset. Evaluation has progress 1
+    env_options: Mapping[str, object] | Callable[[float], Mapping[str, object]] | tuple[str, ...]  # options of every reset, as NAME=VALUE; or a curriculum, as module:callable: a function that takes the run's progress (0 to 1; evaluations have 1) at each reset and returns its options
     wrapper: tuple[str, ...]  # wrappers of a Gymnasium environment, each as module:callable; the first is innermost
-    images: str  # parts of observations that are images: LEAF,LEAF or none (auto: bytes of at least 24 pixels a side); an observation of one part is called obs
-    stack: int | None  # stack this many frames of every image, the newest last (none: the environment's own)
-    gray: bool  # show images in gray
-    size: str | None  # resize images by area, to this side or HEIGHTxWIDTH in pixels (none: as they are)
-    frame_skip: int | None  # an action lasts this many frames, whose rewards are added (none: the environment's own)
-    task_input: Literal['none', 'onehot', 'embedding']  # the task as an input of the network, if --env lists several: one-hot, or a learned embedding
-    hidden: tuple[int, ...]  # sizes of the network's hidden layers: 256 256 for an mlp, one size after convolutions (none: its own)
+    images: str  # parts of observations that are images: LEAF,LEAF or none (auto: bytes of at least 24 pixels a side); an observation with one part is called obs
+    stack: int | None  # frames stacked in every image, newest last (none: the environment's own number)
+    gray: bool  # convert images to gray
+    size: str | None  # resize images by area, to this side or HEIGHTxWIDTH in pixels (none: do not resize)
+    frame_skip: int | None  # frames that an action lasts, whose rewards are added (none: the environment's own number)
+    task_input: Literal['none', 'onehot', 'embedding']  # feed the task to the network, if --env lists several tasks: one-hot, or as a learned embedding
+    hidden: tuple[int, ...]  # sizes of the network's hidden layers: 256 256 for an mlp, one size after convolutions (none: the network's own)
     activation: Literal['tanh', 'relu'] | None  # activation function of an mlp's hidden layers (none: tanh)
     precision: Literal['float32', 'bfloat16', 'auto']  # number type of the networks' computations; weights stay float32. bfloat16 is faster on processors with fast bfloat16 instructions (auto: bfloat16 if a measurement at the start finds it faster)
-    device: Literal['auto', 'cpu', 'cuda']  # where learners, replicas and GA3C's predictors compute (auto: on CUDA if there is a GPU); a3c always uses the CPU
-    actors_on: Literal['cpu', 'device']  # where actors of impala and appo compute: on the CPU, one core each, or on the learners' device (for large networks, with few actors of many lanes)
-    cores: int | None  # use this many cores of the machine (none: all that this process may use); the numbers of workers and threads that are not set are chosen to fit
-    eval_every: int | None  # evaluate the current weights after every this many frames (none: never); scores go to evaluations.jsonl, the best weights to checkpoints/best-…
+    device: Literal['auto', 'cpu', 'cuda']  # device of learners, replicas and GA3C's predictors (auto: CUDA if there is a GPU); a3c always uses the CPU
+    actors_on: Literal['cpu', 'device']  # device of the actors of impala and appo: the CPU, one core each, or the learners' device (for large networks, with few actors of many lanes)
+    cores: int | None  # cores of the machine to use (none: all that this process may use); numbers of workers and threads that you do not set are chosen to fit
+    eval_every: int | None  # frames between evaluations of the current weights (none: no evaluations); scores go to evaluations.jsonl, the best weights to checkpoints/best-…
     eval_episodes: int  # games per evaluation
-    eval_protocol: Literal['run', 'null-op', 'null-op-30min', 'null-op-1-30', 'sticky']  # how games of these evaluations start and end, as in `polyplay evaluate --protocol`
-    eval_epsilon: float | None  # probability of a uniform random action in these evaluations (none: the system's own value, mostly 0)
-    reuse: bool  # reuse the layer outputs that were computed while acting, where the weights are the same (a2c, accel with a2c, convolutional networks); --no-reuse computes them again
-    compile: Literal['auto', 'on', 'off']  # compile updates of small networks ahead of time, and act without torch (on a GPU: CUDA graphs, of all networks); auto: compile in the background, and not with --serial or --trace; on: wait for the compiler at the start
-    hosts: str | None  # other machines, to which actors move: ray or ray:HOST:PORT, those of a Ray cluster; local:N, a cluster of N raylets that the run starts on this machine (none: this machine alone; docs/guides/many_machines.md)
-    place: str | None  # which workers are on which machine: ROLE=WHERE or ROLE[A-B]=WHERE, separated by commas; WHERE is here, others, even, a machine's name or address, or res:NAME, a resource of Ray's (none: actors on others, replicas evenly)
-    ship: str | None  # folder whose modules are sent to other machines, for an environment or network of your own
-    host_timeout: float  # a machine that is silent for so many seconds is lost
-    host_wait: float  # seconds that workers of a lost machine wait for another one; then the run ends
-    dry_run: bool  # print the plan, measure the speed for two seconds, write nothing
+    eval_protocol: Literal['run', 'null-op', 'null-op-30min', 'null-op-1-30', 'sticky']  # protocol of evaluations during training: how games start and end, as in `polyplay evaluate --protocol`
+    eval_epsilon: float | None  # probability of a uniform random action in evaluations during training (none: the system's value, mostly 0)
+    reuse: bool  # reuse layer outputs computed while acting if the weights are still the same (a2c, accel with a2c, convolutional networks); --no-reuse computes them again
+    compile: Literal['auto', 'on', 'off']  # compile updates of small networks ahead of time, and act without torch (on a GPU: CUDA graphs, for all networks); auto: compile in the background, but not with --serial or --trace; on: wait for the compiler at the start
+    hosts: str | None  # other machines to run actors on: ray or ray:HOST:PORT, those of a Ray cluster; local:N, a cluster of N raylets that the run starts on this machine (none: this machine alone; docs/guides/many_machines.md)
+    place: str | None  # assign workers to machines: ROLE=WHERE or ROLE[A-B]=WHERE, separated by commas; WHERE is here, others, even, a machine's name or address, or res:NAME, a Ray resource (none: actors on other machines, replicas evenly)
+    ship: str | None  # folder of modules to copy to other machines, for your own environment or network
+    host_timeout: float  # seconds of silence before a machine counts as lost
+    host_wait: float  # seconds that workers of a lost machine wait for a replacement; then the run ends
+    dry_run: bool  # print the plan and measure the speed for two seconds; write nothing
 
 class A2C(RunOptions, total=False):
-    env: str | Callable[..., Any] | Env[Any, Any]  # environment: ALE/NAME, a Gymnasium id, module:callable, or toy:NAME; several with commas (NAME:2 has two turns)
-    inputs: Literal['raw', 'center', 'normalize']  # center: subtract mean image; normalize: scale numbers
-    core: Literal['none', 'lstm', 'gru', 'temporal']  # recurrent core; temporal: FTW's of two clocks
-    actions: Literal['scale', 'clip']  # real actions: −1 … 1 is scaled to their bounds, or clip to them
+    env: str | Callable[..., Any] | Env[Any, Any]  # environment: ALE/NAME, a Gymnasium id, module:callable, or toy:NAME; several with commas (NAME:2 has two shares)
+    inputs: Literal['raw', 'center', 'normalize']  # how observations are scaled; center: subtract the mean image, normalize: scale numbers
+    core: Literal['none', 'lstm', 'gru', 'temporal']  # recurrent core; temporal: FTW's two clocks
+    actions: Literal['scale', 'clip']  # how real actions meet their bounds: scale −1 … 1 to them, or clip
     value: Literal['plain', 'popart', 'heads']  # outputs of the value head; heads: one per task of --env, popart: the same, normalized by running statistics
     atari: str  # preprocessing of Atari games: a preset of docs/guides/atari.md
     lanes: int  # parallel environments (num-envs), over all replicas
     replicas: int  # copies of the loop that share the lanes (0: one; for images or GPUs one per core or GPU)
     groups: int  # groups of a replica's lanes; with 2, one steps while the policy acts for the other
     env_workers: int  # threads or processes of a replica that step its environments (0: chosen automatically)
-    unroll: int  # agent steps per lane between two updates (nsteps)
+    unroll: int  # agent steps per lane between updates (nsteps)
     gamma: float  # discount
     lam: float  # λ of generalized advantage estimation; 1 is the n-step return
-    network: str | Callable[..., Any]  # auto (nature or mlp), nature, a3c, ga3c, impala, mlp, separate, or module:callable
+    network: str | Callable[..., Any]  # network: auto (nature or mlp), nature, a3c, ga3c, impala, mlp, separate, or module:callable
     core_size: int  # width of the recurrent core
     learning_rate: float  # learning rate at the start; see --anneal
-    optimizer: str | Callable[..., Any]  # rmsprop_tf, rmsprop_a3c, rmsprop_torch or adam (docs/reference/optimizers.md)
-    optimizer_eps: float  # the optimizer's ε, which rmsprop_tf and rmsprop_a3c have within the root
+    optimizer: str | Callable[..., Any]  # optimizer: rmsprop_tf, rmsprop_a3c, adam, … (docs/reference/optimizers.md)
+    optimizer_eps: float  # the optimizer's ε; rmsprop_tf and rmsprop_a3c have it inside the root
     decay: float  # RMSProp's decay
     max_grad_norm: float  # clip the gradient's global norm to this, 0 is off
-    anneal: Literal['linear', 'constant']  # linear: the learning rate falls to 0 over the run
+    anneal: Literal['linear', 'constant']  # schedule; linear: the learning rate falls to 0 over the run
     value_cost: float  # weight of the value loss (R − V)²
     entropy_cost: float  # weight of the entropy bonus
     normalize_advantage: bool  # scale advantages to mean 0 and deviation 1 over a batch
-    reward: Literal['clip', 'sign', 'none', 'scale']  # rewards that are learned from; clip: limited to ±1, scale: divided by the running size of discounted returns
+    reward: Literal['clip', 'sign', 'none', 'scale']  # how rewards are transformed; clip: limited to ±1, scale: divided by the running size of discounted returns
     reward_scale: float  # factor of rewards, before --reward applies
     life_loss: Literal['auto', 'ignore', 'terminate']  # whether a lost life ends an episode (auto: as --atari)
     frames: int  # frames to train for (Atari: four per agent step), unless --steps is given (80M steps)
 
 class A3C(RunOptions, total=False):
-    env: str | Callable[..., Any] | Env[Any, Any]  # environment: ALE/NAME, a Gymnasium id, module:callable, or toy:NAME; several with commas (NAME:2 has two turns)
-    inputs: Literal['raw', 'center', 'normalize']  # center: subtract mean image; normalize: scale numbers
-    core: Literal['none', 'lstm', 'gru', 'temporal']  # recurrent core; temporal: FTW's of two clocks
-    actions: Literal['scale', 'clip']  # real actions: −1 … 1 is scaled to their bounds, or clip to them
+    env: str | Callable[..., Any] | Env[Any, Any]  # environment: ALE/NAME, a Gymnasium id, module:callable, or toy:NAME; several with commas (NAME:2 has two shares)
+    inputs: Literal['raw', 'center', 'normalize']  # how observations are scaled; center: subtract the mean image, normalize: scale numbers
+    core: Literal['none', 'lstm', 'gru', 'temporal']  # recurrent core; temporal: FTW's two clocks
+    actions: Literal['scale', 'clip']  # how real actions meet their bounds: scale −1 … 1 to them, or clip
     atari: str  # preprocessing of Atari games: a preset of docs/guides/atari.md
     workers: int  # workers, each with one environment and one core (0: as many as cores; the paper had 16)
-    unroll: int  # agent steps between two updates of a worker (t_max)
+    unroll: int  # agent steps between updates of a worker (t_max)
     gamma: float  # discount
     lam: float  # λ of generalized advantage estimation; 1 is the n-step return
-    network: str | Callable[..., Any]  # auto, nature, a3c, ga3c, impala, mlp, separate, or module:callable
+    network: str | Callable[..., Any]  # network: auto, nature, a3c, ga3c, impala, mlp, separate, or module:callable
     core_size: int  # width of the recurrent core
     previous: bool  # the core, or the head, also takes the previous action and reward
-    auxiliary: str  # UNREAL's tasks, on rows that learners keep: pixel, reward, value, with =COST; or none
+    auxiliary: str  # UNREAL's tasks, on recent rows: pixel, reward, value, with or without =COST; or none
     init: Literal['auto', 'orthogonal', 'torch']  # initial weights (auto: as the network was published)
     learning_rate: float  # learning rate at the start; see --anneal
     optimizer: str | Callable[..., Any]  # rmsprop_tf, rmsprop_a3c, rmsprop_torch or adam; workers share its statistics
-    optimizer_eps: float  # the optimizer's ε, which rmsprop_tf and rmsprop_a3c have within the root
+    optimizer_eps: float  # the optimizer's ε; rmsprop_tf and rmsprop_a3c have it inside the root
     decay: float  # RMSProp's decay
     max_grad_norm: float  # clip the gradient's global norm to this, 0 is off; 40 is muupan/async-rl's
-    anneal: Literal['linear', 'constant']  # linear: the learning rate falls to 0 over all workers' steps
+    anneal: Literal['linear', 'constant']  # schedule; linear: the rate falls to 0 over all workers' steps
     value_cost: float  # weight of the value loss (R − V)²; muupan/async-rl: 0.25
     entropy_cost: float  # weight of the entropy bonus
-    reduction: Literal['sum', 'mean']  # mean or sum over a rollout; sum is the paper's
+    reduction: Literal['sum', 'mean']  # how the loss is reduced over a rollout; sum is the paper's
     normalize_advantage: bool  # scale advantages to mean 0 and deviation 1 over a rollout
-    reward: Literal['clip', 'sign', 'none', 'scale']  # rewards that are learned from; clip: limited to ±1, scale: divided by the running size of discounted returns
+    reward: Literal['clip', 'sign', 'none', 'scale']  # how rewards are transformed; clip: limited to ±1, scale: divided by the running size of discounted returns
     reward_scale: float  # factor of rewards, before --reward applies
     life_loss: Literal['auto', 'ignore', 'terminate']  # whether a lost life ends an episode (auto: as --atari)
     frames: int  # frames to train for (Atari: four per agent step), unless --steps is given ("1 day")
 
 class Accel(RunOptions, total=False):
-    env: str | Callable[..., Any] | Env[Any, Any]  # environment: ALE/NAME, a Gymnasium id, module:callable, or toy:NAME; several with commas (NAME:2 has two turns)
-    inputs: Literal['raw', 'center', 'normalize']  # center: subtract mean image; normalize: scale numbers
-    core: Literal['none', 'lstm', 'gru', 'temporal']  # recurrent core; temporal: FTW's of two clocks
-    actions: Literal['scale', 'clip']  # real actions: −1 … 1 is scaled to their bounds, or clip to them
+    env: str | Callable[..., Any] | Env[Any, Any]  # environment: ALE/NAME, a Gymnasium id, module:callable, or toy:NAME; several with commas (NAME:2 has two shares)
+    inputs: Literal['raw', 'center', 'normalize']  # how observations are scaled; center: subtract the mean image, normalize: scale numbers
+    core: Literal['none', 'lstm', 'gru', 'temporal']  # recurrent core; temporal: FTW's two clocks
+    actions: Literal['scale', 'clip']  # how real actions meet their bounds: scale −1 … 1 to them, or clip
     atari: str  # preprocessing of Atari games: a preset of docs/guides/atari.md
     algo: Literal['a2c', 'ppo']  # the loss; a2c makes one pass over a rollout, ppo several
-    sync: Literal['allreduce', 'chunked']  # replicas learn in step, or (chunked) asynchronously
+    sync: Literal['allreduce', 'chunked']  # how replicas learn: in step, or asynchronously (chunked)
     lanes: int  # parallel environments (num-envs), over all replicas
     replicas: int  # copies of the loop that share the lanes (0: one; for images or GPUs one per core or GPU)
     groups: int  # groups of a replica's lanes, stepped in turn
     unroll: int  # agent steps per lane in a rollout (horizon)
-    epochs: int  # ppo: passes over a rollout
-    minibatches: int  # ppo: minibatches per pass; with a recurrent core each has whole lanes
-    clip_range: float  # ppo: ε of the clipped ratio π/μ; falls with the learning rate
+    epochs: int  # passes over a rollout, with ppo
+    minibatches: int  # minibatches per pass, with ppo; with a recurrent core each has whole lanes
+    clip_range: float  # ε of ppo's clipped ratio π/μ; falls with the learning rate
     gamma: float  # discount
     lam: float  # λ of generalized advantage estimation; 1 is the n-step return
-    network: str | Callable[..., Any]  # accel (16, 32 filters), accel_large (DQN's), auto, nature, …, or module:callable
+    network: str | Callable[..., Any]  # network: accel (16, 32 filters), accel_large (DQN's), auto, nature, …, or module:callable
     learning_rate: float  # learning rate at the start; see --anneal
-    optimizer: str | Callable[..., Any]  # rmsprop_a3c is Lasagne's; rmsprop_tf, rmsprop_torch or adam
+    optimizer: str | Callable[..., Any]  # optimizer: rmsprop_a3c (Lasagne's), rmsprop_tf, rmsprop_torch or adam
     optimizer_eps: float  # the optimizer's ε
     max_grad_norm: float  # clip the gradient's global norm to this, 0 is off
-    anneal: Literal['linear', 'constant']  # linear: the learning rate falls to 0 over the run
+    anneal: Literal['linear', 'constant']  # schedule; linear: the learning rate falls to 0 over the run
     value_cost: float  # weight of the value loss (R − V)²
     entropy_cost: float  # weight of the entropy bonus
     normalize_advantage: bool  # scale advantages to mean 0 and deviation 1 over a batch
-    reward: Literal['clip', 'sign', 'none']  # rewards that are learned from; sign: −1, 0 or 1
+    reward: Literal['clip', 'sign', 'none']  # how rewards are transformed; sign: −1, 0 or 1
     frames: int  # frames to train for (Atari: four per agent step), unless --steps is given (50M steps)
 
 class AccelDqn(RunOptions, total=False):
-    env: str | Callable[..., Any] | Env[Any, Any]  # environment: ALE/NAME, a Gymnasium id, module:callable, or toy:NAME; several with commas (NAME:2 has two turns)
-    inputs: Literal['raw', 'center', 'normalize']  # center: subtract mean image; normalize: scale numbers
+    env: str | Callable[..., Any] | Env[Any, Any]  # environment: ALE/NAME, a Gymnasium id, module:callable, or toy:NAME; several with commas (NAME:2 has two shares)
+    inputs: Literal['raw', 'center', 'normalize']  # how observations are scaled; center: subtract the mean image, normalize: scale numbers
     atari: str  # preprocessing of Atari games: a preset of docs/guides/atari.md
-    algo: Literal['dqn', 'catdqn', 'rainbow']  # rainbow: ε-Rainbow, without noisy layers
-    sync: Literal['allreduce', 'chunked']  # replicas learn in step, or (chunked) asynchronously
+    algo: Literal['dqn', 'catdqn', 'rainbow']  # the loss; rainbow: ε-Rainbow, without noisy layers
+    sync: Literal['allreduce', 'chunked']  # how replicas learn: in step, or asynchronously (chunked)
     lanes: int  # parallel environments (num-envs), over all replicas
     replicas: int  # copies of the loop, each with a share of everything (0: one; with images one per core)
     groups: int  # groups of a replica's lanes, stepped in turn
@@ -169,13 +169,13 @@ class AccelDqn(RunOptions, total=False):
     target_update: int  # updates between two updates of the target network: 10,000 agent steps at batch 2,048
     gamma: float  # discount
     n_step: int  # n of n-step returns: rewards summed before bootstrapping (--preset rainbow sets 3)
-    network: str | Callable[..., Any]  # accel, accel_large (DQN's), auto, nature, …, or module:callable
+    network: str | Callable[..., Any]  # network: accel, accel_large (DQN's), auto, nature, …, or module:callable
     dueling: bool  # separate streams for value and advantages; rainbow: always
     v_max: float  # largest return of the value distribution; the smallest is its negative
     epsilon: float  # probability of a random action at the end of the schedule
     epsilon_decay_steps: int  # agent steps over which ε falls from 1 to --epsilon
     learning_rate: float  # learning rate, constant
-    optimizer: str | Callable[..., Any]  # adam, or rmsprop_a3c, which is Lasagne's, with decay 0.95
+    optimizer: str | Callable[..., Any]  # optimizer: adam, or rmsprop_a3c (Lasagne's, with decay 0.95)
     optimizer_eps: float  # the optimizer's ε
     max_grad_norm: float  # clip the gradient's global norm to this, 0 is off
     frames: int  # frames to train for (Atari: four per agent step), unless --steps is given
@@ -183,45 +183,45 @@ class AccelDqn(RunOptions, total=False):
 class AlphagoZero(RunOptions, total=False):
     env: str | Callable[..., Any] | Env[Any, Any]  # a board game: game:go+size=9+komi=7, game:othello+size=6, game:connect_four, …
     players: int  # workers that play, each with its own copy of the weights
-    games: int  # games that a player searches at once; its network is asked for all of them together
-    simulations: int  # simulations of a search; a move has one search
+    games: int  # games that a player searches at once, with joint batches for its network
+    simulations: int  # simulations per search; each move has one search
     leaves: int  # leaves of a search that are evaluated together; until then each counts as a lost visit
-    fast_simulations: int  # simulations of three searches in four, from which nothing is learnt; 0: all are full
-    exploration: Literal['alphago_zero', 'alphazero']  # c·P·√N/(1 + n); alphazero: c grows with log N
+    fast_simulations: int  # simulations of three searches in four, which are not learned from; 0: all are full
+    exploration: Literal['alphago_zero', 'alphazero']  # exploration term: c·P·√N/(1 + n); alphazero: c grows with log N
     c: float  # weight of the exploration term; AlphaZero's: the paper does not say
-    fpu: Literal['zero', 'parent']  # value of a move that was not tried yet
-    root: Literal['puct', 'gumbel', 'gumbel_mctx']  # gumbel: Danihelka et al. 2022; gumbel_mctx: with mctx's q
+    fpu: Literal['zero', 'parent']  # value of an untried move
+    root: Literal['puct', 'gumbel', 'gumbel_mctx']  # search at the root; gumbel: Danihelka et al. 2022; gumbel_mctx: with mctx's q
     gumbel_actions: int  # moves that a Gumbel root visits at first
     noise: float  # share of Dirichlet noise in the priors at the root
     noise_alpha: float  # α of that noise; about 10 divided by the number of legal moves
     temperature_plies: int  # plies in which moves are drawn; afterwards the best is played
     symmetries: Literal['all', 'learning', 'none']  # random board symmetries; learning: not in searches
-    evaluator: Literal['torch', 'openvino', 'auto']  # library for self-play's network; auto: the fastest
+    evaluator: Literal['torch', 'openvino', 'auto']  # library that runs self-play's network; auto: fastest
     keep_tree: bool  # keep the part of the tree below the move that was played
-    resign: str  # auto: below a value set by the tenth that is played out; off; or below a value like -0.9
+    resign: str  # resign below this value, as -0.9; auto: set by the tenth of games that is played out; off
     blocks: int  # residual blocks of the network
     filters: int  # filters of each convolution
-    learners: int  # copies of the learner, whose gradients are averaged; batch norm by each one's share
+    learners: int  # copies of the learner, whose gradients are averaged; batch norm over each one's share
     batch: int  # positions in one update, over all learners
-    ratio: float  # how often each position is learnt from, on average
+    ratio: float  # how often each position is learned from, on average
     capacity: int  # positions kept: about 500,000 games
     window: int  # positions after which the replay grows more slowly, up to capacity; 0: capacity from the start
     learning_starts: int  # moves before the first update
     learning_rate: float  # learning rate at the start; see --anneal
-    anneal: Literal['linear', 'constant']  # linear: the learning rate falls to 0 over the run
+    anneal: Literal['linear', 'constant']  # schedule; linear: the learning rate falls to 0 over the run
     drops: tuple[int, ...]  # updates at which the learning rate is divided by 10
-    optimizer: str | Callable[..., Any]  # sgd, another of docs/reference/optimizers.md, or module:callable
+    optimizer: str | Callable[..., Any]  # optimizer: sgd, another of docs/reference/optimizers.md, or module:callable
     momentum: float  # momentum of sgd
-    l2: float  # weight of ‖θ‖² in the loss, by sgd alone
+    l2: float  # weight of ‖θ‖² in the loss, with sgd only
     gate: float  # share of points that a candidate must exceed to become champion; 0: no gate
-    gate_games: int  # games of a match; the champion draws the first plies: half of --temperature-plies
-    gate_every: int  # updates from one match to the next, at least
-    champion_games: int  # games that a champion plays before the next match, at least
+    gate_games: int  # games per match; the champion draws the first plies: half of --temperature-plies
+    gate_every: int  # fewest updates between matches
+    champion_games: int  # fewest games that a champion plays before the next match
     frames: int  # moves to train for, unless --steps is given
 
 class Apex(RunOptions, total=False):
-    env: str | Callable[..., Any] | Env[Any, Any]  # environment: ALE/NAME, a Gymnasium id, module:callable, or toy:NAME; several with commas (NAME:2 has two turns)
-    inputs: Literal['raw', 'center', 'normalize']  # center: subtract mean image; normalize: scale numbers
+    env: str | Callable[..., Any] | Env[Any, Any]  # environment: ALE/NAME, a Gymnasium id, module:callable, or toy:NAME; several with commas (NAME:2 has two shares)
+    inputs: Literal['raw', 'center', 'normalize']  # how observations are scaled; center: subtract the mean image, normalize: scale numbers
     atari: str  # preprocessing of Atari games: a preset of docs/guides/atari.md
     actors: int  # acting workers, each with its own copy of the weights
     lanes: int  # parallel environments (num-envs) of each actor
@@ -229,9 +229,9 @@ class Apex(RunOptions, total=False):
     learners: int  # copies of the learner, whose gradients are averaged
     unroll: int  # agent steps per lane in a rollout, and between two pulls of the weights
     gamma: float  # discount
-    reward: Literal['clip', 'sign', 'none']  # rewards that are learned from; clip: limited to ±1
+    reward: Literal['clip', 'sign', 'none']  # how rewards are transformed; clip: limited to ±1
     n_step: int  # n of n-step returns: rewards summed before bootstrapping
-    network: str | Callable[..., Any]  # auto, nature, a3c, mlp, or module:callable
+    network: str | Callable[..., Any]  # network: auto, nature, a3c, mlp, or module:callable
     batch: int  # transitions in one update, over all learners
     ratio: float  # transitions drawn per agent step; 0: neither side waits for the other
     capacity: int  # transitions in all replays together; up to an eighth more between trims
@@ -239,10 +239,10 @@ class Apex(RunOptions, total=False):
     learning_starts: int  # agent steps before the first update
     target_update: int  # updates between two updates of the target network
     prefetch: int  # batches that each replay holds ready for each learner
-    alpha: float  # exponent α of priorities, which are errors
+    alpha: float  # exponent α of priorities (TD errors)
     epsilon: float  # largest probability of a random action; the lanes have values down to its 8th power
     learning_rate: float  # learning rate, constant
-    optimizer: str | Callable[..., Any]  # rmsprop_dqn (centered, ε in the root), adam, …: docs/reference/optimizers.md
+    optimizer: str | Callable[..., Any]  # optimizer: rmsprop_dqn (centered, ε inside the root), adam, … (docs/reference/optimizers.md)
     optimizer_eps: float  # the optimizer's ε
     max_grad_norm: float  # clip the gradient's global norm to this, 0 is off
     frames: int  # frames to train for (Atari: four per agent step), unless --steps is given
@@ -257,7 +257,7 @@ class ApexDpg(RunOptions, total=False):
     gamma: float  # discount
     n_step: int  # n of n-step returns: rewards summed before bootstrapping
     reward_scale: float  # factor of rewards; the critic learns fastest if values are a few units
-    network: str | Callable[..., Any]  # auto, mlp, or module:callable: first layers of both actor and critic
+    network: str | Callable[..., Any]  # network of the first layers of both actor and critic: auto, mlp, or module:callable
     width: int  # width of the critic's first layer; its second has ¾ of it, the actor's two ¾ and ½
     batch: int  # transitions in one update, over all learners
     ratio: float  # transitions drawn per agent step; 0: neither side waits for the other
@@ -266,12 +266,12 @@ class ApexDpg(RunOptions, total=False):
     learning_starts: int  # agent steps before the first update
     target_update: int  # updates between two updates of the target network
     prefetch: int  # batches that each replay holds ready for each learner
-    alpha: float  # exponent α of priorities, which are errors
+    alpha: float  # exponent α of priorities (TD errors)
     noise: float  # standard deviation of the noise on each number of an action, in half ranges
     dqda_clip: float  # clip each element of dQ/da to this, per half range; 0 is off
     saturation_cost: float  # weight of a penalty for actions at the ends of their range (DPGLoss), 0 is off
     learning_rate: float  # learning rate of actor and critic, constant
-    optimizer: str | Callable[..., Any]  # adam, or another of docs/reference/optimizers.md
+    optimizer: str | Callable[..., Any]  # optimizer: adam, or another of docs/reference/optimizers.md
     frames: int  # agent steps to train for, unless --steps is given
 
 class ApexSac(RunOptions, total=False):
@@ -283,27 +283,27 @@ class ApexSac(RunOptions, total=False):
     unroll: int  # agent steps per lane in a rollout, and between two pulls of the weights
     gamma: float  # discount
     n_step: int  # n of n-step returns: rewards summed before bootstrapping
-    network: str | Callable[..., Any]  # auto (mlp, or convolutions for images), or module:callable; sizes: --hidden 256 256
-    critics: int  # critics, whose least value is the target
+    network: str | Callable[..., Any]  # network: auto (mlp, or convolutions for images) or module:callable; sizes: --hidden 256 256
+    critics: int  # number of critics, whose least value is the target
     temperature: float  # a fixed temperature; 0: it is learned
     entropy: float | None  # target of the entropy in nats; none: see sac
-    tau: float  # how far each update moves the target network
+    tau: float  # fraction of the way by which each update moves the target network
     batch: int  # transitions in one update, over all learners
     ratio: float  # transitions drawn per agent step: one update per step; 0: neither side waits
     capacity: int  # transitions in all replays together; up to an eighth more between trims
     evict_every: int  # updates between two trims of the replay to its capacity, oldest transitions first
     learning_starts: int  # agent steps before the first update
     prefetch: int  # batches that each replay holds ready for each learner
-    alpha: float  # exponent α of priorities, which are errors
+    alpha: float  # exponent α of priorities (TD errors)
     learning_rate: float  # learning rate of all parts, constant
-    optimizer: str | Callable[..., Any]  # adam, or another of docs/reference/optimizers.md
+    optimizer: str | Callable[..., Any]  # optimizer: adam, or another of docs/reference/optimizers.md
     frames: int  # agent steps to train for, unless --steps is given
 
 class Appo(RunOptions, total=False):
-    env: str | Callable[..., Any] | Env[Any, Any]  # environment: ALE/NAME, a Gymnasium id, module:callable, or toy:NAME; several with commas (NAME:2 has two turns)
-    inputs: Literal['raw', 'center', 'normalize']  # center: subtract mean image; normalize: scale numbers
-    core: Literal['none', 'lstm', 'gru', 'temporal']  # recurrent core; temporal: FTW's of two clocks
-    actions: Literal['scale', 'clip']  # real actions: −1 … 1 is scaled to their bounds, or clip to them
+    env: str | Callable[..., Any] | Env[Any, Any]  # environment: ALE/NAME, a Gymnasium id, module:callable, or toy:NAME; several with commas (NAME:2 has two shares)
+    inputs: Literal['raw', 'center', 'normalize']  # how observations are scaled; center: subtract the mean image, normalize: scale numbers
+    core: Literal['none', 'lstm', 'gru', 'temporal']  # recurrent core; temporal: FTW's two clocks
+    actions: Literal['scale', 'clip']  # how real actions meet their bounds: scale −1 … 1 to them, or clip
     value: Literal['plain', 'popart', 'heads']  # outputs of the value head; heads: one per task of --env, popart: the same, normalized by running statistics
     atari: str  # preprocessing of Atari games: a preset of docs/guides/atari.md
     actors: int  # acting workers, each with its own copy of the weights (0: measured; two on two cores)
@@ -312,175 +312,175 @@ class Appo(RunOptions, total=False):
     slots: int  # rollout buffers per actor: it fills one, the others wait for a learner or are in an update
     lag: int  # rollouts that an actor may be ahead of learning: 0 synchronous, 1 overlapping, -1 what slots allow
     unroll: int  # agent steps per lane in a rollout
-    batch: int  # trajectories for the passes of one batch, over all learners
+    batch: int  # trajectories in one batch, over all learners
     epochs: int  # passes over a batch
     minibatches: int  # minibatches per pass, of whole trajectories
     clip_range: float  # ε: the ratio π/μ is clipped to 1 ± ε; Sample Factory: 1/(1 + ε) to 1 + ε
     gamma: float  # discount
     lam: float  # λ of V-trace
-    reward: Literal['clip', 'sign', 'none', 'scale']  # rewards that are learned from; clip: limited to ±1, scale: divided by the running size of discounted returns
-    network: str | Callable[..., Any]  # auto (nature or mlp), nature, a3c, impala, five (unit sets), …, or module:callable
+    reward: Literal['clip', 'sign', 'none', 'scale']  # how rewards are transformed; clip: limited to ±1, scale: divided by the running size of discounted returns
+    network: str | Callable[..., Any]  # network: auto (nature or mlp), nature, a3c, impala, five (unit sets), …, or module:callable
     learning_rate: float  # learning rate at the start; see --anneal
-    optimizer: str | Callable[..., Any]  # adam, another of docs/reference/optimizers.md, or module:callable
+    optimizer: str | Callable[..., Any]  # optimizer: adam, another of docs/reference/optimizers.md, or module:callable
     optimizer_eps: float  # the optimizer's ε
     max_grad_norm: float  # clip the gradient's global norm to this, 0 is off
-    anneal: Literal['linear', 'constant']  # linear: the learning rate falls to 0 over the run
+    anneal: Literal['linear', 'constant']  # schedule; linear: the learning rate falls to 0 over the run
     value_cost: float  # weight of the value loss (v − V)²
     entropy_cost: float  # weight of the entropy bonus
     normalize_advantage: bool  # scale advantages to mean 0 and deviation 1 over a minibatch
     frames: int  # frames to train for (Atari: four per agent step), unless --steps is given
 
 class Dqn(RunOptions, total=False):
-    env: str | Callable[..., Any] | Env[Any, Any]  # environment: ALE/NAME, a Gymnasium id, module:callable, or toy:NAME; several with commas (NAME:2 has two turns)
-    inputs: Literal['raw', 'center', 'normalize']  # center: subtract mean image; normalize: scale numbers
+    env: str | Callable[..., Any] | Env[Any, Any]  # environment: ALE/NAME, a Gymnasium id, module:callable, or toy:NAME; several with commas (NAME:2 has two shares)
+    inputs: Literal['raw', 'center', 'normalize']  # how observations are scaled; center: subtract the mean image, normalize: scale numbers
     atari: str  # preprocessing of Atari games: a preset of docs/guides/atari.md
     lanes: int  # parallel environments (num-envs), over all replicas
     replicas: int  # copies of the loop, each with a share of the lanes, replay and batch, and one core
     unroll: int  # agent steps per lane between updates
     gamma: float  # discount
-    reward: Literal['clip', 'sign', 'none']  # rewards that are learned from; clip: limited to ±1
+    reward: Literal['clip', 'sign', 'none']  # how rewards are transformed; clip: limited to ±1
     n_step: int  # n of n-step returns: rewards summed before bootstrapping
-    network: str | Callable[..., Any]  # auto, nature, dqn (as released), a3c, mlp, or module:callable
+    network: str | Callable[..., Any]  # network: auto, nature, dqn (as released), a3c, mlp, or module:callable
     double: bool  # double DQN: the online network chooses the next action, the target network evaluates it
-    head: Literal['plain', 'shared', 'dueling']  # shared: one bias for all actions; dueling: Wang et al. 2016
+    head: Literal['plain', 'shared', 'dueling']  # last layer; shared: one bias for all actions; dueling: Wang et al. 2016
     batch: int  # transitions in one update, over all replicas
     ratio: float  # transitions drawn per agent step: 32 every 4 steps
     capacity: int  # transitions in the replays of all replicas together
     learning_starts: int  # agent steps before the first update
     target_update: int  # updates between two updates of the target network
-    alpha: float  # exponent α of priorities, which are errors; 0 draws uniformly
+    alpha: float  # exponent α of priorities (TD errors); 0 draws uniformly
     beta: float  # exponent β of importance weights at the start; 1 at the end
     epsilon: float  # probability of a random action at the end of the schedule
     epsilon_decay_steps: int  # agent steps over which ε falls from 1 to --epsilon
     learning_rate: float  # learning rate, constant
-    optimizer: str | Callable[..., Any]  # rmsprop_dqn (centered, ε in the root), adam, …: docs/reference/optimizers.md
+    optimizer: str | Callable[..., Any]  # optimizer: rmsprop_dqn (centered, ε inside the root), adam, … (docs/reference/optimizers.md)
     optimizer_eps: float  # the optimizer's ε
-    reduction: Literal['sum', 'mean']  # mean or sum over a batch, of errors clipped to ±1
+    reduction: Literal['sum', 'mean']  # how the loss is reduced over a batch, with errors clipped to ±1
     frames: int  # frames to train for (Atari: four per agent step), unless --steps is given
 
 class Five(RunOptions, total=False):
     env: str | Callable[..., Any] | Env[Any, Any]  # a game of two teams, whose heroes are seats
-    learners: int  # optimizers, as the paper calls them, whose gradients are averaged
-    actors: int  # acting workers for each learner: forward passes, and games at a table of two teams
+    learners: int  # learners (the paper's optimizers), whose gradients are averaged
+    actors: int  # acting workers per learner, each with a table of two teams
     lanes: int  # heroes in matches (num-envs) of each actor
     lag: int  # rollouts that an actor may be ahead of learning: 0 synchronous, 1 overlapping, -1 what slots allow
     unroll: int  # agent steps per lane in a rollout; advantages are computed over all of it
-    window: int  # agent steps of a window, which begins with the state that acting had there
-    batch: int  # windows of each learner in an update
+    window: int  # agent steps in a window, which starts from the recurrent state stored while acting
+    batch: int  # windows per learner in an update
     capacity: int  # newest windows that each learner draws from
-    sample_reuse: float  # windows drawn for each that came (0: as many as there is time for)
-    publish: int  # updates between two versions of the weights that actors get
-    staleness: int  # versions by which actors are kept behind, for experiments
-    opponents: str  # who plays against it: latest (itself), or past:P (past agents, probability P)
-    games_per_matchup: int  # matches of a table between two draws of its opponent
-    snapshot_every: int  # updates from one past agent to the next
-    rate_every: int  # updates between two ratings against bots (0: none)
-    team_spirit: float  # τ: how much of a hero's reward is the mean of its team's
-    horizon: float  # seconds H: the discount is 1 − --step-time / H
-    step_time: float  # seconds of an agent step
+    sample_reuse: float  # windows drawn per window received (0: no limit)
+    publish: int  # updates between weight publications to actors
+    staleness: int  # delay actors by this many weight versions, for experiments
+    opponents: str  # opponents of the agent: latest (itself), or past:P (past agents, probability P)
+    games_per_matchup: int  # matches per table between opponent draws
+    snapshot_every: int  # updates between past agents
+    rate_every: int  # updates between ratings against bots (0: off)
+    team_spirit: float  # τ: share of a hero's reward that is its team's mean
+    horizon: float  # horizon H in seconds: the discount is 1 − --step-time / H
+    step_time: float  # seconds per agent step
     lam: float  # λ of generalized advantage estimation
     clip_range: float  # ε: the ratio π/μ is clipped to 1 ± ε
     entropy_cost: float  # weight of the entropy bonus
     learning_rate: float  # learning rate, constant
-    optimizer: str | Callable[..., Any]  # Adam on gradients within ±5·√v; another of docs/reference/optimizers.md
-    network: str | Callable[..., Any]  # five (sets of units), or as other systems
+    optimizer: str | Callable[..., Any]  # optimizer: Adam on gradients within ±5·√v; others: docs/reference/optimizers.md
+    network: str | Callable[..., Any]  # network: five (sets of units), or one of other systems
     core_size: int  # width of the LSTM
-    inputs: Literal['raw', 'normalize']  # normalize: scale real numbers, and clip them
-    actions: Literal['scale', 'clip']  # real actions: −1 … 1 is scaled to their bounds, or clip to them
-    frames: int  # heroes' steps to train for, unless --steps is given
+    inputs: Literal['raw', 'normalize']  # how observations are scaled; normalize: scale and clip numbers
+    actions: Literal['scale', 'clip']  # how real actions meet their bounds: scale −1 … 1 to them, or clip
+    frames: int  # steps of all heroes to train for, unless --steps is given
 
 class Ftw(RunOptions, total=False):
     env: str | Callable[..., Any] | Env[Any, Any]  # a game of teams that counts events
     agents: int  # agents in the population
-    players: int  # agents at a table, each of which plays a group of an actor's lanes
+    players: int  # agents at a table, each playing one group of an actor's lanes
     actors: int  # acting workers, each with a table
     lanes: int  # seats in matches (num-envs) of each actor, divided among its players
-    learners: int  # processes that learn, each for some of the agents in turn (0: one per core or agent)
+    learners: int  # learner processes, each for some of the agents in turn (0: one per core or agent)
     lag: int  # rollouts that an actor may be ahead of learning: 0 synchronous, 1 overlapping, -1 what slots allow
     unroll: int  # agent steps per lane in a rollout
     batch: int  # trajectories in one update of an agent
-    opponents: str  # who meets whom: latest, uniform, or elo (whom it beats half the time)
-    games_per_matchup: int  # matches of a table between two draws of its players
-    evolve: bool  # agents begin with values drawn from --ranges and copy better ones; False: with the middle ones
-    exploit_every: int  # matches of an agent between two checks whether to copy another
-    ranges: tuple[str, ...]  # NAME=log:LOW:HIGH, NAME=uniform:LOW:HIGH or NAME=VALUE, of docs/systems/ftw.md's table
-    rewards: Literal['events', 'game']  # events: an agent's own weights on them; game: the environment's
-    event_rewards: tuple[str, ...]  # EVENT=WEIGHT, where weights are not drawn; other events have 0
-    network: str | Callable[..., Any]  # ftw (convolutions for the view's size), mlp, impala, or module:callable
-    core: Literal['none', 'lstm', 'gru', 'temporal']  # temporal: a fast and a slow clock
+    opponents: str  # matchmaking: latest, uniform, or elo (evenly matched players)
+    games_per_matchup: int  # matches per table between draws of its players
+    evolve: bool  # draw agents' first hyperparameters from --ranges, and copy better agents; false: use the middle of each range
+    exploit_every: int  # matches per agent between checks for a better agent to copy
+    ranges: tuple[str, ...]  # hyperparameters: NAME=log:LOW:HIGH, NAME=uniform:LOW:HIGH or NAME=VALUE, with names of docs/systems/ftw.md's table
+    rewards: Literal['events', 'game']  # source of rewards: an agent's own weights of events, or the game
+    event_rewards: tuple[str, ...]  # weights that are not drawn, as EVENT=WEIGHT; other events have 0
+    network: str | Callable[..., Any]  # network: ftw (convolutions for the view's size), mlp, impala, or module:callable
+    core: Literal['none', 'lstm', 'gru', 'temporal']  # recurrent core; temporal: two clocks
     core_size: int  # width of each LSTM, and of z
-    auxiliary: str  # tasks: pixel, reward, with a comma between; or none
-    memory: int  # words of the memory that both clocks share (0: there is none)
-    actions: Literal['scale', 'clip']  # real actions: −1 … 1 is scaled to their bounds, or clip to them
+    auxiliary: str  # auxiliary tasks: pixel, reward, separated by a comma; or none
+    memory: int  # words of the memory that both clocks share (0: no memory)
+    actions: Literal['scale', 'clip']  # how real actions meet their bounds: scale −1 … 1 to them, or clip
     gamma: float  # discount
     lam: float  # λ of V-trace
     max_grad_norm: float  # clip the gradient's global norm to this (0: off)
-    optimizer: str | Callable[..., Any]  # rmsprop_tf, rmsprop_a3c, rmsprop_torch or adam (docs/reference/optimizers.md)
-    normalize_advantage: bool  # to mean 0 and deviation 1; the loss is then the mean over a batch, not the sum
+    optimizer: str | Callable[..., Any]  # optimizer: rmsprop_tf, rmsprop_a3c, adam, … (docs/reference/optimizers.md)
+    normalize_advantage: bool  # scale advantages to mean 0, deviation 1; the loss is then a mean, not a sum
     frames: int  # steps of all agents to train for, unless --steps is given
 
 class Ga3C(RunOptions, total=False):
-    env: str | Callable[..., Any] | Env[Any, Any]  # environment: ALE/NAME, a Gymnasium id, module:callable, or toy:NAME; several with commas (NAME:2 has two turns)
-    inputs: Literal['raw', 'signed', 'center', 'normalize']  # of images, raw: x/255, signed: x/128 − 1, center: minus the mean image; of numbers, normalize: scaled
-    core: Literal['none', 'lstm', 'gru', 'temporal']  # recurrent core; temporal: FTW's of two clocks
-    actions: Literal['scale', 'clip']  # real actions: −1 … 1 is scaled to their bounds, or clip to them
+    env: str | Callable[..., Any] | Env[Any, Any]  # environment: ALE/NAME, a Gymnasium id, module:callable, or toy:NAME; several with commas (NAME:2 has two shares)
+    inputs: Literal['raw', 'signed', 'center', 'normalize']  # how observations are scaled; raw: images x/255, signed: x/128 − 1, center: minus the mean image, normalize: numbers
+    core: Literal['none', 'lstm', 'gru', 'temporal']  # recurrent core; temporal: FTW's two clocks
+    actions: Literal['scale', 'clip']  # how real actions meet their bounds: scale −1 … 1 to them, or clip
     atari: str  # preprocessing of Atari games: a preset of docs/guides/atari.md
     agents: int  # number of agents at the start; each is a process with one environment
-    predictors: int  # number at the start of threads that compute actions
-    trainers: int  # number at the start of threads that learn
-    schedule: Literal['off', 'annealing']  # the paper's rule for agents, predictors and trainers
+    predictors: int  # threads that compute actions, at the start
+    trainers: int  # threads that learn, at the start
+    schedule: Literal['off', 'annealing']  # rule for numbers of agents, predictors and trainers
     predict_batch: int  # largest batch of a prediction, in agents
-    min_batch: int  # transitions of an update, at least (0: those of one chunk)
-    queue: int  # how many chunks may wait for a trainer
+    min_batch: int  # fewest transitions in an update (0: those of one chunk)
+    queue: int  # chunks that may wait for a trainer
     gamma: float  # discount
-    reward: Literal['clip', 'sign', 'none', 'scale']  # rewards that are learned from; clip: limited to ±1, scale: divided by the running size of discounted returns
+    reward: Literal['clip', 'sign', 'none', 'scale']  # how rewards are transformed; clip: limited to ±1, scale: divided by the running size of discounted returns
     entropy_cost: float  # weight of the entropy bonus
-    unroll: int  # transitions of a chunk (t_max); fewer where its episode ends
-    network: str | Callable[..., Any]  # ga3c, ga3c_large4 … ga3c_large1, a3c, nature, impala, mlp, separate, auto, module:callable
+    unroll: int  # transitions in a chunk (t_max); fewer if its episode ends
+    network: str | Callable[..., Any]  # network: ga3c, ga3c_large4 … ga3c_large1, a3c, nature, impala, mlp, separate, auto, or module:callable
     learning_rate: float  # learning rate at the start; see --anneal
     optimizer: str | Callable[..., Any]  # rmsprop_tf, rmsprop_a3c, rmsprop_torch or adam; trainers share its statistics
-    optimizer_eps: float  # the optimizer's ε, which rmsprop_tf and rmsprop_a3c have within the root
+    optimizer_eps: float  # the optimizer's ε; rmsprop_tf and rmsprop_a3c have it inside the root
     max_grad_norm: float  # clip the gradient's global norm to this, 0 is off
-    anneal: Literal['linear', 'constant']  # linear: the learning rate falls to 0 over the run
-    correction: Literal['none', 'plus', 'max', 'vtrace']  # plus: log(π + 1e-6), max: log(max(π, 1e-6))
+    anneal: Literal['linear', 'constant']  # schedule; linear: the learning rate falls to 0 over the run
+    correction: Literal['none', 'plus', 'max', 'vtrace']  # how log π stays finite; plus: log(π + 1e-6), max: log(max(π, 1e-6)), vtrace: V-trace instead
     init: Literal['auto', 'orthogonal', 'torch']  # initial weights (auto: as the network was published)
     normalize_advantage: bool  # scale advantages to mean 0 and deviation 1 over a batch
-    reduction: Literal['sum', 'mean']  # mean or sum over a batch; sum is as published
+    reduction: Literal['sum', 'mean']  # how the loss is reduced over a batch; sum is as published
     frames: int  # frames to train for (Atari: four per agent step), unless --steps is given
 
 class Gorila(RunOptions, total=False):
-    env: str | Callable[..., Any] | Env[Any, Any]  # environment: ALE/NAME, a Gymnasium id, module:callable, or toy:NAME; several with commas (NAME:2 has two turns)
-    inputs: Literal['raw', 'center', 'normalize']  # center: subtract mean image; normalize: scale numbers
+    env: str | Callable[..., Any] | Env[Any, Any]  # environment: ALE/NAME, a Gymnasium id, module:callable, or toy:NAME; several with commas (NAME:2 has two shares)
+    inputs: Literal['raw', 'center', 'normalize']  # how observations are scaled; center: subtract the mean image, normalize: scale numbers
     atari: str  # preprocessing of Atari games: a preset of docs/guides/atari.md
-    actors: int  # free mode: workers that only act; 0: bundled mode, each learner has an actor and a replay
-    replay_workers: int  # free mode: replay workers; 1 is a global replay, one per actor are local replays
-    learners: int  # bundles, or free: workers that only learn (0: as many as cores or GPUs; the paper had 100)
+    actors: int  # acting workers of the free mode; 0: bundled mode, each learner has an actor and a replay
+    replay_workers: int  # replay workers of the free mode; 1 is a global replay, one per actor local ones
+    learners: int  # bundles, or learners of the free mode (0: one per core or GPU; the paper had 100)
     shards: int  # parts of the parameter server, a process each; the paper had 31 machines
     lanes: int  # parallel environments (num-envs) of each actor
-    unroll: int  # agent steps per lane between two pulls of the weights
+    unroll: int  # agent steps per lane between pulls of the weights
     gamma: float  # discount
-    reward: Literal['clip', 'sign', 'none']  # rewards that are learned from; clip: limited to ±1
+    reward: Literal['clip', 'sign', 'none']  # how rewards are transformed; clip: limited to ±1
     n_step: int  # n of n-step returns: rewards summed before bootstrapping
-    network: str | Callable[..., Any]  # auto, nature, a3c, mlp, or module:callable
+    network: str | Callable[..., Any]  # network: auto, nature, a3c, mlp, or module:callable
     batch: int  # transitions of one gradient, which is their mean; as in DQN
-    ratio: float  # transitions drawn per agent step; 32: one gradient; DQN has 8 (0: free mode, no limit)
+    ratio: float  # transitions drawn per agent step; 32: one gradient; DQN has 8 (free mode, 0: no limit)
     capacity: int  # transitions in each replay
     learning_starts: int  # agent steps in each replay before batches are drawn; as in DQN
     target_update: int  # updates of the server between two updates of the target network
     epsilon: float  # probability of a random action at the end of the schedule
     epsilon_decay_steps: int  # agent steps of all actors over which ε falls from 1 to --epsilon
     learning_rate: float  # learning rate, constant; not published
-    optimizer: str | Callable[..., Any]  # adagrad, rmsprop_dqn, adam, or another of docs/reference/optimizers.md
+    optimizer: str | Callable[..., Any]  # optimizer: adagrad, rmsprop_dqn, adam, or another of docs/reference/optimizers.md
     optimizer_eps: float  # the optimizer's ε; not published
     stale: int  # discard gradients older than this many updates of a shard (0: 10 per learner); not published
     outlier: float  # discard losses this many deviations above the mean, 0 is off; not published
     frames: int  # frames to train for (Atari: four per agent step), unless --steps is given
 
 class Impala(RunOptions, total=False):
-    env: str | Callable[..., Any] | Env[Any, Any]  # environment: ALE/NAME, a Gymnasium id, module:callable, or toy:NAME; several with commas (NAME:2 has two turns)
-    inputs: Literal['raw', 'center', 'normalize']  # center: subtract mean image; normalize: scale numbers
-    core: Literal['none', 'lstm', 'gru', 'temporal']  # recurrent core; temporal: FTW's of two clocks
-    actions: Literal['scale', 'clip']  # real actions: −1 … 1 is scaled to their bounds, or clip to them
+    env: str | Callable[..., Any] | Env[Any, Any]  # environment: ALE/NAME, a Gymnasium id, module:callable, or toy:NAME; several with commas (NAME:2 has two shares)
+    inputs: Literal['raw', 'center', 'normalize']  # how observations are scaled; center: subtract the mean image, normalize: scale numbers
+    core: Literal['none', 'lstm', 'gru', 'temporal']  # recurrent core; temporal: FTW's two clocks
+    actions: Literal['scale', 'clip']  # how real actions meet their bounds: scale −1 … 1 to them, or clip
     value: Literal['plain', 'popart', 'heads']  # outputs of the value head; heads: one per task of --env, popart: the same, normalized by running statistics
     atari: str  # preprocessing of Atari games: a preset of docs/guides/atari.md
     actors: int  # acting workers, each with its own copy of the weights (0: measured; two on two cores)
@@ -492,66 +492,66 @@ class Impala(RunOptions, total=False):
     batch: int  # trajectories in one update, over all learners
     gamma: float  # discount
     rho: float  # V-trace's ρ̄ and bound of the policy gradient's importance weights
-    reward: Literal['clip', 'sign', 'none', 'scale']  # rewards that are learned from; clip: limited to ±1, scale: divided by the running size of discounted returns
-    network: str | Callable[..., Any]  # auto, nature, a3c, ga3c, impala (the deep net), mlp, separate, or module:callable
-    auxiliary: str  # UNREAL's tasks, on rows that learners keep: pixel, reward, value, with =COST; or none
+    reward: Literal['clip', 'sign', 'none', 'scale']  # how rewards are transformed; clip: limited to ±1, scale: divided by the running size of discounted returns
+    network: str | Callable[..., Any]  # network: auto, nature, a3c, ga3c, impala (deep), mlp, separate, or module:callable
+    auxiliary: str  # UNREAL's tasks, on recent rows: pixel, reward, value, with or without =COST; or none
     init: Literal['auto', 'orthogonal', 'torch', 'sonnet']  # initial weights; auto: as published
     learning_rate: float  # learning rate at the start; see --anneal
-    optimizer: str | Callable[..., Any]  # rmsprop_tf, rmsprop_a3c, rmsprop_torch or adam (docs/reference/optimizers.md)
-    optimizer_eps: float  # the optimizer's ε, which rmsprop_tf and rmsprop_a3c have within the root
+    optimizer: str | Callable[..., Any]  # optimizer: rmsprop_tf, rmsprop_a3c, adam, … (docs/reference/optimizers.md)
+    optimizer_eps: float  # the optimizer's ε; rmsprop_tf and rmsprop_a3c have it inside the root
     max_grad_norm: float  # clip the gradient's global norm to this, 0 is off
-    anneal: Literal['linear', 'constant']  # linear: the learning rate falls to 0 over the run
+    anneal: Literal['linear', 'constant']  # schedule; linear: the learning rate falls to 0 over the run
     value_cost: float  # weight of the value loss ½(v − V)²
     entropy_cost: float  # weight of the entropy bonus
-    reduction: Literal['sum', 'mean']  # mean or sum over a batch; sum is the paper's
+    reduction: Literal['sum', 'mean']  # how the loss is reduced over a batch; sum is the paper's
     normalize_advantage: bool  # scale advantages to mean 0 and deviation 1 over a batch
     frames: int  # frames to train for (Atari: four per agent step), unless --steps is given
 
 class League(RunOptions, total=False):
     env: str | Callable[..., Any] | Env[Any, Any]  # an environment with several players: toy:rps, a PettingZoo one, or module:callable
-    inputs: Literal['raw', 'center', 'normalize']  # center: subtract mean image; normalize: scale numbers
-    core: Literal['none', 'lstm', 'gru', 'temporal']  # recurrent core; temporal: FTW's of two clocks
-    actions: Literal['scale', 'clip']  # real actions: −1 … 1 is scaled to their bounds, or clip to them
-    agents: int  # agents that learn, each by its own games
-    players: int  # players at a table, each of which plays a group of an actor's lanes
+    inputs: Literal['raw', 'center', 'normalize']  # how observations are scaled; center: subtract the mean image, normalize: scale numbers
+    core: Literal['none', 'lstm', 'gru', 'temporal']  # recurrent core; temporal: FTW's two clocks
+    actions: Literal['scale', 'clip']  # how real actions meet their bounds: scale −1 … 1 to them, or clip
+    agents: int  # agents that train, each on its own games
+    players: int  # players at a table, each playing one group of an actor's lanes
     actors: int  # acting workers, each with a table
     lanes: int  # seats in matches (num-envs) of each actor, divided among its players
-    learners: int  # processes that learn, each for some of the agents in turn (0: one per core or agent)
+    learners: int  # learner processes, each for some of the agents in turn (0: one per core or agent)
     lag: int  # rollouts that an actor may be ahead of learning: 0 synchronous, 1 overlapping, -1 what slots allow
     unroll: int  # agent steps per lane in a rollout
-    opponents: str  # latest, uniform, elo, or past:P whom a table's first player meets: agents; past ones and bots, too; of all, even ones; past ones at times (P)
-    games_per_matchup: int  # matches of a table between two draws of its players
-    snapshot_every: int  # updates of an agent from one past agent to the next
-    exploit_every: int  # matches of an agent between two checks whether to copy another (0: none copies)
-    batch: int  # trajectories in one update of an agent, or for the passes of one batch
+    opponents: str  # opponents of a table's first player; latest: agents, uniform: past agents and bots too, elo: equally strong ones of all, past:P: past agents with probability P
+    games_per_matchup: int  # matches per table between draws of its players
+    snapshot_every: int  # updates of an agent between its past agents
+    exploit_every: int  # matches per agent between checks for a better agent to copy (0: never)
+    batch: int  # trajectories in one update of an agent; with ppo, in one batch
     algo: Literal['vtrace', 'ppo']  # loss; vtrace: IMPALA's; ppo: clipped ratio on V-trace, several passes
-    epochs: int  # ppo: passes over a batch
-    clip_range: float  # ppo: ε, the ratio π/μ is clipped to 1 ± ε
+    epochs: int  # passes over a batch, with ppo
+    clip_range: float  # ε: ppo clips the ratio π/μ to 1 ± ε
     gamma: float  # discount
     entropy_cost: float  # weight of the entropy bonus
     lam: float  # λ of V-trace
-    network: str | Callable[..., Any]  # auto, nature, a3c, ga3c, impala, mlp, separate, five, or module:callable
+    network: str | Callable[..., Any]  # network: auto, nature, a3c, ga3c, impala, mlp, separate, five, or module:callable
     learning_rate: float  # learning rate at the start; see --anneal
-    optimizer: str | Callable[..., Any]  # adam, another of docs/reference/optimizers.md, or module:callable
-    anneal: Literal['linear', 'constant']  # linear: the learning rate falls to 0 over the run
-    reward: Literal['clip', 'sign', 'none', 'scale']  # rewards that are learned from; clip: limited to ±1, scale: divided by the running size of discounted returns
+    optimizer: str | Callable[..., Any]  # optimizer: adam, another of docs/reference/optimizers.md, or module:callable
+    anneal: Literal['linear', 'constant']  # schedule; linear: the learning rate falls to 0 over the run
+    reward: Literal['clip', 'sign', 'none', 'scale']  # how rewards are transformed; clip: limited to ±1, scale: divided by the running size of discounted returns
     frames: int  # frames to train for (Atari: four per agent step), unless --steps is given
 
 class Pbt(RunOptions, total=False):
     over: str  # system of the members, or module:NAME; its options are given as in `polyplay train SYSTEM`
     population: int  # members (0: 8; with --exploit none and only lists in --vary, one for each combination)
-    every: int  # agent steps that a member trains between two decisions to exploit and explore
-    vary: tuple[str, ...]  # NAME=log:LOW:HIGH, NAME=uniform:LOW:HIGH or NAME=A,B,C, of that system's options
-    exploit: Literal['truncation', 'tournament', 'ttest', 'none']  # the rule: which better one it copies
-    explore: Literal['perturb', 'resample', 'both', 'none']  # how a copied value changes: perturb: times 0.8 or 1.2; resample: one in four is drawn anew; both: one in four is drawn anew, the others are perturbed
-    score: Literal['games', 'evaluations']  # mean return of 10 games of training, or of --eval-every
+    every: int  # agent steps that a member trains between exploit/explore decisions
+    vary: tuple[str, ...]  # options of that system: NAME=log:LOW:HIGH, NAME=uniform:LOW:HIGH or NAME=A,B,C
+    exploit: Literal['truncation', 'tournament', 'ttest', 'none']  # rule by which it copies a better one
+    explore: Literal['perturb', 'resample', 'both', 'none']  # how a copied value changes; perturb: times 0.8 or 1.2; resample: one in four is drawn again; both: one in four is drawn again, the others are perturbed
+    score: Literal['games', 'evaluations']  # score: mean return of 10 training games, or of --eval-every
     at_once: int  # trainers, each with its share of the cores (0: one per core)
 
 class Ppo(RunOptions, total=False):
-    env: str | Callable[..., Any] | Env[Any, Any]  # environment: ALE/NAME, a Gymnasium id, module:callable, or toy:NAME; several with commas (NAME:2 has two turns)
-    inputs: Literal['raw', 'center', 'normalize']  # center: subtract mean image; normalize: scale numbers
-    core: Literal['none', 'lstm', 'gru', 'temporal']  # recurrent core; temporal: FTW's of two clocks
-    actions: Literal['scale', 'clip']  # real actions: −1 … 1 is scaled to their bounds, or clip to them
+    env: str | Callable[..., Any] | Env[Any, Any]  # environment: ALE/NAME, a Gymnasium id, module:callable, or toy:NAME; several with commas (NAME:2 has two shares)
+    inputs: Literal['raw', 'center', 'normalize']  # how observations are scaled; center: subtract the mean image, normalize: scale numbers
+    core: Literal['none', 'lstm', 'gru', 'temporal']  # recurrent core; temporal: FTW's two clocks
+    actions: Literal['scale', 'clip']  # how real actions meet their bounds: scale −1 … 1 to them, or clip
     value: Literal['plain', 'popart', 'heads']  # outputs of the value head; heads: one per task of --env, popart: the same, normalized by running statistics
     atari: str  # preprocessing of Atari games: a preset of docs/guides/atari.md
     lanes: int  # parallel environments (num-envs), over all replicas
@@ -565,23 +565,23 @@ class Ppo(RunOptions, total=False):
     target_kl: float  # end the passes over a rollout at this approximate KL divergence, 0 is off
     gamma: float  # discount
     lam: float  # λ of generalized advantage estimation
-    network: str | Callable[..., Any]  # auto (nature or mlp), rlpyt, a3c, impala, separate, five (unit sets), …, or module:callable
+    network: str | Callable[..., Any]  # network: auto (nature or mlp), rlpyt, a3c, impala, separate, five (unit sets), …, or module:callable
     core_size: int  # width of the recurrent core
     deviation: float  # standard deviation of real actions at the start; see --actions for their unit
     learning_rate: float  # learning rate at the start; see --anneal
-    optimizer: str | Callable[..., Any]  # adam, another of docs/reference/optimizers.md, or module:callable
+    optimizer: str | Callable[..., Any]  # optimizer: adam, another of docs/reference/optimizers.md, or module:callable
     optimizer_eps: float  # the optimizer's ε
     max_grad_norm: float  # clip the gradient's global norm to this, 0 is off
-    anneal: Literal['linear', 'rate', 'constant']  # linear: the learning rate and the clip range fall to 0 over the run; rate: only the learning rate falls
+    anneal: Literal['linear', 'rate', 'constant']  # schedule; linear: the learning rate and the clip range fall to 0 over the run; rate: only the learning rate falls
     value_cost: float  # weight of the value loss (R − V)²
     entropy_cost: float  # weight of the entropy bonus
-    reward: Literal['clip', 'sign', 'none', 'scale']  # rewards that are learned from; clip: limited to ±1, scale: divided by the running size of discounted returns
+    reward: Literal['clip', 'sign', 'none', 'scale']  # how rewards are transformed; clip: limited to ±1, scale: divided by the running size of discounted returns
     normalize_advantage: bool  # scale advantages to mean 0 and deviation 1 over a minibatch
     frames: int  # frames to train for (Atari: four per agent step), unless --steps is given (10M steps)
 
 class R2D2(RunOptions, total=False):
-    env: str | Callable[..., Any] | Env[Any, Any]  # environment: ALE/NAME, a Gymnasium id, module:callable, or toy:NAME; several with commas (NAME:2 has two turns)
-    inputs: Literal['raw', 'center', 'normalize']  # center: subtract mean image; normalize: scale numbers
+    env: str | Callable[..., Any] | Env[Any, Any]  # environment: ALE/NAME, a Gymnasium id, module:callable, or toy:NAME; several with commas (NAME:2 has two shares)
+    inputs: Literal['raw', 'center', 'normalize']  # how observations are scaled; center: subtract the mean image, normalize: scale numbers
     atari: str  # preprocessing of Atari games: a preset of docs/guides/atari.md
     actors: int  # acting workers, each with its own copy of the weights
     lanes: int  # parallel environments (num-envs) of each actor
@@ -591,7 +591,7 @@ class R2D2(RunOptions, total=False):
     burn_in: int  # agent steps before them that only update the recurrent state
     gamma: float  # discount
     n_step: int  # n of n-step returns: rewards summed before bootstrapping
-    network: str | Callable[..., Any]  # auto, nature, a3c, mlp, or module:callable
+    network: str | Callable[..., Any]  # network: auto, nature, a3c, mlp, or module:callable
     core_size: int  # width of the LSTM, which also gets the previous action and reward
     batch: int  # sequences in one update
     ratio: float  # steps learned from per agent step: 25.6K of 66.6K per second in the paper
@@ -602,23 +602,23 @@ class R2D2(RunOptions, total=False):
     beta: float  # exponent β of importance weights, constant
     epsilon: float  # largest probability of a random action; the lanes have values down to its 8th power
     learning_rate: float  # learning rate, constant
-    optimizer: str | Callable[..., Any]  # adam, another of docs/reference/optimizers.md, or module:callable
+    optimizer: str | Callable[..., Any]  # optimizer: adam, another of docs/reference/optimizers.md, or module:callable
     optimizer_eps: float  # the optimizer's ε
     max_grad_norm: float  # clip the gradient's global norm to this, 0 is off
     rescale: float  # ε of value rescaling h, 0 is off
     frames: int  # frames to train for (Atari: four per agent step), unless --steps is given
 
 class Rainbow(RunOptions, total=False):
-    env: str | Callable[..., Any] | Env[Any, Any]  # environment: ALE/NAME, a Gymnasium id, module:callable, or toy:NAME; several with commas (NAME:2 has two turns)
-    inputs: Literal['raw', 'center', 'normalize']  # center: subtract mean image; normalize: scale numbers
+    env: str | Callable[..., Any] | Env[Any, Any]  # environment: ALE/NAME, a Gymnasium id, module:callable, or toy:NAME; several with commas (NAME:2 has two shares)
+    inputs: Literal['raw', 'center', 'normalize']  # how observations are scaled; center: subtract the mean image, normalize: scale numbers
     atari: str  # preprocessing of Atari games: a preset of docs/guides/atari.md
     lanes: int  # parallel environments (num-envs), over all replicas
     replicas: int  # copies of the loop, each with a share of the lanes, replay and batch, and one core
     unroll: int  # agent steps per lane between updates
     gamma: float  # discount
-    reward: Literal['clip', 'sign', 'none']  # rewards that are learned from; clip: limited to ±1
+    reward: Literal['clip', 'sign', 'none']  # how rewards are transformed; clip: limited to ±1
     n_step: int  # n of n-step returns: rewards summed before bootstrapping
-    network: str | Callable[..., Any]  # auto, nature, dopamine, a3c, mlp, or module:callable
+    network: str | Callable[..., Any]  # network: auto, nature, dopamine, a3c, mlp, or module:callable
     variant: Literal['paper', 'zoo', 'dopamine']  # implementation; dopamine: not double, not dueling
     v_max: float  # largest return of the value distribution; the smallest is its negative
     sigma: float  # initial σ of the noisy layers; 0: ε-greedy instead
@@ -629,10 +629,10 @@ class Rainbow(RunOptions, total=False):
     target_update: int  # updates between two updates of the target network: 32,000 frames
     alpha: float  # exponent α of priorities
     beta: float  # exponent β of importance weights at the start
-    epsilon: float  # without noisy layers: probability of a random action at the end of the schedule
+    epsilon: float  # probability of a random action at the end of the schedule, without noisy layers
     epsilon_decay_steps: int  # agent steps over which ε falls from 1 to --epsilon
     learning_rate: float  # learning rate, constant
-    optimizer: str | Callable[..., Any]  # adam, another of docs/reference/optimizers.md, or module:callable
+    optimizer: str | Callable[..., Any]  # optimizer: adam, another of docs/reference/optimizers.md, or module:callable
     optimizer_eps: float  # the optimizer's ε
     max_grad_norm: float  # clip the gradient's global norm to this (dqn_zoo), 0 is off
     frames: int  # frames to train for (Atari: four per agent step), unless --steps is given
@@ -643,28 +643,28 @@ class Sac(RunOptions, total=False):
     unroll: int  # agent steps per lane between updates
     gamma: float  # discount
     n_step: int  # n of n-step returns: rewards summed before bootstrapping
-    network: str | Callable[..., Any]  # auto (mlp, or convolutions for images), or module:callable; sizes: --hidden 256 256
-    critics: int  # critics, whose least value is the target
+    network: str | Callable[..., Any]  # network: auto (mlp, or convolutions for images) or module:callable; sizes: --hidden 256 256
+    critics: int  # number of critics, whose least value is the target
     critic_width: int  # units of each layer of the critics; 0: as the actor's
     subset: int  # critics drawn for each update, of which the least is the target; 0: all
-    actor_value: Literal['min', 'mean']  # of the critics' values, for the actor
-    delay: int  # updates of the critics for one of the actor and of the temperature
-    normalization: Literal['none', 'layer', 'batch']  # in the critics; batch: no target network
+    actor_value: Literal['min', 'mean']  # which of the critics' values the actor maximizes
+    delay: int  # updates of the critics per update of the actor and of the temperature
+    normalization: Literal['none', 'layer', 'batch']  # normalization in critics; batch: no target network
     dropout: float  # part of the critics' units that a pass leaves out
     log_std: Literal['clip', 'tanh']  # how log σ is bounded: clipped to −20 … 2, or by tanh to −5 … 2
     temperature: float  # a fixed temperature; 0: it is learned
     entropy: float | None  # target of the entropy in nats; none: −dim of a Box, 0.89·ln of the number of legal actions
-    tau: float  # how far an update of the target network moves it
+    tau: float  # fraction of the way by which an update moves the target network
     target_update: int  # updates between two updates of the target network
     batch: int  # transitions in one update
     ratio: float  # transitions drawn per agent step: one update per step
     capacity: int  # transitions in the replay
     learning_starts: int  # agent steps before the first update; their actions are uniform
-    alpha: float  # exponent α of priorities, which are errors; 0 draws uniformly
+    alpha: float  # exponent α of priorities (TD errors); 0 draws uniformly
     learning_rate: float  # learning rate of the actor, constant
-    critic_rate: float  # learning rate of the critics, in --learning-rate
-    temperature_rate: float  # learning rate of the temperature, in --learning-rate
-    optimizer: str | Callable[..., Any]  # adam; others (docs/reference/optimizers.md) need all rates in --learning-rate and --delay 1
+    critic_rate: float  # learning rate of the critics, as a multiple of --learning-rate
+    temperature_rate: float  # learning rate of the temperature, as a multiple of --learning-rate
+    optimizer: str | Callable[..., Any]  # optimizer: adam; others (docs/reference/optimizers.md) need all rates equal and --delay 1
     beta1: float  # β₁ of Adam
     frames: int  # agent steps to train for, unless --steps is given
 
@@ -674,21 +674,21 @@ class Td3(RunOptions, total=False):
     unroll: int  # agent steps per lane between updates
     gamma: float  # discount
     n_step: int  # n of n-step returns: rewards summed before bootstrapping
-    network: str | Callable[..., Any]  # auto (mlp, or convolutions for images), or module:callable; sizes: --hidden 256 256
-    critics: int  # critics, whose least value is the target
+    network: str | Callable[..., Any]  # network: auto (mlp, or convolutions for images) or module:callable; sizes: --hidden 256 256
+    critics: int  # number of critics, whose least value is the target
     noise: float  # standard deviation of the noise on each number of an action, in half ranges
-    smoothing: float  # the same on the target network's actions; 0: none
-    noise_clip: float  # bound of that noise
-    delay: int  # updates of the critics for one of the actor and of the target network
-    tau: float  # how far an update of the target network moves it
+    smoothing: float  # standard deviation of noise on the target network's actions; 0: none
+    noise_clip: float  # bound of the --smoothing noise
+    delay: int  # updates of the critics per update of the actor and of the target network
+    tau: float  # fraction of the way by which an update moves the target network
     batch: int  # transitions in one update
     ratio: float  # transitions drawn per agent step: one update per step
     capacity: int  # transitions in the replay
     learning_starts: int  # agent steps before the first update; their actions are uniform
-    alpha: float  # exponent α of priorities, which are errors; 0 draws uniformly
+    alpha: float  # exponent α of priorities (TD errors); 0 draws uniformly
     learning_rate: float  # learning rate of the actor, constant
-    critic_rate: float  # learning rate of the critics, in --learning-rate
-    optimizer: str | Callable[..., Any]  # adam; others (docs/reference/optimizers.md) need --critic-rate 1 and --delay 1
+    critic_rate: float  # learning rate of the critics, as a multiple of --learning-rate
+    optimizer: str | Callable[..., Any]  # optimizer: adam; others (docs/reference/optimizers.md) need --critic-rate 1 and --delay 1
     frames: int  # agent steps to train for, unless --steps is given
 
 @overload

@@ -1,12 +1,11 @@
 """The acting loops' common parts, and the loop for lanes in step.
 
-What all acting loops do with a row: ask the policy, write it, count the games; exploration; devices. The loop receives
-rows, chooses actions, writes rows and sends.
+Common to all acting loops: ask the policy, write rows, count games; exploration; devices. The loop receives rows,
+chooses actions, writes rows and sends.
 
-Everything that paces acting against learning is in it: a group of lanes that has finished its rollout is parked,
-unsent; when all are parked their slots are given away and new ones taken, weights are pulled once (waiting for the
-round that the lag allows), actions of the parked rows are chosen again if the weights are new, and all groups are sent
-on.
+Everything that paces acting against learning is in the loop: a group of lanes that has finished its rollout is parked,
+unsent; when all are parked, their slots are given away and new ones taken, weights are pulled once (waiting for the
+round that the lag allows), actions of the parked rows are chosen again if the weights are new, and all are sent.
 """
 
 from __future__ import annotations
@@ -41,29 +40,30 @@ from polyplay.weights.params import WeightCache
 
 
 class Exploration(ABC):
-    """How often an ε-greedy actor plays at random, or how large the noise on real actions is. Nothing of it has to be
-    saved, and a replaced actor explores as the one before it did.
+    """The rate of random actions of an ε-greedy actor, or the size of noise on real actions. It has no state to save,
+    and a replacement explores like the actor before it.
     """
 
     lanes: int = 1  # of all workers together
 
     @abstractmethod
     def at(self, acts: np.ndarray, lanes: np.ndarray) -> np.ndarray:
-        """ε, or the noise's deviation, float32 [B], of lanes by their numbers among all workers' (int64 [B]) that acted
-        so often before (int64 [B]). A pure function of both, or of the run's counts.
+        """Return ε, or the noise's deviation, float32 [B]. lanes: numbers among all workers' lanes, int64 [B]; acts:
+        how
+        often each acted before, int64 [B]. A pure function of both, or of the run's counts.
         """
 
     @abstractmethod
     def label(self) -> str:
-        """A line of the diagram."""
+        """Return its line in the diagram."""
 
 
 @dataclass(frozen=True)
 class LinearEpsilon(Exploration):
     """ε is `start` for the first `after` agent steps, then falls straight to `end` over `over` more, and stays.
 
-    Mnih et al. 2015: 1 to 0.1 over 1M agent steps after 50k. lanes: of all workers together; they keep step, so
-    that one lane's steps times `lanes` are all agent steps, but for one a game: the row that ends it is acted on too.
+    Mnih et al. 2015: 1 to 0.1 over 1M agent steps after 50k. lanes: of all workers together; they keep step, so that
+    one lane's acts times `lanes` are all agent steps, plus one per game: the row that ends a game is acted on too.
     """
 
     start: float = 1.0
@@ -82,8 +82,8 @@ class LinearEpsilon(Exploration):
 
 @dataclass(frozen=True)
 class RunSchedule(LinearEpsilon):
-    """The same by the agent steps of the whole run, earlier ones' too, which `weights` count, where lanes don't keep
-    step (actors of Gorila that run freely). So whoever takes a lost one's place, or resumes, goes on where the run is.
+    """The same by the agent steps that `weights` count, of the whole run and those before it, for lanes that do not
+    keep step (free actors of Gorila). So replaced and resumed actors continue where the run is.
     """
 
     weights: Any = None  # SharedWeights
@@ -124,15 +124,15 @@ class GaussianNoise(Exploration):
         return np.full(np.shape(lanes), self.deviation, np.float32)
 
 
-PURE = LinearEpsilon, EpsilonLadder, GaussianNoise  # `at` depends on its arguments alone: it is asked for many acts
+PURE = LinearEpsilon, EpsilonLadder, GaussianNoise  # `at` depends only on its arguments: computed for many acts at once
 
 
-# On a CPU every function here gives back what it was given.
+# On a CPU every function here returns its argument.
 
 
 def player_from_cpu(player: Player, device: torch.device | str, compile: str = "off") -> Player:  # noqa: A002
-    """A player whose inputs and outputs are on the CPU, while its weights are on a device. compile: as RunControl has
-    it; unless it is off, a small network on a CPU acts without torch, and one on a GPU by CUDA graphs.
+    """Return a player whose inputs and outputs are on the CPU, while its weights are on a device. compile: as in
+    RunControl; unless off, a small network on a CPU acts without torch, and one on a GPU by CUDA graphs.
     """
     device = torch.device(device)
     if device.type != "cpu":
@@ -142,7 +142,7 @@ def player_from_cpu(player: Player, device: torch.device | str, compile: str = "
 
 
 class PlayerOnDevice(Player):
-    """One copy there (observations that are there already stay), one copy back per call."""
+    """A player on a device: one copy there (except observations already there) and one copy back per call."""
 
     def __init__(self, player: Player, device: torch.device):
         self.player, self.device, self.noise = player, device, player.noise
@@ -169,17 +169,17 @@ class PlayerOnDevice(Player):
         return both["out"], both.get("after", {})
 
 
-OFTEN, MOST = 4, 4  # calls with one number of lanes, from which on they are captured; such numbers
+OFTEN, MOST = 4, 4  # calls with a number of lanes, of which the last captures it; most such numbers
 
 
 class CapturedPlayer(PlayerOnDevice):
-    """The same by a CUDA graph for each number of lanes that comes often: one launch instead of one for each operation.
-    What is no network, as who records a tape, and a network that can't be captured act as before.
+    """The same by a CUDA graph for each frequent number of lanes: one launch instead of one per operation. Players that
+    are not networks, such as one that records a tape, and networks that cannot be captured act as before.
     """
 
     def __init__(self, player: Player, device: torch.device):
         super().__init__(player, device)
-        self.calls = dict[Any, tuple[StaticCall, Batch]]()  # of rows of each kind, and what their outputs are like
+        self.calls = dict[Any, tuple[StaticCall, Batch]]()  # for rows of each kind, with examples of the outputs
         self.came = Counter[Any]()
 
     def act(self, step: Batch, state: Batch) -> tuple[Batch, Batch]:
@@ -194,7 +194,7 @@ class CapturedPlayer(PlayerOnDevice):
         return both["out"], both.get("after", {})
 
     def _capture(self, kind: Any, leaves: list[torch.Tensor]) -> bool:
-        """Whether acting in rows of this kind could be captured."""
+        """Capture acting in rows of this kind; return whether it worked."""
         like = Batch()
 
         def function(*given: torch.Tensor) -> tuple[torch.Tensor, ...]:
@@ -211,12 +211,12 @@ class CapturedPlayer(PlayerOnDevice):
         return kind in self.calls
 
 
-# A row with `first` is no transition: of a player that has gone, or has not come yet. A match is over once all its
-# lanes have such rows in one turn, after some had others: it begins anew then, or rests.
+# A row with `first` is no transition: its player has left, or has not come yet. A match is over once all its lanes have
+# such rows in one turn, after some had others: it then restarts, or rests.
 
 
 class MatchEnds:
-    """lanes: int [matches, seats], those of each match, in any order."""
+    """Finds the ends of matches. lanes: int [matches, seats], those of each match, in any order."""
 
     def __init__(self, lanes: np.ndarray):
         self.lanes, self.match = lanes, np.empty(lanes.size, np.int64)
@@ -225,9 +225,9 @@ class MatchEnds:
         self._turn = np.zeros(lanes.size, np.int64)
 
     def watch(self, which: slice | np.ndarray, step: Batch) -> tuple[np.ndarray, np.ndarray]:
-        """Rows of these lanes. The matches that were over before them, int [n] each: those in which everybody who came
-        has ended, and those whose environment was begun anew in the middle. What is known of them is of the next ones
-        after `forget`.
+        """Take rows of these lanes; return the matches that were over before them, int [n] each: those in which all
+        players that came have ended, and those whose environment was restarted in the middle. Call `forget` for them
+        before the next matches.
         """
         first, none = step["first"], np.zeros(0, np.int64)
         self._turn[which] += 1
@@ -244,30 +244,30 @@ class MatchEnds:
         return matches[over & whole], matches[over & ~whole]
 
     def save(self) -> Batch:
-        """What decides its answers to come."""
+        """Return the state of all matches under way."""
         return {"came": self.came, "ended": self.ended, "first": self._first, "turn": self._turn}
 
     def load(self, saved: Batch) -> None:
-        """The inverse."""
+        """Restore what `save` returned."""
         for name, array in self.save().items():
             array[:] = saved[name]
 
     def forget(self, matches: np.ndarray) -> None:
-        """These are over."""
+        """Clear the state of matches that are over."""
         self.came[self.lanes[matches]] = self.ended[self.lanes[matches]] = False
 
 
-POLICY_INPUTS = ("obs", "mask", "reward", "first", "events", "task")  # what a policy sees of a row
+POLICY_INPUTS = ("obs", "mask", "reward", "first", "events", "task")  # columns of a row that a policy sees
 
 
 def act_rows(
     player: Player, step: Batch, state: Batch, noise: np.ndarray | None = None, epsilon: np.ndarray | None = None
 ) -> tuple[Batch, Batch]:
-    """What a player makes of rows [B] as a pool gives them, after the state before them: its outputs [B] as arrays, and
-    the state behind them. No bytes move on a CPU.
+    """Return a player's outputs [B] as arrays for a pool's rows [B], given the state before them, and the state after
+    them. Nothing is copied on a CPU.
 
-    noise: float32 [B, player.noise] within (0, 1); None: it takes its likeliest action. epsilon: float32 [B], see
-    Exploration; None: nothing is added to how the player explores.
+    noise: float32 [B, player.noise] within (0, 1); None: the most probable action. epsilon: float32 [B], see
+    Exploration; None: the player explores by itself only.
     """
     inputs = {key: step[key] for key in POLICY_INPUTS if key in step}
     if noise is not None:
@@ -293,9 +293,9 @@ class EpisodeCounter:
         self.ended, self.over = np.ones(lanes, bool), np.ones(lanes, bool)
 
     def count(self, ctx: WorkerContext, lanes: np.ndarray, step: Batch, lane: int, agent: int = 0) -> tuple[int, int]:
-        """Count rows of these lanes, int64 [B]; their agent steps, which the caller adds to the run's, and the games
-        that ended, which are passed on. lane: the number of the pool's first. agent: whose lanes these are; -1:
-        nobody's who learns, whose games and steps do not count.
+        """Count rows of these lanes, int64 [B], and report games that ended. Return the number of agent steps, which
+        the caller adds to the run's, and of games. lane: the number of the pool's first. agent: the lanes' agent; -1:
+        one that does not learn, whose games and steps do not count.
         """
         row = [step[key] for key in ("reward", "first", "over", "terminated", "truncated")]
         begun, games = _count(self.ret, self.length, self.ended, self.over, lanes, *row)
@@ -312,7 +312,7 @@ class EpisodeCounter:
 def _count(
     ret: np.ndarray, length: np.ndarray, ended: np.ndarray, was_over: np.ndarray, lanes: np.ndarray, *row: np.ndarray
 ) -> tuple[int, int]:
-    """Count rows of an EpisodeCounter's lanes; how many are first ones, and how many end games."""
+    """Count rows of an EpisodeCounter's lanes; return how many are first ones, and how many end games."""
     reward, first, over, terminated, truncated = row
     begun = games = 0
     for b, i in enumerate(lanes):
@@ -327,7 +327,7 @@ def _count(
 
 
 def report_faults(ctx: WorkerContext, pool: Pool, counts: bool = True) -> None:
-    """Count what a pool repaired, and pass each on once."""
+    """Count a pool's repairs, and log each once."""
     ctx.counters.set("restarts", pool.restarts if counts else 0)
     with contextlib.suppress(IndexError):  # another thread was faster
         while pool.faults:
@@ -336,7 +336,7 @@ def report_faults(ctx: WorkerContext, pool: Pool, counts: bool = True) -> None:
             ctx.log("remark", pool.remarks.pop(0))
 
 
-# of what a pool says
+# columns of a pool's rows
 WRITTEN = ("obs", "mask", "reward", "terminated", "truncated", "first", "events", "task", "team_reward")
 
 
@@ -349,19 +349,19 @@ def write_row(rows: Batch, at: Index, step: Batch, out: Batch, version: int) -> 
     rows["version"][at] = version
 
 
-Pull = Callable[[int], int | None]  # of a round: bring its weights; their version, None: they are not there yet
+Pull = Callable[[int], int | None]  # pulls the weights of a round; returns their version, None: not published yet
 
 
 @dataclass
 class LanePlayer:
-    """One may act in several groups of an actor's lanes."""
+    """A player of lanes; one may act in several groups of an actor's lanes."""
 
     policy: Player
     out: Producer | RolloutSlots | None  # None: its rows are not written
-    agent: int = 0  # what its rows say; -1: no agent that learns
+    agent: int = 0  # written into its rows; -1: not an agent that learns
     pull: Pull = lambda k: None
     version: int = -1  # of the weights that act; -1: none yet
-    fresh: bool = False  # these are not those that acted in the row that a rollout begins with
+    fresh: bool = False  # other weights acted in the row that begins the rollout
 
 
 class ScriptedPolicy(ArrayPlayer):
@@ -376,7 +376,7 @@ class ScriptedPolicy(ArrayPlayer):
 
 
 DRAWN = 256  # acts whose noise is drawn at once
-REPORTED = 0.25  # seconds after which the run's counters get at the latest what an actor has counted
+REPORTED = 0.25  # most seconds until the run's counters get an actor's counts
 
 
 @dataclass
@@ -384,21 +384,21 @@ class LaneGroup:
     """A fixed group of lanes on its way through a rollout."""
 
     lanes: slice
-    indices: np.ndarray  # of its lanes,
-    numbers: np.ndarray  # and among all workers'
+    indices: np.ndarray  # of its lanes in the pool
+    numbers: np.ndarray  # of its lanes among all workers'
     acts: np.ndarray  # how often each of them acted
-    state: Batch  # before the row that comes next
-    player: LanePlayer  # who acts in it
+    state: Batch  # before the next row
+    player: LanePlayer  # that acts in it
     noise: np.ndarray = field(default_factory=lambda: np.zeros(0, np.float32))  # [DRAWN, B, n] of acts
-    epsilon: np.ndarray | None = None  # [DRAWN, B] of the same acts; None: it is asked for at each, or there is none
-    drawn: int = 0  # which comes first in both
+    epsilon: np.ndarray | None = None  # [DRAWN, B] of the same acts; None: computed for each act, or not used
+    drawn: int = 0  # number of the first act in both
     slot: int | None = None  # None: its rows are not written
     rows: Batch = field(default_factory=dict)  # [T+1, B, …] of its slot
     at: int = -1  # rows of the rollout so far; -1: the first has not begun
     parked: bool = False
     step: Batch = field(default_factory=dict)  # the parked row as it arrived
-    outputs: Batch = field(default_factory=dict)  # the policy's outputs in the last row,
-    after: Batch = field(default_factory=dict)  # and its state behind it
+    outputs: Batch = field(default_factory=dict)  # the policy's outputs in the last row
+    after: Batch = field(default_factory=dict)  # the policy's state after it
 
 
 class Actor:
@@ -424,32 +424,32 @@ class Actor:
             self.groups.append(LaneGroup(lanes, own, first_lane + own, self.acts[lanes], state, player))
         self.rows = dict[int, Batch]()  # of each slot
         self.restored, self.begun = False, time.monotonic()  # begun: when the rollout was
-        # since the counters got them: seconds, agent steps, calls of players; and when that was
+        # since the last report: seconds, agent steps, calls of players; and the time of that report
         self.env, self.infer, self.steps, self.calls, self.reported = 0.0, 0.0, 0, 0, 0.0
-        self.watch: Callable[[slice, Batch], None] | None = None  # told of all rows that come
-        self.device: torch.device | None = None  # that observations go to as they come, once
-        self.explore: Exploration | None = None  # how often to play at random, where the policy does not decide it
-        self.held: WeightCache | None = None  # which weights act, where that is not the pull's matter alone
+        self.watch: Callable[[slice, Batch], None] | None = None  # called with all rows that come
+        self.device: torch.device | None = None  # to which observations are moved as they come
+        self.explore: Exploration | None = None  # exploration that the policy does not do itself
+        self.held: WeightCache | None = None  # the weights that act, if not every pull brings new ones
         self.pulled = 0  # players that have the weights of the next rollout, while others wait for theirs
-        self.bootstrap = True  # whether the last row's outputs are wanted; without, it is acted in once, in the next
+        self.bootstrap = True  # whether the last row's outputs are needed; else it is acted in only in the next rollout
 
     def move_rows(self, device: torch.device) -> None:
-        """Have observations on a GPU from now on, in the slots too: both acting and learning read them there."""
+        """Keep observations on a GPU, in the slots too: both acting and learning read them there."""
         if device.type != "cpu":
             self.device, self.out.rows["obs"] = device, to_device(self.out.rows["obs"], device)
 
     def rollouts(self, pull: Pull | None = None) -> Iterator[list[int] | None]:
         """Yield the slots of each finished rollout, one per group whose rows are written, before they are given away;
-        None: nothing yet.
+        or None: nothing yet.
 
-        pull(k) brings the weights for round k, a rollout of every group, and returns their version; None: they are not
-        published yet. Players of a table bring their own.
+        pull(k) pulls the weights for round k, a rollout of every group, and returns their version; None: they are not
+        published yet. Players of a table pull their own.
         """
         if pull is not None:
             self.players[0].pull = pull
-        if pull is not None or not self.restored:  # at a table that is taken up again, some may have theirs already
+        if pull is not None or not self.restored:  # at a resumed table, some may have theirs already
             yield from self._pull(0)
-        k = self.out.committed // len(self.groups)  # rounds done: a replaced actor goes on where it was lost
+        k = self.out.committed // len(self.groups)  # rounds done: a replacement continues where the actor was lost
         if not self.restored:
             self.begun = time.monotonic()
             yield from self._gather()
@@ -480,7 +480,7 @@ class Actor:
             yield slots
 
     def _pull(self, k: int) -> Generator[None, None, None]:
-        """The weights of all players for round k; they stay for a rollout."""
+        """Pull the weights of all players for round k; they stay for a rollout."""
         for player in self.players[self.pulled :]:
             with self.ctx.counters.timed("wait"):
                 while (version := player.pull(k)) is None:
@@ -528,7 +528,7 @@ class Actor:
             self._report()
 
     def _receive(self) -> tuple[slice | None, Batch]:
-        """The lanes of a group and their rows; None: nothing yet."""
+        """Return the lanes of a group and their rows; None: nothing yet."""
         began = time.perf_counter()
         try:
             lanes, step = self.pool.recv(self.ctx.patience)
@@ -536,11 +536,11 @@ class Actor:
             return None, {}
         finally:
             self.env += time.perf_counter() - began
-        assert isinstance(lanes, slice)  # pools that serve whoever is ready are a Predictor's
+        assert isinstance(lanes, slice)  # pools that serve lanes as they get ready are for Predictors
         return lanes, step
 
     def _report(self) -> None:
-        """Give the run's counters what was counted since the last time: people look every few seconds."""
+        """Give the run's counters what was counted since the last report."""
         counters = self.ctx.counters
         counters.add("env", self.env)
         counters.add("infer", self.infer)
@@ -549,15 +549,15 @@ class Actor:
         self.env, self.infer, self.steps, self.calls, self.reported = 0.0, 0.0, 0, 0, time.perf_counter()
 
     def late(self) -> bool:
-        """Whether the run ends in the middle of a rollout that is not waited for."""
+        """Tell whether the run ends without waiting for the present rollout."""
         if self.between:
             return False
         rows = 1 + min(group.at for group in self.groups if not group.parked)
         return self.ctx.late((time.monotonic() - self.begun) / max(rows, 1) * (self.out.T + 1 - rows))
 
     def _serve(self, group: LaneGroup, step: Batch, acts: bool = True) -> None:
-        """Act in the group's next row, or take what was chosen there before. Write the row, and the state before it
-        where a rollout or a window begins there. Then send the actions, or park on the last row.
+        """Act in the group's next row, or take the actions chosen there before. Write the row, and the state before it
+        if a rollout or a window begins there. Then send the actions, or park on the last row.
         """
         at, out = group.at, self.out
         if acts:
@@ -591,7 +591,7 @@ class Actor:
         self.calls += 1
 
     def _draw(self, group: LaneGroup, now: int) -> None:
-        """The noise of the group's acts from this one on, and how it explores where the acts alone decide it."""
+        """Draw the noise of the group's next acts, and ε if it depends only on acts and lanes."""
         steps, group.drawn = now + np.arange(DRAWN)[:, None], now
         group.noise = uniform(self.ctx.noise_seed, group.numbers, steps, self.noise)
         if self.explore is not None and type(self.explore) in PURE:
@@ -602,11 +602,11 @@ class Actor:
 
     @property
     def between(self) -> bool:
-        """Between two rollouts: every lane waits for its action."""
+        """Whether the actor is between two rollouts: every lane waits for its action."""
         return all(g.parked for g in self.groups)
 
     def save(self) -> Batch | None:
-        """Everything between two rollouts as arrays, or None where the pool cannot save itself."""
+        """Return everything between two rollouts as arrays, or None if the pool cannot save itself."""
         pool = self.pool.state()
         if pool is None:
             return None
@@ -620,11 +620,11 @@ class Actor:
         return {"pool": pool, "games": dict(vars(self.games)), **own}
 
     def load(self, saved: Batch) -> None:
-        """The inverse. Raises UserError: an earlier version saved it."""
+        """Restore what `save` returned. Raises UserError: an earlier version saved it."""
         try:
             self.pool.load(saved["pool"])
         except KeyError as e:
-            raise UserError(f"RUN: an earlier version saved its lanes (there is no {e}): resume with that") from None
+            raise UserError(f"RUN: an earlier version saved its lanes, without {e}: resume with that version") from None
         for k, v in saved["games"].items():
             getattr(self.games, k)[:] = v
         self.acts[:] = saved["acts"]
@@ -659,7 +659,7 @@ class TapeRecorder(Player):
         return self.policy.act(step, state, self.tapes[-1])
 
     def take(self) -> Tape:
-        """Of the rollout that was just finished: rows 0..T-1 of all groups, side by side."""
+        """Return the tape of the rollout that was just finished: rows 0..T-1 of all groups, side by side."""
         tape = join_tapes(self.tapes[-self.groups * (self.T + 1) : -self.groups])
-        self.tapes = self.tapes[-self.groups :]  # the parked rows' are the next rollout's first if the weights stay
+        self.tapes = self.tapes[-self.groups :]  # the parked rows come first in the next rollout, if the weights stay
         return tape

@@ -1,6 +1,6 @@
 """Full games of one policy; matches of two teams, or of two players on a board.
 
-Play full games with a run's weights, every lane its fair share, and say how they went.
+Every lane plays its share of the games.
 """
 
 from __future__ import annotations
@@ -31,30 +31,30 @@ from polyplay.nets.policy import Player, Policy
 
 Viewer = Callable[[Batch, Pool], None]  # is given every step and the pool
 
-Choose = Callable[[Batch], Tree]  # rows of a team's lanes: their actions
-TeamPlayer = Callable[[Pool, np.ndarray], Choose]  # plays lanes of these numbers, from their first rows on
+Choose = Callable[[Batch], Tree]  # rows of a team's lanes → their actions
+TeamPlayer = Callable[[Pool, np.ndarray], Choose]  # plays lanes of these numbers, from their first rows
 
 LANES = 16
 SEED = 10_000_019  # evaluation never repeats the seeds of training
-CHANCE = 20_000_003  # nor does ε take the policy's own noise
+CHANCE = 20_000_003  # separates ε's numbers from the policy's noise
 
 
 class PlayedGame(NamedTuple):
-    """A full game: its unclipped, undiscounted return, all lives; its length in agent steps; which one it was."""
+    """A full game: its unclipped, undiscounted return over all lives; its length in agent steps; its number."""
 
     ret: float
     length: int
     number: int  # the g-th game of lane l of L: g · L + l
 
 
-# of the games that ended in a step of all lanes, and how many these are
+# (games that ended in a step of all lanes, number of lanes) → whether to continue
 Watch = Callable[[list[PlayedGame], int], bool]
 
 
 @dataclass(frozen=True)
 class PlayOptions:
-    """epsilon: the chance of a uniform random action instead of the policy's own, per lane and step. greedy: the
-    policy's own is its likeliest.
+    """How games are played. epsilon: probability of a uniform random action instead of the policy's, per lane and step.
+    greedy: the policy takes its most probable action.
     """
 
     episodes: int
@@ -66,8 +66,8 @@ class PlayOptions:
 def play_games(
     envs: Envs, policy: Player, how: PlayOptions, viewers: Sequence[Viewer] = (), watch: Watch | None = None
 ) -> list[tuple[float, int]]:
-    """(return, length) of full games, by their numbers. Every lane has its quota, so short games don't
-    crowd in. `watch` says after every step whether to go on: where it does not, fewer games are over.
+    """Return (return, length) of full games, by their numbers. Every lane has its quota, so short games are not
+    preferred. `watch` says after every step whether to continue; if not, fewer games are over.
     """
     games, lanes = list[PlayedGame](), lanes_of(envs, how.episodes)
     with closing(play_steps(envs, policy, how, viewers)) as steps:
@@ -79,7 +79,7 @@ def play_games(
 
 
 def lanes_of(envs: Envs, episodes: int) -> int:
-    """Return the number of lanes that play so many games; each of several tasks has the same number."""
+    """Return the number of lanes that play `episodes` games; each of several tasks has the same number."""
     few = min(episodes, LANES)
     if order := envs.spec.order if envs.only < 0 else ():
         return max(few // len(order), 1) * len(order)
@@ -89,11 +89,11 @@ def lanes_of(envs: Envs, episodes: int) -> int:
 def play_steps(
     envs: Envs, policy: Player, how: PlayOptions, viewers: Sequence[Viewer] = ()
 ) -> Generator[list[PlayedGame], None, None]:
-    """After every step of all lanes those games that ended in it and count. A player that never comes to a match has no
-    game there.
+    """Yield after every step of all lanes the games that ended in it and count. A player that never comes to a match
+    has no game there.
     """
     lanes = lanes_of(envs, how.episodes)
-    if envs.options.get("starts"):  # a game that was begun anew would take another's start state
+    if envs.options.get("starts"):  # a restarted game would take another's start state
         envs = replace(envs, options={**envs.options, "stride": lanes}, max_restarts=0)
     quota = how.episodes // lanes + (np.arange(lanes) < how.episodes % lanes)
     quota = np.maximum(quota, bool(envs.spec.tasks))  # each task is played
@@ -122,12 +122,12 @@ def play_steps(
 def play_rows(
     envs: Envs, lanes: int, seed: int, players: Sequence[tuple[TeamPlayer, np.ndarray | slice]], first: int = 0
 ) -> Generator[tuple[Batch, Tree, Pool], None, None]:
-    """The loop of all full games of environments: every row of lanes `first` …, together, however they go in training,
-    the actions chosen in it, which the next ones overwrite, and the pool. players: with the lanes of each, counted from
+    """Play full games, with all lanes in step, however they go in training. Yield every row of lanes `first` …, the
+    actions chosen in it, which the next ones overwrite, and the pool. players: with the lanes of each, counted from
     `first`.
     """
     shown = replace(envs, lanes=lanes, workers=0, at_once=0, groups=1, active=0, agents=1)
-    if envs.spec.tasks:  # which take long to describe
+    if envs.spec.tasks:  # their spec takes long to compute
         shown = envs.share(lanes=lanes, workers=0, groups=1)
     with closing(shown.open(seed, first)) as pool:
         seated = [(begin(pool, first + np.arange(lanes)[own]), own) for begin, own in players]
@@ -143,8 +143,8 @@ def play_rows(
 def choose_with_value(
     spec: EnvSpec, policy: Player, how: PlayOptions, numbers: np.ndarray, step: Batch, state: Batch, act: int
 ) -> tuple[Tree, np.ndarray | None, Batch]:
-    """The actions of lanes of these numbers, the network's values [B] where it has some, and the state after them;
-    `act`: how often they acted before.
+    """Return (actions, the network's values [B] or None, state after them) of lanes of these numbers; `act`: how often
+    they acted before.
     """
     acts = np.full(len(numbers), act)
     noise = None if how.greedy else uniform(how.seed + SEED, numbers, acts, policy.noise)
@@ -152,7 +152,7 @@ def choose_with_value(
     action, value = out["action"], out.get("value")
     if how.epsilon:
         action = some_random(spec, how, numbers, step, action, acts)
-        if "action" in after:  # a core whose inputs include the action before
+        if "action" in after:  # a core with the previous action as input
             after["action"] = tree.map(torch.from_numpy, action)
     return action, value, after
 
@@ -160,14 +160,14 @@ def choose_with_value(
 def some_random(
     spec: EnvSpec, how: PlayOptions, numbers: np.ndarray, step: Batch, action: Tree, acts: np.ndarray
 ) -> Tree:
-    """The actions, each with the chance of ε another one. acts: int64 [B], how often lanes acted before."""
+    """Replace each action with probability ε by a random one. acts: int64 [B], how often lanes acted before."""
     luck = uniform(how.seed + CHANCE, numbers, acts, 1 + spaces.action_width(spec.action))
     other = spaces.random_actions(spec.action, luck[:, 1:], step.get("mask"))
     return spaces.mix_random(action, other, luck[:, 0] < how.epsilon)
 
 
 def load_policy(system: Any, path: Path, agent: int = 0) -> Policy:
-    """path: a checkpoint, or the file of an agent's weights alone."""
+    """Load a policy. path: a checkpoint, or the file of an agent's weights alone."""
     policy, alone = system.policy(), path.suffix == checkpoint.ARRAYS
     saved = (
         checkpoint.read_self(path) if alone else checkpoint.open_checkpoint(path).arrays(checkpoint.policy_name(agent))
@@ -177,8 +177,8 @@ def load_policy(system: Any, path: Path, agent: int = 0) -> Policy:
 
 
 def load_player(system: Any, path: Path, device: str = "cpu", simulations: int | None = None, agent: int = 0) -> Player:
-    """What plays full games: the network on a device, or a search that asks it, with so many simulations (None: its
-    own number).
+    """Load the player of full games: the network on a device, or a search that uses it, with this number of simulations
+    (None: its own).
     """
     policy = load_policy(system, path, agent).to(device)
     if system.player is None:
@@ -201,7 +201,7 @@ def summarize_games(games: list[tuple[float, int]], frames_per_step: int) -> Row
 
 
 def policy_player(policy: Player, how: PlayOptions) -> TeamPlayer:
-    """A policy with a state for each lane."""
+    """Return a player that acts by a policy, with a state for each lane."""
 
     def begin(pool: Pool, lanes: np.ndarray) -> Choose:
         state, acts = policy.initial(len(lanes)), itertools.count()
@@ -217,7 +217,7 @@ def policy_player(policy: Player, how: PlayOptions) -> TeamPlayer:
 
 
 def random_player(seed: int) -> TeamPlayer:
-    """Every legal action with the same chance."""
+    """Return a player that takes every legal action with the same probability."""
 
     def begin(pool: Pool, lanes: np.ndarray) -> Choose:
         draw = action_sampler(pool.spec.action, int(lane_seeds(seed + SEED, int(lanes[0]), 1)[0]))
@@ -227,7 +227,7 @@ def random_player(seed: int) -> TeamPlayer:
 
 
 def scripted_player(bot: Bot) -> TeamPlayer:
-    """The bot, which says at the first rows whether it can play there: raises UserError, see seat_bot."""
+    """Return a bot as a player, which raises UserError at the first rows if it cannot play there, see seat_bot."""
 
     def begin(pool: Pool, lanes: np.ndarray) -> Choose:
         seated = seat_bot(bot, pool, lanes)
@@ -237,8 +237,8 @@ def scripted_player(bot: Bot) -> TeamPlayer:
 
 
 def play_both_sides(envs: Envs, player: TeamPlayer, other: TeamPlayer, matches: int, seed: int) -> np.ndarray:
-    """float64 [matches]: the player's points, 1 for a win and ½ for a draw. In the first half of the matches it is the
-    first team, in the second half, from the same seeds, the other.
+    """Return the player's points, float64 [matches]: 1 for a win and ½ for a draw. In the first half of the matches it
+    is the first team, in the second half, from the same seeds, the other.
     """
     steps = both_side_steps(envs, player, other, matches, seed)
     while True:
@@ -251,7 +251,7 @@ def play_both_sides(envs: Envs, player: TeamPlayer, other: TeamPlayer, matches: 
 def both_side_steps(
     envs: Envs, player: TeamPlayer, other: TeamPlayer, matches: int, seed: int
 ) -> Generator[None, None, np.ndarray]:
-    """play_both_sides, which yields after every step of all matches."""
+    """Do as play_both_sides, but yield after every step of all matches."""
     first = yield from team_steps(envs, (player, other), matches // 2, seed)
     second = yield from team_steps(envs, (other, player), matches // 2, seed)
     return np.concatenate([first, 1 - second])
@@ -260,9 +260,9 @@ def both_side_steps(
 def team_steps(
     envs: Envs, players: tuple[TeamPlayer, TeamPlayer], matches: int, seed: int
 ) -> Generator[None, None, np.ndarray]:
-    """float64 [matches]: points of the first team; yields after every step of all matches. Who has more team reward
-    over the match wins; where rows have none, whose returns are more, summed over seats. Every place for a match has
-    its quota, so short matches don't crowd in.
+    """Return the first team's points, float64 [matches]; yield after every step of all matches. The team with more team
+    reward over the match wins, or if rows have none, with the larger sum of its seats' returns. Every place for a match
+    has its quota, so short matches are not preferred.
     """
     at_once, team = min(matches, LANES), np.array(envs.spec.sides)
     points, scores = np.full(matches, np.nan), np.zeros((at_once, 2))
@@ -288,8 +288,8 @@ def team_steps(
 
 
 def _team_scores(step: Batch, team: np.ndarray) -> np.ndarray:
-    """float64 [matches, 2]: what a row of every match adds to the scores of its teams. A team reward is the same for
-    all seats that are there. team: of each seat.
+    """Return what a row of every match adds to its teams' scores, float64 [matches, 2]. A team reward is the same for
+    all seats whose players are present. team: of each seat.
     """
     board, own = (-1, len(team)), (team[:, None] == (0, 1)).astype(np.float64)  # own: [seats, teams]
     if "team_reward" not in step:
@@ -299,12 +299,12 @@ def _team_scores(step: Batch, team: np.ndarray) -> np.ndarray:
 
 
 GIVES_UP = -1  # instead of a move: the player loses this game
-MatchWatch = Callable[[dict[int, float], int], bool]  # of {game: points} that ended, and moves made: whether to go on
+MatchWatch = Callable[[dict[int, float], int], bool]  # ({game: points} that ended, moves made) → whether to continue
 
 
 @dataclass(frozen=True)
 class MatchStarts:
-    """Where the games of a match begin. begins, bool [n]: the player moves next, not the other."""
+    """Starts of a match's games. begins, bool [n]: the player moves next, not the other."""
 
     records: np.ndarray  # int8 [n, record]
     begins: np.ndarray
@@ -320,9 +320,9 @@ def match(
     at_once: int | None = None,
     over: Callable[[np.ndarray, np.ndarray], None] = lambda records, at: None,
 ) -> np.ndarray:
-    """float64 [n]: the player's points, 1 for a win and ½ for a draw; nan where `watch` ended the match before.
+    """Return the player's points, float64 [n]: 1 for a win and ½ for a draw; nan if `watch` ended the match before.
 
-    at_once: games that go on together (None: all). over: is given the records, and the games in which somebody has just
+    at_once: games played together (None: all). over: is given the records, and the games in which a player has just
     made the last move or given up. Raises ValueError: a player made an illegal move.
     """
     records, own, n = starts.records.copy(), starts.begins.copy(), len(starts.records)
@@ -346,7 +346,7 @@ def match(
 
 
 def _play(board: Game, records: np.ndarray, at: np.ndarray, actions: np.ndarray, side: str) -> np.ndarray:
-    """What the moves lead to, int8 [n]. Raises ValueError: one is illegal."""
+    """Play the moves, and return their results, int8 [n]. Raises ValueError: one is illegal."""
     results, moves = np.full(len(at), kernels.LOST, np.int8), actions != GIVES_UP
     made, chosen = at[moves], actions[moves]
     for game, action in zip(made.tolist(), chosen.tolist(), strict=True):
@@ -360,8 +360,8 @@ def _play(board: Game, records: np.ndarray, at: np.ndarray, actions: np.ndarray,
 def draw_openings(
     board: Game, n: int, plies: int, draw: Callable[[np.ndarray], np.ndarray]
 ) -> tuple[np.ndarray, np.ndarray]:
-    """int8 [n, record]: positions after so many moves, or before the move with which a game ended sooner; int64
-    [n, plies]: the moves that led there, -1 where there is none. draw: moves for records.
+    """Return positions after `plies` moves, or before the move that ended a game sooner, int8 [n, record], and the
+    moves that led there, int64 [n, plies], -1 for none. draw: moves for records.
     """
     records, on = np.stack([board.new() for _ in range(n)]), np.arange(n)
     moves = np.full((n, plies), -1)

@@ -1,6 +1,6 @@
-"""The acting loop for lanes that go each at their own pace: whoever is ready is served, by whoever has time.
+"""The acting loop for lanes that each go at their own pace: any free thread serves the lanes that are ready.
 
-A lane's rows fill a slot of a `Queue`; its chunk ends after T transitions, with its episode, or because the lane is to
+A lane's rows fill a slot of a `Queue`; its chunk ends after T transitions, with its episode, or because the lane must
 leave: so each chunk is of one episode, and no transition is lost or comes twice. GA3C's predictors share one
 `LaneTable`; an A3C worker has one of a single lane.
 """
@@ -26,9 +26,9 @@ Chunk = tuple[int, int]  # a slot, and how many transitions it holds
 
 
 class LaneTable(Edge):
-    """A pool, and where each of its lanes stands: shared by all threads that act in it.
+    """A pool, and the state of each of its lanes, shared by all threads that act in it.
 
-    One thread serves a lane at a time, from recv() to send(); its cells here are that thread's meanwhile.
+    One thread at a time serves a lane, from recv() to send(), and owns the lane's cells here until then.
     """
 
     def __init__(self, envs: Envs, out: TrainingQueue, first_lane: int = 0):
@@ -39,13 +39,13 @@ class LaneTable(Edge):
         self._can_recv = threading.Condition()  # of pools that step in send(), for one thread at a time
 
     def open(self, ctx: WorkerContext, policy: Player) -> LaneTable:
-        """The first to come opens the pool."""
+        """Open the pool, unless another thread has."""
         with self._opening:
             if self._pool is None:
                 n = self.envs.lanes
-                self.slot, self.at = np.full(n, -1), np.zeros(n, np.int64)  # at: the row that comes next
+                self.slot, self.at = np.full(n, -1), np.zeros(n, np.int64)  # at: the next row
                 self.acts, self.games = np.zeros(n, np.int64), EpisodeCounter(n)
-                self.noise = np.zeros((n, DRAWN, policy.noise), np.float32)  # of acts from number `drawn` on
+                self.noise = np.zeros((n, DRAWN, policy.noise), np.float32)  # of acts, beginning with number `drawn`
                 self.drawn = np.full(n, -DRAWN)
                 self.state: Batch = policy.initial(n)
                 self.numbers = np.arange(n)
@@ -67,7 +67,7 @@ class LaneTable(Edge):
         return f"{envs.title} × {envs.active or envs.lanes}, at most {envs.at_once or envs.lanes} served at once"
 
     def dial(self, name: str) -> Adjustable:
-        """The number of lanes, for a scheduler; one that stays, where lanes cannot come and go."""
+        """Return the number of lanes as a scheduler can change it; fixed if lanes cannot come and go."""
         first = self.envs.active or self.envs.lanes
 
         def ask(n: int) -> None:
@@ -98,7 +98,7 @@ class LaneTable(Edge):
 
     @property
     def queued(self) -> int:
-        """Lanes that waited when a thread came last: those it took, and those it left."""
+        """Number of lanes that waited when a thread last came: those it took, and those it left."""
         return self.taken + self.pool.ready
 
     def close(self) -> None:
@@ -118,10 +118,10 @@ class Predictor:
     def chunks(self, renew: Callable[[], int] | None = None) -> Iterator[list[Chunk]]:
         """Yield finished chunks, before more is written; an empty list: nothing yet.
 
-        Without `renew` the weights may be new at any row. With it (a table of one lane, or of one match, whose chunks
-        end together) they change only between chunks, by calling it, as A3C's do. A chunk's last row is then acted on
-        with the new weights, as the next one's first; the chunk that ends with it has no outputs there: its value is
-        the learner's (A2C(values="unrolled")).
+        Without `renew` the weights may change at any row. With it (a table of one lane, or of one match, whose chunks
+        end together) they change only between chunks, by calling it, as in A3C. A chunk's last row is then acted on
+        with the new weights, as the next chunk's first; the chunk that it ends has no outputs there, and takes its
+        value from the learner (A2C(values="unrolled")).
         """
         table = self.table
         self.together = renew is not None
@@ -156,7 +156,7 @@ class Predictor:
             self._answer(lanes, numbers, leaves, outputs, after)
 
     def _ends(self, numbers: np.ndarray, go: np.ndarray) -> np.ndarray:
-        """Which of these lanes' chunks end with the row in hand."""
+        """Tell which of these lanes' chunks end with the present row."""
         has = self.table.slot[numbers] >= 0
         ends = has & (~go | (self.table.at[numbers] == self.out.T))
         return has if self.together and ends.any() else ends
@@ -169,7 +169,7 @@ class Predictor:
         return outputs, after
 
     def _noise(self, numbers: np.ndarray) -> np.ndarray:
-        """Of these lanes' next acts, [lanes, noise]."""
+        """Return the noise of these lanes' next acts, [lanes, noise]."""
         table = self.table
         at = table.acts[numbers] - table.drawn[numbers]
         if (used := at >= DRAWN).any():
@@ -180,7 +180,7 @@ class Predictor:
         return table.noise[numbers, at]
 
     def _write(self, numbers: np.ndarray, step: Batch, outputs: Batch, version: int, go: np.ndarray) -> list[Chunk]:
-        """Rows into the lanes' slots. The chunks that are finished by it. go: lanes whose episode goes on here."""
+        """Write rows into the lanes' slots; return the chunks that they finish. go: lanes whose episode continues."""
         table = self.table
         slot, at = table.slot[numbers], table.at[numbers]
         has = slot >= 0
@@ -194,7 +194,7 @@ class Predictor:
         return [self._finish(int(s), int(t)) for s, t in zip(slot[ends], at[ends], strict=True)]
 
     def _finish(self, slot: int, last: int) -> Chunk:
-        """Row `last` is the chunk's last: what is behind it becomes padding, without a transition."""
+        """Finish a chunk whose last row is `last`: rows after it become padding, without a transition."""
         rows = self.out.rows
         if last < self.out.T:
             tree.map(lambda x: x[slot].__setitem__(slice(last + 1, None), x[slot, last]), rows)
@@ -203,7 +203,7 @@ class Predictor:
         return slot, last - int(np.count_nonzero(rows["first"][slot, 1 : last + 1]))
 
     def _slots(self, numbers: np.ndarray) -> Iterator[list[Chunk]]:
-        """Empty slots for these lanes; while there are none, the queue being full, nobody here goes on."""
+        """Take empty slots for these lanes; while the queue is full, this thread waits."""
         with self.ctx.counters.timed("wait"):
             for i in numbers.tolist():
                 while (slot := self.out.slot()) is None:
@@ -211,7 +211,7 @@ class Predictor:
                 self.table.slot[i] = slot
 
     def _begin(self, numbers: np.ndarray, version: int, step: Batch, outputs: Batch, state: Batch) -> None:
-        """These rows are the first of these lanes' new chunks too."""
+        """Write these rows as the first of these lanes' new chunks too."""
         slot = self.table.slot[numbers]
         write_row(self.out.rows, (slot, 0), step, outputs, version)
         tree.map(lambda into, x: into.__setitem__(slot, x.numpy()), self.out.state, state)
@@ -231,6 +231,6 @@ class Predictor:
 
 
 def _rows_of(which: np.ndarray, rows: Batch) -> Batch:
-    """Some lanes' rows, of arrays or tensors; which: bool [lanes]. All are the rows themselves."""
+    """Return some lanes' rows, of arrays or tensors; which: bool [lanes]. All lanes' rows are not copied."""
     pick = np.flatnonzero(which)
     return rows if which.all() else tree.map(lambda x: x[pick], rows)

@@ -1,7 +1,4 @@
-"""The workers that act: in lanes of one player, at tables of several.
-
-The worker that acts: rollouts into a queue, or as a predictor for lanes that several serve.
-"""
+"""Workers that act: actors with lanes of one player, predictors of shared lanes, actors with tables of players."""
 
 from __future__ import annotations
 
@@ -54,9 +51,9 @@ def act(
     nice: int = 0,
     keep: int = 1,
 ) -> Iterator[None]:
-    """An actor: its own environments, its own copy of the weights, rollouts into a queue. lag: rollouts that it may be
-    ahead of learning; -1: it waits for no update. nice: how far other processes of the machine go first, as os.nice has
-    it. keep: rollouts between two pulls of the weights.
+    """Act in the worker's own environments, with its own copy of the weights, and write rollouts into a queue. lag:
+    rollouts that acting may be ahead of learning; -1: it waits for no update. nice: added to the process's niceness
+    (os.nice). keep: rollouts between pulls of the weights.
     """
     if nice and multiprocessing.parent_process() is not None:
         os.nice(nice)
@@ -77,7 +74,7 @@ def act(
             actor.load(saved)
 
         def pull(k: int) -> int | None:
-            """The weights of round k - lag or later ones, the newest where acting runs free."""
+            """Pull the weights of round k - lag or later ones, the newest if acting runs free."""
             if held.age:
                 return held.version
             if not params.wait(0 if lag < 0 else max(k - lag, 0), ctx.index, out.patience):
@@ -100,7 +97,7 @@ def act(
 def predict(
     ctx: WorkerContext, *, agents: LaneTable, policy: PolicyFactory, out: TrainingQueue, params: Hogwild
 ) -> Iterator[None]:
-    """A predictor: one of those that serve these lanes, with the weights that the trainers change."""
+    """Serve shared lanes as one of several predictors, with the weights that the trainers change."""
     while not params.counts.ready:
         time.sleep(min(ctx.patience, 0.005))
         yield
@@ -118,19 +115,19 @@ def predict(
 
 
 def open_pool(ctx: WorkerContext, envs: Envs, saved: Batch) -> Pool:
-    """The worker's lanes: with the seeds they had, if it goes on exactly."""
+    """Open the worker's lanes, with their earlier seeds if it resumes exactly."""
     if "pool" in saved:
         ctx.incarnation = int(saved["incarnation"])
     return envs.share(progress=ctx.control.run).open(ctx.env_seed, lane=ctx.index * envs.lanes)
 
 
 class MatchResults:
-    """A team's outcome is what its seats got together: team rewards where rows have them, else returns. A match whose
-    environment was begun anew has no result.
+    """Results of matches. A team's outcome is the sum over its seats, of team rewards if rows have them, else of
+    returns. A match whose environment was restarted has no result.
     """
 
     def __init__(self, pool: Pool, games: EpisodeCounter, width: int):
-        """games: counts the same rows before; width: lanes of a player."""
+        """games: has counted the same rows before; width: lanes of a player."""
         seating, spec = pool.seating, pool.spec
         assert seating is not None
         self.seating, self.games, self.width = seating, games, width
@@ -144,7 +141,7 @@ class MatchResults:
         return self.seating.lanes[matches][:, self.first] // self.width
 
     def watch(self, lanes: slice, step: Batch) -> None:
-        """Rows that came."""
+        """Take the rows that came."""
         whole, broken = self.ends.watch(lanes, step)
         if len(whole):
             self.found.append((self.players[whole], self.scores[whole]))
@@ -162,17 +159,17 @@ class MatchResults:
             self.players[matches] = self._players(matches)
 
     def save(self) -> Batch:
-        """Of the matches under way; those that ended were taken."""
+        """Return the state of matches under way; those that ended were taken."""
         return {"gained": self.gained, "scores": self.scores, "players": self.players, "ends": self.ends.save()}
 
     def load(self, saved: Batch) -> None:
-        """The inverse."""
+        """Restore what `save` returned."""
         self.gained[:], self.scores[:], self.players[:] = (saved[name] for name in ("gained", "scores", "players"))
         self.ends.load(saved["ends"])
 
     def take(self) -> tuple[np.ndarray, np.ndarray]:
-        """Of the matches that ended since the last time: int [n, blocks], the group of lanes in each block of seats;
-        and float [n, teams], each team's outcome.
+        """Return the matches that ended since the last call: int [n, blocks], the group of lanes in each block of
+        seats; and float [n, teams], each team's outcome.
         """
         found, self.found = self.found, []
         if not found:
@@ -194,9 +191,9 @@ def act_at_table(
     league: League | None = None,
     lag: int = -1,
 ) -> Iterator[None]:
-    """An actor whose groups of lanes have a player each, whom the league draws; without, agents play in turn. lag:
-    rounds that acting may be ahead of the learning of the same agent, whose batches then are one rollout each; -1: it
-    waits for none.
+    """Act with a player for each group of lanes, drawn by the league; without a league, agents play in turn. lag:
+    rounds that acting may be ahead of the learning of the same agent, whose batches are then one rollout each; -1: no
+    limit.
     """
     producer = out.producer(ctx.index)
     saved = actor_checkpoint.load_actor(ctx) if actor_checkpoint.between_rounds(ctx) is not None else {}
@@ -209,7 +206,7 @@ def act_at_table(
         if saved:
             producer.load(saved["stream"], saved.get("flight", {}))
             table.load(saved)
-            yield  # in this round everybody takes up what it had
+            yield  # in this round all workers restore their state
         while not table.begin():
             yield
         for slots in actor.rollouts():
@@ -223,7 +220,7 @@ def act_at_table(
 
 
 class Seat(LanePlayer):
-    """A place at a table: whoever plays there, and the memory of its weights."""
+    """A place at a table: its player, and the memory of the player's weights."""
 
     def __init__(self, ctx: WorkerContext, policy: PolicyFactory, producer: Producer, params: AgentParams, lag: int):
         self.ctx, self.producer, self.params, self.lag = ctx, producer, params, lag
@@ -233,21 +230,21 @@ class Seat(LanePlayer):
         self.seats_of_agent = 1  # players of the same agent at the table
 
     def sit(self, policy: Player, pull: Pull, agent: int = -1) -> None:
-        """From the next rollout on this plays here. agent: a living one, which learns from it."""
+        """Seat a player from the next rollout. agent: one that learns from it; -1: its rows are not stored."""
         self.policy, self.agent, self.pull, self.version = policy, agent, pull, -1
         self.out = self.producer if agent >= 0 else None
 
     def save(self) -> Batch:
-        """The weights that play here."""
+        """Return the weights that play here."""
         return {"vector": to_host(self.vector.flat), "version": np.array(self.version)}
 
     def load(self, saved: Batch) -> None:
-        """The inverse."""
+        """Restore what `save` returned."""
         self.vector.flat.copy_(torch.from_numpy(np.array(saved["vector"])))
         self.version = int(saved["version"])
 
     def newest(self, k: int) -> int | None:
-        """The agent's newest weights; with a lag, only those that have learnt from what it acted here before."""
+        """Pull the agent's newest weights; with a lag, wait for weights trained on its earlier rollouts here."""
         due = 0 if self.lag < 0 else self.producer.made(self.agent) - self.lag * self.seats_of_agent
         params = self.params.each[self.agent]
         if not params.wait(0, self.ctx.index, self.producer.queue.patience, max(due, 0)):
@@ -256,7 +253,7 @@ class Seat(LanePlayer):
 
 
 class ActorSeating:
-    """Who sits at an actor's table, and what comes of its matches."""
+    """The players at an actor's table, and the results of their matches."""
 
     def __init__(
         self, ctx: WorkerContext, actor: Actor, seats: list[Seat], league: League | None, bots: Sequence[Bot] = ()
@@ -271,7 +268,7 @@ class ActorSeating:
             actor.watch = self.results.watch
 
     def begin(self) -> bool:
-        """Seat the first players; False: the league has drawn none yet."""
+        """Seat the first players; return False if the league has drawn none yet."""
         if self.draw:  # taken up from a checkpoint
             for i, player in enumerate(self.numbers.tolist()):
                 self._seat(i, player)
@@ -293,7 +290,7 @@ class ActorSeating:
         return True
 
     def between(self) -> None:
-        """Between two rollouts: report what was played, and change players where others were drawn and all rest."""
+        """Between two rollouts, report results, and change players if others were drawn and all matches rest."""
         if self.league is None or self.results is None:
             return
         matches, outcomes = self.results.take()
@@ -316,7 +313,7 @@ class ActorSeating:
         self.league.acknowledge(self.ctx.index, draw)
 
     def _sit(self, players: np.ndarray) -> None:
-        """Whoever stays keeps its weights."""
+        """Seat these players; those that stay keep their weights."""
         changed = np.ones(len(players), bool) if not self.draw else players != self.numbers
         for i in np.flatnonzero(changed):
             self._seat(int(i), int(players[i]))
@@ -346,14 +343,14 @@ class ActorSeating:
     # ------------------------------------------------------------------------------------------- saving
 
     def save(self) -> Batch:
-        """Who sits here, the matches under way, and the weights that were pulled while others are waited for."""
+        """Return the players, the matches under way, and the weights already pulled while others are awaited."""
         held = self.held or {str(i): self.seats[i].save() for i in range(self.actor.pulled)}
         results = {} if self.results is None else self.results.save()
         return {"draw": np.array(self.draw), "numbers": self.numbers, "held": held, "results": results}
 
     def load(self, saved: Batch) -> None:
-        """Take up an actor's part of a checkpoint, if it has its lanes. Players are seated by `begin`, once the league
-        says who they are.
+        """Load an actor's part of a checkpoint, if it has the lanes. `begin` seats the players, once the league names
+        them.
         """
         if "pool" not in saved:
             return

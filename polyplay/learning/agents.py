@@ -49,7 +49,7 @@ class PastAgents:
         return {"due": self.due, "written": self.written}
 
     def load(self, saved: Row) -> None:
-        """The inverse."""
+        """Restore what `save` returned."""
         self.due, self.written, self.again = saved["due"], saved["written"], True
 
     def look(self) -> None:
@@ -128,7 +128,7 @@ class AgentCopies:
         return {**since, "snapshot": self.snapshot.save()}
 
     def load(self, saved: Batch) -> None:
-        """The inverse."""
+        """Restore what `save` returned."""
         self.since = int(saved["since"])
         if "snapshot" in saved:
             self.snapshot.load(saved["snapshot"])

@@ -1,7 +1,7 @@
 """Losses of SAC and TD3, and the functions that they use.
 
 batch  transitions of a replay's `sample()`, as tensors: "obs" [2, B, …] of s_t and s_{t+n}, "action" [B, …] in the
-       environment's units, "return" and "discount" [B] (value_losses.td_target), "weight" [B] where there is one
+       environment's units, "return" and "discount" [B] (value_losses.td_target), "weight" [B] if stored
 q      values [n, B] of n critics, in units of reward; with discrete actions [n, B, A]
 logp   log π of an action [B], in nats, of y in −1 … 1 and not of the environment's units
 

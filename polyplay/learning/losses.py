@@ -1,12 +1,12 @@
-"""Losses: n-step returns, GAE, V-trace; what a loss is; A2C, V-trace, PPO, APPO, AlphaGo Zero.
+"""Losses: n-step returns, GAE, V-trace; the class Loss; A2C, V-trace, PPO, APPO, AlphaGo Zero.
 
 Targets are pure functions of rows, without gradient; inputs are never written to.
 
-Row convention: a batch holds rows 0..T, each [B]; row t: what arrived at time t and what was chosen then.
+Row convention: a batch holds rows 0..T, each [B]; row t: what arrived and what was chosen at time t.
 The transition t → t+1 is *valid* unless row t+1 is the first of an episode (or of a restarted lane). Where it
 is not valid the target is V_t and the advantage 0, so the recursion for t-1 sees V(obs_t): an episode cut by
 truncation bootstraps from its real final observation with no special case; the next episode does not leak in. Where a
-discount is 0 the value behind it is not used, even if it is NaN.
+discount is 0 the value after it is not used, even if it is NaN.
 
 Every recursion is x_t = base_t + trace_t·x_{t+1}, run backwards from t = T-1. Results have the inputs' dtype.
 Rewards and values share one unit (that of the reward given); time is counted in agent steps.
@@ -162,8 +162,9 @@ def _scan_loop(base: np.ndarray, trace: np.ndarray, last: np.ndarray, out: np.nd
 
 
 def _errors(steps: Transitions, value: Tensor, ahead: Tensor) -> Tensor:
-    """r_{t+1} + d_t·ahead_t − V_t, each [T, B] and `value` [T+1, B]; behind a termination `ahead` is not used, whatever
-    the network gives there, even NaN. Raises ValueError for shapes that do not fit.
+    """r_{t+1} + d_t·ahead_t − V_t, each [T, B] and `value` [T+1, B]; after a termination `ahead` is not used, even if
+    it
+    is NaN. Raises ValueError for shapes that do not fit.
     """
     reward, discount, valid = steps
     fit = reward.shape == discount.shape == valid.shape and value.shape == (len(reward) + 1, *reward.shape[1:])
@@ -638,7 +639,7 @@ class AlphaZeroLoss(Loss):
     )
 
     def __call__(self, policy: Policy, target: None, batch: Batch, state: Batch, hyper: Hyper) -> LossOutput:
-        """batch: "mask" [2, B, A], legal moves of the position (row 0) and of the one behind it; "visits" [B, A], the
+        """batch: "mask" [2, B, A], legal moves of the position (row 0) and of the one after it; "visits" [B, A], the
         search's distribution π over legal moves; "return" [B], z: the game's outcome, −1 to 1, for the mover.
         """
         planes = unpacked(batch["obs"][0], self.board.planes) if self.board.binary else batch["obs"][0]

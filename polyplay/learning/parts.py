@@ -50,7 +50,7 @@ class LearnerPart:
     inputs: Callable[[Batch, Batch, Batch], Batch] | None = None
     # (steps) → agent steps that count for the end of the run and for annealing; steps: from the parts before.
     progress: Callable[[float], float] | None = None
-    # (scored) → whether an update is to be made of this loss. Its agent steps are counted in any case.
+    # (scored) → whether to make an update of this loss. Its agent steps are counted in any case.
     admit: Callable[[LossOutput], bool] | None = None
     # (rate) → the learning rate, from that of the parts before; at first the annealed hyperparameter.
     rate: Callable[[float], float] | None = None

@@ -61,7 +61,7 @@ def make_loss(
         raise ValueError("a network has copies of its weights (cache_weights); it must have none")
 
     def score(weights: Tensor, buffers: Tensor, fixed: Tensor, batch: Batch, state: Batch, hyper: Hyper) -> Any:
-        odd = len(weights) % 2  # where numbers of float64 stand at even places with the weights before them
+        odd = len(weights) % 2  # if numbers of float64 are at even places with the weights before them
         behind = torch.cat([buffers.new_zeros(odd), buffers])[odd:]  # networks may write to it
         named = {f"policy.{k}": x for k, x in named_views(policy, weights, behind).items()}
         if target is not None:

@@ -68,7 +68,7 @@ class UnrealReplay:
 
     @classmethod
     def of(cls, saved: Batch) -> UnrealReplay:
-        """The inverse."""
+        """Make a memory from what `save` returned."""
         length, columns = saved["end"].shape
         state = saved.get("state", {})
         made = cls(specs_of(saved["rows"], 2), length, length * columns, specs_of(state, 1))
@@ -95,7 +95,7 @@ class UnrealReplay:
         self.filled = min(self.columns, self.filled + len(to))
         tree.write(self.rows, (slice(None), to), rows)
         tree.write(self.state, to, tree.at(state or {}, last))
-        begins = first[1:-2] | first[2:-1] | first[3:]  # somewhere behind the oldest of four rows
+        begins = first[1:-2] | first[2:-1] | first[3:]  # somewhere after the oldest of four rows
         self._end[FRAMES:, to] = np.where(begins, _NO_END, np.where(reward[FRAMES:] == 0, _ZERO, _REWARDING))
 
     def sample_examples(self, n: int, rng: np.random.Generator) -> tuple[Tree, np.ndarray]:

@@ -5,11 +5,11 @@ Losses of action values: frozen dataclasses, whose `score` takes
 out    "q" of s_t with gradient, "target" of s_{t+n} by the target network, and for double Q-learning "online" of
        s_{t+n}, both without: scores q [..., A], or logits [..., A, K]
 batch  what a replay's `sample()` gives, as tensors: transitions "action", "return", "discount" [B], or rows [R, B] of
-       sequences; "weight" [B] (1 where there is none) and "mask" where they are stored
+       sequences; "weight" [B] (1 if not stored) and "mask" if stored
 
 Each pass through a noisy network has its own noise, the same for the whole batch (dqn_zoo): `noise` draws its keys.
 
-`LossOutput.priority` [B] is what replay wants back. "mean" divides the sum over the batch by B, "sum" does not: the
+`LossOutput.priority` [B] goes back to replay. "mean" divides the sum over the batch by B, "sum" does not: the
 2015 DQN's gradient is a sum over its 32 samples, with a learning rate to match. Metrics are means, unweighted.
 """
 
@@ -98,7 +98,7 @@ def project(chances: Tensor, ret: Tensor, discount: Tensor, low: float, high: fl
     z = support(low, high, chances)
     moved = torch.addcmul(ret.unsqueeze(1), discount.unsqueeze(1), z).clamp(low, high)
     place = ((moved - low) * ((size - 1) / (high - low))).clamp(max=size - 1)
-    below = place.floor().nan_to_num(0.0).clamp_(0, size - 2)  # NaN goes into the masses: the learner shall see it
+    below = place.floor().nan_to_num(0.0).clamp_(0, size - 2)  # NaN goes into the masses, so that the learner sees it
     share = place - below
     at = below.long()
     made = torch.zeros_like(p).scatter_add_(1, at, p * (1.0 - share))
@@ -326,7 +326,7 @@ class SequenceLoss(Loss):
 
 
 # The loss of deterministic policies. batch: transitions of a replay's `sample()`, as tensors: "return", "discount" [B],
-# "weight" [B] (1 where there is none).
+# "weight" [B] (1 if not stored).
 
 
 FREE = 2.0  # largest input of μ's tanh without saturation cost: 0.96 of a half range

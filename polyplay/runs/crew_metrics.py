@@ -114,8 +114,8 @@ class CrewMetrics:
 
     @property
     def updates(self) -> int:
-        """Updates of all learner roles. A role's learners make the same updates, so the largest count is taken (its sum
-        over agents, where a worker serves several); workers that have left count too.
+        """Updates of all learner roles. A role counts its most advanced learner, or the sum over its agents if it has
+        several; workers that have left count too.
         """
         made, roles = self.counters.column("updates"), [role for role in self.crew.roles if role.learner]
         each = sum(made[self.crew.agent_rows(role)].sum() for role in roles)

@@ -212,7 +212,7 @@ class CheckpointCompleter:
             self.fail(f"checkpoint of update {version}: {refusal_text(e)}")
             return
         self.failure = ""
-        for old in checkpoint.partial_versions(self.directory):  # agents that had not saved went on to a newer save
+        for old in checkpoint.partial_versions(self.directory):  # incomplete: some agents skipped it for a newer one
             if old < version:
                 checkpoint.discard(self.directory, old)
         checkpoint.prune(self.directory, self.keep)

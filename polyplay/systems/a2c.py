@@ -24,7 +24,7 @@ class Config(ValueOptions):  # adds env, core, value, and how inputs and actions
     replicas: Workers = 0  # copies of the loop that share the lanes (0: one; for images or GPUs one per core or GPU)
     groups: Count = 1  # groups of a replica's lanes; with 2, one steps while the policy acts for the other
     env_workers: Whole = 0  # threads or processes of a replica that step its environments (0: chosen automatically)
-    unroll: Count = 5  # agent steps per lane between two updates (nsteps)
+    unroll: Count = 5  # agent steps per lane between updates (nsteps)
     gamma: Fraction = 0.99  # discount
     lam: Fraction = 1.0  # λ of generalized advantage estimation; 1 is the n-step return
     network: str = "auto"  # network: auto (nature or mlp), nature, a3c, ga3c, impala, mlp, separate, or module:callable
@@ -46,7 +46,7 @@ class Config(ValueOptions):  # adds env, core, value, and how inputs and actions
 
 
 def build(c: Config, crew: Crew) -> System:
-    # the lanes of one replica, and how many replicas there are
+    # the lanes of one replica, and the number of replicas
     envs, replicas = replica_envs(c, crew, life_loss=c.life_loss, workers=c.env_workers)
     policy = actor_critic(c, envs, init="orthogonal", core_size=c.core_size)  # each replica makes this network
     source = Inline(envs, c.unroll)  # a replica acts its rollouts itself, with the weights that it learns

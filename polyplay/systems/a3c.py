@@ -24,23 +24,23 @@ class Config(PolicyOptions):  # adds env, core, and how inputs and actions are s
 
     atari: str = "a3c"  # preprocessing of Atari games: a preset of docs/guides/atari.md
     workers: Workers = 0  # workers, each with one environment and one core (0: as many as cores; the paper had 16)
-    unroll: Count = 5  # agent steps between two updates of a worker (t_max)
+    unroll: Count = 5  # agent steps between updates of a worker (t_max)
     gamma: Fraction = 0.99  # discount
     lam: Fraction = 1.0  # λ of generalized advantage estimation; 1 is the n-step return
     network: str = "a3c"  # network: auto, nature, a3c, ga3c, impala, mlp, separate, or module:callable
     core_size: Width = 256  # width of the recurrent core
     previous: bool = False  # the core, or the head, also takes the previous action and reward
-    auxiliary: str = "none"  # UNREAL's tasks, on rows that learners keep: pixel, reward, value, each with =COST or not; or none
+    auxiliary: str = "none"  # UNREAL's tasks, on recent rows: pixel, reward, value, with or without =COST; or none
     init: Literal["auto", "orthogonal", "torch"] = "auto"  # initial weights (auto: as the network was published)
     learning_rate: Positive = 7e-4  # learning rate at the start; see --anneal
     optimizer: str = "rmsprop_a3c"  # rmsprop_tf, rmsprop_a3c, rmsprop_torch or adam; workers share its statistics
     optimizer_eps: Positive = 0.1  # the optimizer's ε; rmsprop_tf and rmsprop_a3c have it inside the root
     decay: Decay = 0.99  # RMSProp's decay
     max_grad_norm: NonNegative = 40.0  # clip the gradient's global norm to this, 0 is off; 40 is muupan/async-rl's
-    anneal: Literal["linear", "constant"] = "linear"  # schedule; linear: the learning rate falls to 0 over all workers' steps
+    anneal: Literal["linear", "constant"] = "linear"  # schedule; linear: the rate falls to 0 over all workers' steps
     value_cost: NonNegative = 0.5  # weight of the value loss (R − V)²; muupan/async-rl: 0.25
     entropy_cost: NonNegative = 0.01  # weight of the entropy bonus
-    reduction: Literal["sum", "mean"] = "sum"  # mean or sum over a rollout; sum is the paper's
+    reduction: Literal["sum", "mean"] = "sum"  # how the loss is reduced over a rollout; sum is the paper's
     normalize_advantage: bool = False  # scale advantages to mean 0 and deviation 1 over a rollout
     reward: Literal["clip", "sign", "none", "scale"] = "clip"
     # how rewards are transformed; clip: limited to ±1, scale: divided by the running size of discounted returns

@@ -23,19 +23,19 @@ class Config(PolicyOptions):  # adds env, core, and how inputs and actions are s
 
     atari: str = "accel"  # preprocessing of Atari games: a preset of docs/guides/atari.md
     algo: Literal["a2c", "ppo"] = "a2c"  # the loss; a2c makes one pass over a rollout, ppo several
-    sync: Literal["allreduce", "chunked"] = "allreduce"  # replicas learn in step, or (chunked) asynchronously
+    sync: Literal["allreduce", "chunked"] = "allreduce"  # how replicas learn: in step, or asynchronously (chunked)
     lanes: Count = 16  # parallel environments (num-envs), over all replicas
     replicas: Workers = 0  # copies of the loop that share the lanes (0: one; for images or GPUs one per core or GPU)
     groups: Count = 2  # groups of a replica's lanes, stepped in turn
     unroll: Count = 5  # agent steps per lane in a rollout (horizon)
-    epochs: Count = 4  # ppo: passes over a rollout
-    minibatches: Count = 4  # ppo: minibatches per pass; with a recurrent core each has whole lanes
-    clip_range: Positive = 0.2  # ppo: ε of the clipped ratio π/μ; falls with the learning rate
+    epochs: Count = 4  # passes over a rollout, with ppo
+    minibatches: Count = 4  # minibatches per pass, with ppo; with a recurrent core each has whole lanes
+    clip_range: Positive = 0.2  # ε of ppo's clipped ratio π/μ; falls with the learning rate
     gamma: Fraction = 0.99  # discount
     lam: Fraction = 1.0  # λ of generalized advantage estimation; 1 is the n-step return
     network: str = "accel"  # network: accel (16, 32 filters), accel_large (DQN's), auto, nature, …, or module:callable
     learning_rate: Positive = 7e-4  # learning rate at the start; see --anneal
-    optimizer: str = "rmsprop_a3c"  # rmsprop_a3c is Lasagne's; rmsprop_tf, rmsprop_torch or adam
+    optimizer: str = "rmsprop_a3c"  # optimizer: rmsprop_a3c (Lasagne's), rmsprop_tf, rmsprop_torch or adam
     optimizer_eps: Positive = 1e-6  # the optimizer's ε
     max_grad_norm: NonNegative = 0.5  # clip the gradient's global norm to this, 0 is off
     anneal: Literal["linear", "constant"] = "constant"  # schedule; linear: the learning rate falls to 0 over the run
@@ -48,7 +48,7 @@ class Config(PolicyOptions):  # adds env, core, and how inputs and actions are s
 
 def build(c: Config, crew: Crew) -> System:
     ppo, chunked = c.algo == "ppo", c.sync == "chunked"
-    # a replica's lanes, of which one group steps while the policy acts for the other, and how many replicas there are:
+    # a replica's lanes, of which one group steps while the policy acts for the other, and the number of replicas:
     # with a core, lanes divide among PPO's minibatches
     envs, replicas = replica_envs(c, crew, minibatches=c.minibatches if ppo else 0, several=chunked)
     policy = actor_critic(c, envs, init="orthogonal")  # each replica makes this network

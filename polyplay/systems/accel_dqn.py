@@ -27,8 +27,8 @@ class Config(AgentOptions):  # adds env, and how inputs are scaled
     """Defaults: the paper's categorical DQN of table 2, batch 2,048, with accel_rl's settings (algos/dqn, scripts)."""
 
     atari: str = "accel"  # preprocessing of Atari games: a preset of docs/guides/atari.md
-    algo: Literal["dqn", "catdqn", "rainbow"] = "catdqn"  # rainbow: ε-Rainbow, without noisy layers
-    sync: Literal["allreduce", "chunked"] = "allreduce"  # replicas learn in step, or (chunked) asynchronously
+    algo: Literal["dqn", "catdqn", "rainbow"] = "catdqn"  # the loss; rainbow: ε-Rainbow, without noisy layers
+    sync: Literal["allreduce", "chunked"] = "allreduce"  # how replicas learn: in step, or asynchronously (chunked)
     lanes: Count = 64  # parallel environments (num-envs), over all replicas
     replicas: Workers = 0  # copies of the loop, each with a share of everything (0: one; with images one per core)
     groups: Count = 2  # groups of a replica's lanes, stepped in turn
@@ -46,7 +46,7 @@ class Config(AgentOptions):  # adds env, and how inputs are scaled
     epsilon: Fraction = 0.01  # probability of a random action at the end of the schedule
     epsilon_decay_steps: Whole = 1_000_000  # agent steps over which ε falls from 1 to --epsilon
     learning_rate: Positive = 2.5e-4  # learning rate, constant
-    optimizer: str = "adam"  # adam, or rmsprop_a3c, which is Lasagne's, with decay 0.95
+    optimizer: str = "adam"  # optimizer: adam, or rmsprop_a3c (Lasagne's, with decay 0.95)
     optimizer_eps: Positive = 0.01 / 2_048  # the optimizer's ε
     max_grad_norm: NonNegative = 0.0  # clip the gradient's global norm to this, 0 is off
     frames: Count = 200_000_000  # frames to train for (Atari: four per agent step), unless --steps is given
@@ -54,10 +54,10 @@ class Config(AgentOptions):  # adds env, and how inputs are scaled
 
 def build(c: Config, crew: Crew) -> System:
     rainbow, categorical, chunked = c.algo == "rainbow", c.algo != "dqn", c.sync == "chunked"
-    # a replica's lanes, of which one group steps while the policy acts for the other, and how many replicas there are:
+    # a replica's lanes, of which one group steps while the policy acts for the other, and the number of replicas:
     # at most one per core, so that the batch divides among them
     envs, replicas = replica_envs(c, crew, batch=c.batch, most=cores(), several=chunked)
-    # one replica has this share of them
+    # a replica's share of these
     each = divide_among(replace(c, replicas=replicas), "replicas", "lanes", "batch", "capacity", "learning_starts")
     dueling = c.dueling or rainbow
     # both dueling streams scale the gradient that they give the layers below them by 1/√2

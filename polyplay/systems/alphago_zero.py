@@ -33,40 +33,42 @@ class Config:
 
     env: str = "game:go"  # a board game: game:go+size=9+komi=7, game:othello+size=6, game:connect_four, …
     players: SomeWorkers = 2  # workers that play, each with its own copy of the weights
-    games: Count = 32  # games that a player searches at once; its network is asked for all of them together
-    simulations: Count = 1600  # simulations of a search; a move has one search
+    games: Count = 32  # games that a player searches at once, with joint batches for its network
+    simulations: Count = 1600  # simulations per search; each move has one search
     leaves: Count = 8  # leaves of a search that are evaluated together; until then each counts as a lost visit
-    fast_simulations: Whole = 0  # simulations of three searches in four, from which nothing is learnt; 0: all are full
-    exploration: Literal["alphago_zero", "alphazero"] = "alphago_zero"  # c·P·√N/(1 + n); alphazero: c grows with log N
+    fast_simulations: Whole = 0  # simulations of three searches in four, which are not learned from; 0: all are full
+    exploration: Literal["alphago_zero", "alphazero"] = "alphago_zero"
+    # exploration term: c·P·√N/(1 + n); alphazero: c grows with log N
     c: Positive = 1.25  # weight of the exploration term; AlphaZero's: the paper does not say
-    fpu: Literal["zero", "parent"] = "zero"  # value of a move that was not tried yet
-    root: Literal["puct", "gumbel", "gumbel_mctx"] = "puct"  # gumbel: Danihelka et al. 2022; gumbel_mctx: with mctx's q
+    fpu: Literal["zero", "parent"] = "zero"  # value of an untried move
+    root: Literal["puct", "gumbel", "gumbel_mctx"] = "puct"
+    # search at the root; gumbel: Danihelka et al. 2022; gumbel_mctx: with mctx's q
     gumbel_actions: Count = 16  # moves that a Gumbel root visits at first
     noise: Fraction = 0.25  # share of Dirichlet noise in the priors at the root
     noise_alpha: Positive = 0.03  # α of that noise; about 10 divided by the number of legal moves
     temperature_plies: Count = 30  # plies in which moves are drawn; afterwards the best is played
     symmetries: Literal["all", "learning", "none"] = "all"  # random board symmetries; learning: not in searches
-    evaluator: Literal["torch", "openvino", "auto"] = "torch"  # library for self-play's network; auto: the fastest
+    evaluator: Literal["torch", "openvino", "auto"] = "torch"  # library that runs self-play's network; auto: fastest
     keep_tree: bool = True  # keep the part of the tree below the move that was played
-    resign: str = "auto"  # auto: below a value set by the tenth that is played out; off; or below a value like -0.9
+    resign: str = "auto"  # resign below this value, as -0.9; auto: set by the tenth of games that is played out; off
     blocks: Count = 19  # residual blocks of the network
     filters: Count = 256  # filters of each convolution
-    learners: SomeWorkers = 64  # copies of the learner, whose gradients are averaged; batch norm by each one's share
+    learners: SomeWorkers = 64  # copies of the learner, whose gradients are averaged; batch norm over each one's share
     batch: Count = 2_048  # positions in one update, over all learners
-    ratio: Positive = 1.46  # how often each position is learnt from, on average
+    ratio: Positive = 1.46  # how often each position is learned from, on average
     capacity: Count = 100_000_000  # positions kept: about 500,000 games
     window: Whole = 0  # positions after which the replay grows more slowly, up to capacity; 0: capacity from the start
     learning_starts: Count = 20_000  # moves before the first update
     learning_rate: Positive = 0.01  # learning rate at the start; see --anneal
     anneal: Literal["linear", "constant"] = "constant"  # schedule; linear: the learning rate falls to 0 over the run
     drops: tuple[Count, ...] = (400_000, 600_000)  # updates at which the learning rate is divided by 10
-    optimizer: str = "sgd"  # sgd, another of docs/reference/optimizers.md, or module:callable
+    optimizer: str = "sgd"  # optimizer: sgd, another of docs/reference/optimizers.md, or module:callable
     momentum: Fraction = 0.9  # momentum of sgd
-    l2: NonNegative = 1e-4  # weight of ‖θ‖² in the loss, by sgd alone
+    l2: NonNegative = 1e-4  # weight of ‖θ‖² in the loss, with sgd only
     gate: Fraction = 0.55  # share of points that a candidate must exceed to become champion; 0: no gate
-    gate_games: Count = 400  # games of a match; the champion draws the first plies: half of --temperature-plies
-    gate_every: Count = 1_000  # updates from one match to the next, at least
-    champion_games: Whole = 25_000  # games that a champion plays before the next match, at least
+    gate_games: Count = 400  # games per match; the champion draws the first plies: half of --temperature-plies
+    gate_every: Count = 1_000  # fewest updates between matches
+    champion_games: Whole = 25_000  # fewest games that a champion plays before the next match
     frames: Count = 980_000_000  # moves to train for, unless --steps is given
 
 
@@ -87,13 +89,13 @@ def build(c: Config, crew: Crew) -> System:
     resign = ResignOptions.parse(c.resign)
     crew.add(self_play, n=c.players, out=queue, params=champion, backend=c.evaluator, resign=resign, **shared)
     if c.capacity < c.batch:
-        raise UserError(f"--capacity: {c.capacity} given, allowed: as many as --batch, which is {c.batch}, or more")
+        raise UserError(f"--capacity: {c.capacity} given, allowed: at least --batch, which is {c.batch}")
     replay = position_replay(
         board, lanes=c.players,  # a player writes the games that ended one after another
         capacity=c.capacity, start=c.learning_starts, ratio=c.ratio, grows_from=c.window,
         batch=divide_among(c, "learners", "batch").batch,  # a learner's share
     )  # fmt: skip
-    # one learner has the replay in its own memory; for several a worker stores what comes, and draws batches
+    # one learner has the replay in its own memory; for several, a worker stores games and draws batches
     source: Source = Replayed(Rollouts(queue, n=1), replay)
     if c.learners > 1:
         samples = SampleQueue(replay, queue, c.learners)

@@ -46,7 +46,8 @@ class Config(AgentOptions):  # adds env, and how inputs are scaled
     alpha: Fraction = 0.6  # exponent α of priorities (TD errors)
     epsilon: Fraction = 0.4  # largest probability of a random action; the lanes have values down to its 8th power
     learning_rate: Positive = 6.25e-5  # learning rate, constant
-    optimizer: str = "rmsprop_dqn"  # optimizer: rmsprop_dqn (centered, ε in the root), adam, … (docs/reference/optimizers.md)
+    optimizer: str = "rmsprop_dqn"
+    # optimizer: rmsprop_dqn (centered, ε inside the root), adam, … (docs/reference/optimizers.md)
     optimizer_eps: Positive = 1.5e-7  # the optimizer's ε
     max_grad_norm: NonNegative = 40.0  # clip the gradient's global norm to this, 0 is off
     frames: Count = 22_800_000_000  # frames to train for (Atari: four per agent step), unless --steps is given

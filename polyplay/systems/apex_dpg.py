@@ -1,4 +1,4 @@
-"""Ape-X DPG (Horgan et al. 2018, §4.2): Ape-X for real actions: many actors, which add noise; an actor and a critic.
+"""Ape-X DPG (Horgan et al. 2018, §4.2), Ape-X for real actions: many actors, which add noise; an actor and a critic.
 
 act × actors:      envs ─► copies of μ and Q, noise on actions ─► rollouts with Q as acted ─► RolloutQueue
                              ▲ pulled once per rollout                                           ▼
@@ -35,7 +35,7 @@ class Config:
     gamma: Fraction = 0.99  # discount
     n_step: Count = 5  # n of n-step returns: rewards summed before bootstrapping
     reward_scale: Positive = 1.0  # factor of rewards; the critic learns fastest if values are a few units
-    network: str = "auto"  # network: auto, mlp, or module:callable: first layers of both actor and critic
+    network: str = "auto"  # network of the first layers of both actor and critic: auto, mlp, or module:callable
     width: Width = 400  # width of the critic's first layer; its second has ¾ of it, the actor's two ¾ and ½
     batch: Count = 256  # transitions in one update, over all learners
     ratio: NonNegative = 0.0  # transitions drawn per agent step; 0: neither side waits for the other

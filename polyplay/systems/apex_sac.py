@@ -1,4 +1,4 @@
-"""Ape-X of SAC: soft actor-critic with many actors, which draw their actions, and replays in workers of their own.
+"""Ape-X of SAC: soft actor-critic with many actors, which draw their actions, and separate replay workers.
 
 act × actors:      envs ─► copies of π and Q ─► rollouts with Q as acted ─► RolloutQueue
                              ▲ pulled once per rollout                           ▼
@@ -32,7 +32,7 @@ class Config:
     unroll: Count = 50  # agent steps per lane in a rollout, and between two pulls of the weights
     gamma: Fraction = 0.99  # discount
     n_step: Count = 1  # n of n-step returns: rewards summed before bootstrapping
-    network: str = "auto"  # network: auto (mlp, or convolutions for images), or module:callable; sizes: --hidden 256 256
+    network: str = "auto"  # network: auto (mlp, or convolutions for images) or module:callable; sizes: --hidden 256 256
     critics: Count = 2  # number of critics, whose least value is the target
     temperature: NonNegative = 0.0  # a fixed temperature; 0: it is learned
     entropy: Real | None = None  # target of the entropy in nats; none: see sac
@@ -51,7 +51,7 @@ class Config:
 
 def build(c: Config, crew: Crew) -> System:
     envs = critics_envs(c, crew, discrete=True)  # the lanes of one actor
-    # rows hold the critics' values, of which first priorities are made
+    # rows hold the critics' values, from which first priorities are computed
     start = c.temperature or 1.0
     policy = critics_network(c, envs, actor="gaussian", critics=c.critics, alpha=start, values=True)
     loss = SACLoss(entropy_target(c, envs), c.temperature, masked=c.entropy is None)

@@ -29,7 +29,7 @@ class Config(ValueOptions):  # adds env, core, value, and how inputs and actions
     slots: Count = 2  # rollout buffers per actor: it fills one, the others wait for a learner or are in an update
     lag: Lag = -1  # rollouts that an actor may be ahead of learning: 0 synchronous, 1 overlapping, -1 what slots allow
     unroll: Count = 128  # agent steps per lane in a rollout
-    batch: Count = 8  # trajectories for the passes of one batch, over all learners
+    batch: Count = 8  # trajectories in one batch, over all learners
     epochs: Count = 4  # passes over a batch
     minibatches: Count = 4  # minibatches per pass, of whole trajectories
     clip_range: Positive = 0.1  # ε: the ratio π/μ is clipped to 1 ± ε; Sample Factory: 1/(1 + ε) to 1 + ε
@@ -51,11 +51,12 @@ class Config(ValueOptions):  # adds env, core, value, and how inputs and actions
 
 def build(c: Config, crew: Crew) -> System:
     if (own := c.batch // c.learners) < c.minibatches:
-        raise UserError(f"--minibatches {c.minibatches} of {own} trajectories per learner: raise --batch")
+        raise UserError(f"--minibatches {c.minibatches} of {own} trajectories per learner: lower it, or raise --batch")
     envs = actor_envs(c, crew)  # the lanes of one actor
     # an LSTM also takes the previous action and reward
     policy = actor_critic(c, envs, init="orthogonal", previous=c.core != "none")
-    # every minibatch has V-trace's targets anew, ρ̄ = c̄ = 1; PPO's clipped ratio π/μ stands for ρ of the policy gradient
+    # V-trace's targets are recomputed for every minibatch, ρ̄ = c̄ = 1; PPO's clipped ratio π/μ replaces the policy
+    # gradient's ρ
     loss = APPO(
         c.gamma, c.lam, c.clip_range, value_cost=c.value_cost,
         normalize_advantage=c.normalize_advantage, reward=c.reward,

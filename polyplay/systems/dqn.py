@@ -32,7 +32,8 @@ class Config(AgentOptions):  # adds env, and how inputs are scaled
     n_step: Count = 1  # n of n-step returns: rewards summed before bootstrapping
     network: str = "nature"  # network: auto, nature, dqn (as released), a3c, mlp, or module:callable
     double: bool = False  # double DQN: the online network chooses the next action, the target network evaluates it
-    head: Literal["plain", "shared", "dueling"] = "plain"  # shared: one bias for all actions; dueling: Wang et al. 2016
+    head: Literal["plain", "shared", "dueling"] = "plain"
+    # last layer; shared: one bias for all actions; dueling: Wang et al. 2016
     batch: Count = 32  # transitions in one update, over all replicas
     ratio: Positive = 8.0  # transitions drawn per agent step: 32 every 4 steps
     capacity: Count = 1_000_000  # transitions in the replays of all replicas together
@@ -43,9 +44,10 @@ class Config(AgentOptions):  # adds env, and how inputs are scaled
     epsilon: Fraction = 0.1  # probability of a random action at the end of the schedule
     epsilon_decay_steps: Whole = 1_000_000  # agent steps over which ε falls from 1 to --epsilon
     learning_rate: Positive = 2.5e-4  # learning rate, constant
-    optimizer: str = "rmsprop_dqn"  # optimizer: rmsprop_dqn (centered, ε in the root), adam, … (docs/reference/optimizers.md)
+    optimizer: str = "rmsprop_dqn"
+    # optimizer: rmsprop_dqn (centered, ε inside the root), adam, … (docs/reference/optimizers.md)
     optimizer_eps: Positive = 0.01  # the optimizer's ε
-    reduction: Literal["sum", "mean"] = "sum"  # mean or sum over a batch, of errors clipped to ±1
+    reduction: Literal["sum", "mean"] = "sum"  # how the loss is reduced over a batch, with errors clipped to ±1
     frames: Count = 200_000_000  # frames to train for (Atari: four per agent step), unless --steps is given
 
 

@@ -1,10 +1,10 @@
-"""OpenAI Five (Berner et al. 2019, figure 2): Rapid. One policy plays itself and its past agents, each hero by itself.
+"""OpenAI Five (Berner et al. 2019, figure 2): Rapid. One policy plays each hero, against itself and its past agents.
 
 act × actors:  a table of two teams ─► forward pass ─► rollouts ─► RolloutQueue ─► learn × learners, each: buffer ─►
                  │    ▲          ▲                                                windows at random: PPO ─► AllReduce
    matches ◄─────┘    │          ├── Params, published every `publish` updates ◄──────────────────────────────┤
       └─► referee ────┤          └── past agents, files of weights ◄── every `snapshot_every` updates ────────┘
-                      └── which past agent sits at the table at times: by quality, which falls when it is beaten
+                      └── which past agent joins the table at times: by quality, which falls when it is beaten
 rater:  newest Params against bots ─► TrueSkill
 """
 
@@ -27,37 +27,37 @@ from polyplay.workers.crew import Crew
 
 @dataclass(frozen=True)
 class Config:
-    """Defaults: the paper's Rerun (table 2), on a game of ours: its Dota 2 can't be played any more."""
+    """Defaults: the paper's Rerun (table 2), on our own game: its Dota 2 cannot be played any more."""
 
     env: str = "arena:moba"  # a game of two teams, whose heroes are seats
-    learners: SomeWorkers = 512  # optimizers, as the paper calls them, whose gradients are averaged
-    actors: SomeWorkers = 1  # acting workers for each learner: forward passes, and games at a table of two teams
+    learners: SomeWorkers = 512  # learners (the paper's optimizers), whose gradients are averaged
+    actors: SomeWorkers = 1  # acting workers per learner, each with a table of two teams
     lanes: Count = 1000  # heroes in matches (num-envs) of each actor
     lag: Lag = -1  # rollouts that an actor may be ahead of learning: 0 synchronous, 1 overlapping, -1 what slots allow
     unroll: Count = 256  # agent steps per lane in a rollout; advantages are computed over all of it
-    window: Count = 16  # agent steps of a window, which begins with the state that acting had there
-    batch: Count = 120  # windows of each learner in an update
+    window: Count = 16  # agent steps in a window, which starts from the recurrent state stored while acting
+    batch: Count = 120  # windows per learner in an update
     capacity: Count = 4096  # newest windows that each learner draws from
-    sample_reuse: NonNegative = 1.0  # windows drawn for each that came (0: as many as there is time for)
-    publish: Count = 32  # updates between two versions of the weights that actors get
-    staleness: Whole = 0  # versions by which actors are kept behind, for experiments
-    opponents: str = "past:0.2"  # who plays against it: latest (itself), or past:P (past agents, probability P)
-    games_per_matchup: Count = 32  # matches of a table between two draws of its opponent
-    snapshot_every: Count = 320  # updates from one past agent to the next
-    rate_every: Whole = 640  # updates between two ratings against bots (0: none)
-    team_spirit: Fraction = 0.3  # τ: how much of a hero's reward is the mean of its team's
-    horizon: Positive = 180.0  # seconds H: the discount is 1 − --step-time / H
-    step_time: Positive = 4 / 30  # seconds of an agent step
+    sample_reuse: NonNegative = 1.0  # windows drawn per window received (0: no limit)
+    publish: Count = 32  # updates between weight publications to actors
+    staleness: Whole = 0  # delay actors by this many weight versions, for experiments
+    opponents: str = "past:0.2"  # opponents of the agent: latest (itself), or past:P (past agents, probability P)
+    games_per_matchup: Count = 32  # matches per table between opponent draws
+    snapshot_every: Count = 320  # updates between past agents
+    rate_every: Whole = 640  # updates between ratings against bots (0: off)
+    team_spirit: Fraction = 0.3  # τ: share of a hero's reward that is its team's mean
+    horizon: Positive = 180.0  # horizon H in seconds: the discount is 1 − --step-time / H
+    step_time: Positive = 4 / 30  # seconds per agent step
     lam: Fraction = 0.95  # λ of generalized advantage estimation
     clip_range: Positive = 0.2  # ε: the ratio π/μ is clipped to 1 ± ε
     entropy_cost: NonNegative = 0.01  # weight of the entropy bonus
     learning_rate: Positive = 5e-5  # learning rate, constant
-    optimizer: str = "adam_clipped"  # Adam on gradients within ±5·√v; another of docs/reference/optimizers.md
-    network: str = "five"  # network: five (sets of units), or as other systems
+    optimizer: str = "adam_clipped"  # optimizer: Adam on gradients within ±5·√v; others: docs/reference/optimizers.md
+    network: str = "five"  # network: five (sets of units), or one of other systems
     core_size: Count = 4096  # width of the LSTM
-    inputs: Literal["raw", "normalize"] = "normalize"  # normalize: scale real numbers, and clip them
-    actions: Literal["scale", "clip"] = "scale"  # real actions: −1 … 1 is scaled to their bounds, or clip to them
-    frames: ManyFrames = 1_700_000_000_000  # heroes' steps to train for, unless --steps is given
+    inputs: Literal["raw", "normalize"] = "normalize"  # how observations are scaled; normalize: scale and clip numbers
+    actions: Literal["scale", "clip"] = "scale"  # how real actions meet their bounds: scale −1 … 1 to them, or clip
+    frames: ManyFrames = 1_700_000_000_000  # steps of all heroes to train for, unless --steps is given
 
 
 def build(c: Config, crew: Crew) -> System:
@@ -77,11 +77,11 @@ def build(c: Config, crew: Crew) -> System:
     )  # fmt: skip
     spec = LearnerSpec(policy, loss, update, hyper, crew.agent_steps(envs, c.frames))
     network = policy()  # only its shapes are used: each worker makes its own network
-    # the league knows one agent, its past ones, and the team of each seat in a match; it says which two of these
-    # agents are seated at each actor's table
+    # the league holds one agent, its past ones, and the team of each seat in a match; it says which two of these
+    # agents play at each actor's table
     league = League(agents=1, actors=actors, teams=envs.spec.sides, seated=2)
     params = AgentParams(network, 1, readers=actors)  # the published weights
-    # a team of the agent's own weights fills one slot while another is read; a past agent fills none
+    # a team with the agent's own weights fills one slot while another is read; a past agent fills no slot
     queue = RolloutQueue.of(envs, network, c.unroll, actors, slots=2, readers=c.learners, window=c.window)
     # each learner keeps the newest windows of its actors' rollouts, and draws batches from these at random; the first
     # one publishes weights, and writes past agents
@@ -95,7 +95,7 @@ def build(c: Config, crew: Crew) -> System:
         envs=envs, policy=policy, out=queue, params=params, league=league,
     )  # fmt: skip
     crew.add(learn, n=c.learners, source=windows, spec=spec, publish=params)
-    # the referee rates players by their matches, and draws who plays against the agent at each table
+    # the referee rates players by their matches, and draws the agent's opponent at each table
     opponents = Opponents.parse(c.opponents)
     crew.add(referee, if_lost="replace", rates=league, opponents=opponents, matches=c.games_per_matchup)
     if c.rate_every:

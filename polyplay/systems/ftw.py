@@ -1,10 +1,10 @@
-"""FTW (Jaderberg et al. 2019, figures 1 and 2): a population that plays capture the flag in teams, each agent learning
-by rewards of its own; who is beaten by another copies it.
+"""FTW (Jaderberg et al. 2019, figures 1 and 2): a population that plays capture the flag in teams. Each agent learns
+from its own rewards, and copies agents that beat it.
 
 act × actors:  a table of four agents ─► own copies of weights ─► rollouts ─► RolloutQueue ─► learn × learners: V-trace
                  │        ▲    ▲                                              on own rewards, auxiliary tasks ─► update
      matches ◄───┘ tables ┘    └── Params of each agent, pulled once per rollout ◄──────────────────────────────────┘
-        └─► referee: Elo ─► who meets whom at tables, and who copies whom ─► learn: weights, rewards, hyperparameters
+        └─► referee: Elo ─► players of tables, and orders to copy ─► learn: weights, rewards, hyperparameters
 """
 
 from dataclasses import dataclass
@@ -20,7 +20,7 @@ from polyplay.systems.league import wire_league
 from polyplay.weights import OptimizerSpec, averaged
 from polyplay.workers.crew import Crew
 
-POINTS = (  # of events; a tag by itself has none: where tags paid, agents tagged all day and left the flags
+POINTS = (  # weights of events; a tag alone has none: when tags paid, agents only tagged and left the flags
     "captured=1.0",
     "teammate_captured=0.5",
     "opponent_captured=-1.0",
@@ -32,7 +32,7 @@ POINTS = (  # of events; a tag by itself has none: where tags paid, agents tagge
 
 @dataclass(frozen=True)
 class Config:
-    """Defaults: the paper's supplement, on a game of ours: its capture the flag in Quake III was never released."""
+    """Defaults: the paper's supplement, on our own game: its capture the flag in Quake III was never released."""
 
     env: str = "arena:ctf+view=pixels+size=21"  # a game of teams that counts events
     agents: Agents = 30  # agents in the population
@@ -43,26 +43,26 @@ class Config:
     lag: Lag = -1  # rollouts that an actor may be ahead of learning: 0 synchronous, 1 overlapping, -1 what slots allow
     unroll: Count = 100  # agent steps per lane in a rollout
     batch: Count = 32  # trajectories in one update of an agent
-    opponents: str = "elo"  # who meets whom: latest, uniform, or elo (whom it beats half the time)
+    opponents: str = "elo"  # matchmaking: latest, uniform, or elo (evenly matched players)
     games_per_matchup: Count = 32  # matches per table between draws of its players
     evolve: bool = True
-    # agents begin with values drawn from --ranges and copy better ones; False: with the middle ones
-    exploit_every: Count = 1000  # matches of an agent between two checks whether to copy another
+    # draw agents' first hyperparameters from --ranges, and copy better agents; false: use the middle of each range
+    exploit_every: Count = 1000  # matches per agent between checks for a better agent to copy
     ranges: tuple[str, ...] = ()
-    # NAME=log:LOW:HIGH, NAME=uniform:LOW:HIGH or NAME=VALUE, of docs/systems/ftw.md's table
-    rewards: Literal["events", "game"] = "events"  # events: an agent's own weights on them; game: the environment's
-    event_rewards: tuple[str, ...] = POINTS  # EVENT=WEIGHT, where weights are not drawn; other events have 0
+    # hyperparameters: NAME=log:LOW:HIGH, NAME=uniform:LOW:HIGH or NAME=VALUE, with names of docs/systems/ftw.md's table
+    rewards: Literal["events", "game"] = "events"  # source of rewards: an agent's own weights of events, or the game
+    event_rewards: tuple[str, ...] = POINTS  # weights that are not drawn, as EVENT=WEIGHT; other events have 0
     network: str = "ftw"  # network: ftw (convolutions for the view's size), mlp, impala, or module:callable
-    core: Literal["none", "lstm", "gru", "temporal"] = "temporal"  # temporal: a fast and a slow clock
+    core: Literal["none", "lstm", "gru", "temporal"] = "temporal"  # recurrent core; temporal: two clocks
     core_size: Count = 256  # width of each LSTM, and of z
-    auxiliary: str = "pixel,reward"  # tasks: pixel, reward, with a comma between; or none
-    memory: Whole = 450  # words of the memory that both clocks share (0: there is none)
-    actions: Literal["scale", "clip"] = "scale"  # real actions: −1 … 1 is scaled to their bounds, or clip to them
+    auxiliary: str = "pixel,reward"  # auxiliary tasks: pixel, reward, separated by a comma; or none
+    memory: Whole = 450  # words of the memory that both clocks share (0: no memory)
+    actions: Literal["scale", "clip"] = "scale"  # how real actions meet their bounds: scale −1 … 1 to them, or clip
     gamma: Fraction = 0.99  # discount
     lam: Fraction = 1.0  # λ of V-trace
     max_grad_norm: NonNegative = 0.0  # clip the gradient's global norm to this (0: off)
     optimizer: str = "rmsprop_tf"  # optimizer: rmsprop_tf, rmsprop_a3c, adam, … (docs/reference/optimizers.md)
-    normalize_advantage: bool = False  # to mean 0 and deviation 1; the loss is then the mean over a batch, not the sum
+    normalize_advantage: bool = False  # scale advantages to mean 0, deviation 1; the loss is then a mean, not a sum
     frames: Count = 60_000_000_000  # steps of all agents to train for, unless --steps is given
 
 
@@ -71,10 +71,10 @@ def build(c: Config, crew: Crew) -> System:
     rollouts = teams.rollouts_per_batch(c, envs)  # batch / (lanes / players)
     policy = teams.ftw_network(c, envs)  # figure 2a, with heads for the auxiliary tasks
     # an agent's hyperparameters (learning rate, entropy cost, rewards of events, the slow clock's period, …), the
-    # ranges of what it draws, and its evolution: it copies an agent that beats it with probability 0.7 or more, by Elo;
-    # then each value is multiplied by 0.8 or 1.2 with probability 0.05, and a period is drawn anew
+    # ranges of those that are drawn, and evolution: an agent copies one that beats it with probability 0.7 or more, by
+    # Elo; then each value is multiplied by 0.8 or 1.2 with probability 0.05, and a period is drawn again
     values, ranges, evolution = teams.agent_values(c, envs)
-    # the network makes rewards of events; it adds the KL divergences of its core, and the losses of auxiliary tasks
+    # the network computes rewards from events; it adds its core's KL divergences, and the losses of auxiliary tasks
     loss = VTrace(
         c.gamma, c.lam, reduction="mean" if c.normalize_advantage else "sum",
         normalize_advantage=c.normalize_advantage, reward="none",  # ρ̄ = c̄ = 1
@@ -83,7 +83,7 @@ def build(c: Config, crew: Crew) -> System:
     hyper = Hyperparameters(anneal="constant", **values)
     spec = LearnerSpec(policy, loss, update, hyper, crew.agent_steps(envs, c.frames))
     drawn = initial(ranges, c.agents, crew.seed) if c.evolve else ()  # each agent's first values
-    # the league knows its agents and the team of each seat; it says who is seated at each table
+    # the league holds its agents and the team of each seat; it says which players each table has
     league = League(c.agents, c.actors, teams=envs.spec.sides, seated=c.players, past=0, varied=evolution.varied)
     # actors, learners and referee are league.py's
     return wire_league(c, crew, envs, spec, league, evolution, n=rollouts, initial=drawn)

@@ -1,8 +1,8 @@
 """GA3C (Babaeizadeh et al. 2017, figure 1): one model; predictors serve all agents, trainers change it, lock-free.
 
-agents, a process each ─► prediction queue ─► act × predictors: whoever is ready, at most 128 ─► their actions
+agents, a process each ─► prediction queue ─► act × predictors: all that are ready, at most 128 ─► their actions
                                                        │ write chunks of at most T transitions
-model ◄─ Hogwild ─ learn × trainers ◄─ training queue ◄┘      schedule: how many of each, while the run goes on
+model ◄─ Hogwild ─ learn × trainers ◄─ training queue ◄┘      schedule: changes their numbers during the run
 """
 
 from dataclasses import dataclass
@@ -19,7 +19,7 @@ from polyplay.weights import Hogwild, OptimizerSpec
 from polyplay.workers.autoscale import schedule
 from polyplay.workers.crew import Crew
 
-MOST = 8  # there is room for so many predictors, and as many trainers
+MOST = 8  # most predictors, and most trainers
 
 
 @dataclass(frozen=True)
@@ -28,34 +28,37 @@ class Config(PolicyOptions):  # adds env, core, and how inputs and actions are s
 
     atari: str = "ga3c"  # preprocessing of Atari games: a preset of docs/guides/atari.md
     agents: Count = 32  # number of agents at the start; each is a process with one environment
-    predictors: Annotated[int, Range(1, MOST)] = 2  # number at the start of threads that compute actions
-    trainers: Annotated[int, Range(1, MOST)] = 2  # number at the start of threads that learn
-    schedule: Literal["off", "annealing"] = "annealing"  # the paper's rule for agents, predictors and trainers
+    predictors: Annotated[int, Range(1, MOST)] = 2  # threads that compute actions, at the start
+    trainers: Annotated[int, Range(1, MOST)] = 2  # threads that learn, at the start
+    schedule: Literal["off", "annealing"] = "annealing"  # rule for numbers of agents, predictors and trainers
     predict_batch: Count = 128  # largest batch of a prediction, in agents
-    min_batch: Whole = 0  # transitions of an update, at least (0: those of one chunk)
-    queue: Count = 100  # how many chunks may wait for a trainer
+    min_batch: Whole = 0  # fewest transitions in an update (0: those of one chunk)
+    queue: Count = 100  # chunks that may wait for a trainer
     gamma: Fraction = 0.99  # discount
     reward: Literal["clip", "sign", "none", "scale"] = "clip"
     # how rewards are transformed; clip: limited to ±1, scale: divided by the running size of discounted returns
     entropy_cost: NonNegative = 0.01  # weight of the entropy bonus
-    unroll: Count = 5  # transitions of a chunk (t_max); fewer where its episode ends
-    network: str = "ga3c"  # network: ga3c, ga3c_large4 … ga3c_large1, a3c, nature, impala, mlp, separate, auto, module:callable
+    unroll: Count = 5  # transitions in a chunk (t_max); fewer if its episode ends
+    network: str = "ga3c"
+    # network: ga3c, ga3c_large4 … ga3c_large1, a3c, nature, impala, mlp, separate, auto, or module:callable
     learning_rate: Positive = 3e-4  # learning rate at the start; see --anneal
     optimizer: str = "rmsprop_tf"  # rmsprop_tf, rmsprop_a3c, rmsprop_torch or adam; trainers share its statistics
     optimizer_eps: Positive = 0.1  # the optimizer's ε; rmsprop_tf and rmsprop_a3c have it inside the root
     max_grad_norm: NonNegative = 0.0  # clip the gradient's global norm to this, 0 is off
     anneal: Literal["linear", "constant"] = "constant"  # schedule; linear: the learning rate falls to 0 over the run
-    correction: Literal["none", "plus", "max", "vtrace"] = "plus"  # plus: log(π + 1e-6), max: log(max(π, 1e-6))
+    correction: Literal["none", "plus", "max", "vtrace"] = "plus"
+    # how log π stays finite; plus: log(π + 1e-6), max: log(max(π, 1e-6)), vtrace: V-trace instead
     init: Literal["auto", "orthogonal", "torch"] = "auto"  # initial weights (auto: as the network was published)
     normalize_advantage: bool = False  # scale advantages to mean 0 and deviation 1 over a batch
     reduction: Literal["sum", "mean"] = "sum"  # how the loss is reduced over a batch; sum is as published
     inputs: Literal["raw", "signed", "center", "normalize"] = "raw"  # type: ignore[assignment]
-    # of images, raw: x/255, signed: x/128 − 1, center: minus the mean image; of numbers, normalize: scaled
+    # how observations are scaled; raw: images x/255, signed: x/128 − 1, center: minus the mean image, normalize:
+    # numbers
     frames: Count = 200_000_000  # frames to train for (Atari: four per agent step), unless --steps is given
 
 
 def build(c: Config, crew: Crew) -> System:
-    room = c.agents if c.schedule == "off" else max(2 * c.agents, 16 * cores())  # the schedule adds no more agents
+    room = c.agents if c.schedule == "off" else max(2 * c.agents, 16 * cores())  # the schedule's limit of agents
     envs = agent_envs(c, crew, room)  # a process each; a prediction takes all that are ready, at most predict_batch
     guard = "none" if c.correction == "vtrace" else c.correction  # keeps log π from −∞
     # inexact sums are faster, and their last bits may depend on the size of a batch
@@ -81,7 +84,7 @@ def build(c: Config, crew: Crew) -> System:
     )  # fmt: skip
     trainers = crew.add(learn, n=c.trainers, on="thread", drain=True, source=source, spec=spec)
     if c.schedule != "off":
-        # each minute the schedule changes one of these numbers by one, and keeps it if more is learned per second
+        # each minute the schedule changes one of these numbers by one, and keeps the change if it speeds up learning
         numbers = [agents.dial("agents"), crew.dial(predictors, 1, MOST), crew.dial(trainers, 1, MOST)]
         crew.add(schedule, on="thread", dials=numbers)
     return System(envs, spec)

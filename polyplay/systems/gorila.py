@@ -27,25 +27,25 @@ class Config(AgentOptions):  # adds env, and how inputs are scaled
     """Defaults: the paper's in bundled mode, as far as they are known (docs/systems/gorila.md)."""
 
     atari: str = "dqn2015"  # preprocessing of Atari games: a preset of docs/guides/atari.md
-    actors: Workers = 0  # free mode: workers that only act; 0: bundled mode, each learner has an actor and a replay
-    replay_workers: SomeWorkers = 1  # free mode: replay workers; 1 is a global replay, one per actor are local replays
-    learners: Workers = 0  # bundles, or free: workers that only learn (0: as many as cores or GPUs; the paper had 100)
+    actors: Workers = 0  # acting workers of the free mode; 0: bundled mode, each learner has an actor and a replay
+    replay_workers: SomeWorkers = 1  # replay workers of the free mode; 1 is a global replay, one per actor local ones
+    learners: Workers = 0  # bundles, or learners of the free mode (0: one per core or GPU; the paper had 100)
     shards: SomeWorkers = 2  # parts of the parameter server, a process each; the paper had 31 machines
     lanes: Count = 1  # parallel environments (num-envs) of each actor
-    unroll: Count = 1  # agent steps per lane between two pulls of the weights
+    unroll: Count = 1  # agent steps per lane between pulls of the weights
     gamma: Fraction = 0.99  # discount
     reward: Literal["clip", "sign", "none"] = "clip"  # how rewards are transformed; clip: limited to ±1
     n_step: Count = 1  # n of n-step returns: rewards summed before bootstrapping
     network: str = "nature"  # network: auto, nature, a3c, mlp, or module:callable
     batch: Count = 32  # transitions of one gradient, which is their mean; as in DQN
-    ratio: NonNegative = 32.0  # transitions drawn per agent step; 32: one gradient; DQN has 8 (0: free mode, no limit)
+    ratio: NonNegative = 32.0  # transitions drawn per agent step; 32: one gradient; DQN has 8 (free mode, 0: no limit)
     capacity: Count = 1_000_000  # transitions in each replay
     learning_starts: Count = 50_000  # agent steps in each replay before batches are drawn; as in DQN
     target_update: Count = 60_000  # updates of the server between two updates of the target network
     epsilon: Fraction = 0.1  # probability of a random action at the end of the schedule
     epsilon_decay_steps: Whole = 1_000_000  # agent steps of all actors over which ε falls from 1 to --epsilon
     learning_rate: Positive = 0.01  # learning rate, constant; not published
-    optimizer: str = "adagrad"  # adagrad, rmsprop_dqn, adam, or another of docs/reference/optimizers.md
+    optimizer: str = "adagrad"  # optimizer: adagrad, rmsprop_dqn, adam, or another of docs/reference/optimizers.md
     optimizer_eps: Positive = 0.01  # the optimizer's ε; not published
     stale: Whole = 0  # discard gradients older than this many updates of a shard (0: 10 per learner); not published
     outlier: NonNegative = 4.0  # discard losses this many deviations above the mean, 0 is off; not published
@@ -55,7 +55,7 @@ class Config(AgentOptions):  # adds env, and how inputs are scaled
 def build(c: Config, crew: Crew) -> System:
     learners, free = c.learners or crew.placement.parts, bool(c.actors)  # 0 is one per core or GPU
     if c.replay_workers != Config.replay_workers and not free:
-        given = f"--replay-workers {c.replay_workers} says nothing without --actors"
+        given = f"--replay-workers {c.replay_workers} has no effect without --actors"
         raise UserError(f"{given}: give both, or leave it out")
     actors, replays = (c.actors, c.replay_workers) if free else (learners, learners)  # a bundle has one of each
     each = divide_among(c, "replay_workers", "actors").actors if free else 1  # actors that fill one replay
@@ -78,7 +78,7 @@ def build(c: Config, crew: Crew) -> System:
     schedule: Any = {"after": c.learning_starts * replays, "over": c.epsilon_decay_steps, "lanes": c.lanes * actors}
     if free:
         queue = RolloutQueue.of(envs, network, c.unroll, actors, readers=replays)
-        samples = SampleQueue(replay, queue, learners)  # replay workers store what comes through the queue, and draw batches
+        samples = SampleQueue(replay, queue, learners)  # replay workers store rollouts, and draw batches
         # actors do not keep step, so ε falls by the agent steps that the server counts
         explore = RunSchedule(1.0, c.epsilon, **schedule, weights=server)
         crew.add(

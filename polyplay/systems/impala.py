@@ -37,8 +37,8 @@ class Config(ValueOptions):  # adds env, core, value, and how inputs and actions
     rho: Positive = 1.0  # V-trace's ρ̄ and bound of the policy gradient's importance weights
     reward: Literal["clip", "sign", "none", "scale"] = "clip"
     # how rewards are transformed; clip: limited to ±1, scale: divided by the running size of discounted returns
-    network: str = "impala"  # network: auto, nature, a3c, ga3c, impala (the deep net), mlp, separate, or module:callable
-    auxiliary: str = "none"  # UNREAL's tasks, on rows that learners keep: pixel, reward, value, each with =COST or not; or none
+    network: str = "impala"  # network: auto, nature, a3c, ga3c, impala (deep), mlp, separate, or module:callable
+    auxiliary: str = "none"  # UNREAL's tasks, on recent rows: pixel, reward, value, with or without =COST; or none
     init: Literal["auto", "orthogonal", "torch", "sonnet"] = "auto"  # initial weights; auto: as published
     learning_rate: Positive = 6e-4  # learning rate at the start; see --anneal
     optimizer: str = "rmsprop_tf"  # optimizer: rmsprop_tf, rmsprop_a3c, adam, … (docs/reference/optimizers.md)
@@ -82,7 +82,7 @@ def wire_impala(c: Any, crew: Crew, envs: Envs, spec: LearnerSpec) -> System:
         threads=1 if c.lag < 0 else 0,
     )  # fmt: skip
     rollouts = rollouts_per_batch(c, actors)  # in a learner's share of a batch: batch / learners / lanes
-    # with a limited lag, a batch takes rollouts of each actor in turn
+    # with a limited lag, a batch has rollouts of each actor in turn
     source = Rollouts(queue, rollouts, in_turn=c.lag >= 0)
     crew.add(learn, n=c.learners, source=source, spec=spec, publish=params)
     return System(envs, spec, resolved={"actors": actors})  # what --actors 0 became

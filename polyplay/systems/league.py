@@ -1,11 +1,11 @@
-"""A league: agents that learn by playing each other (Jaderberg et al. 2019, figure 1) and past agents: weights that
-were kept, as in AlphaStar's league (Vinyals et al. 2019).
+"""A league: agents that learn by playing each other (Jaderberg et al. 2019, figure 1) and past agents, whose weights
+were saved, as in AlphaStar's league (Vinyals et al. 2019).
 
 act × actors:  a table of players ─► own copies of weights ─► rollouts ─► RolloutQueue ─► learn × learners ─► update
                  │        ▲    ▲                                                                                 │
      matches ◄───┘ tables ┘    ├── Params of each agent, pulled once per rollout ◄───────────────────────────────┤
         └─► referee ─┤         └── past agents, files of weights ◄── every snapshot_every updates ───────────────┘
-                     └─► who copies whom ─► learn
+                     └─► orders to copy ─► learn
 """
 
 from dataclasses import dataclass
@@ -28,25 +28,26 @@ from polyplay.workers.crew import Crew
 
 @dataclass(frozen=True)
 class Config(PolicyOptions):  # adds env, core, and how inputs and actions are scaled
-    """Defaults: for small games on a small machine; no league was published for one."""
+    """Defaults: for small games on a small machine, for which no league was published."""
 
     env: str = "toy:rps"  # an environment with several players: toy:rps, a PettingZoo one, or module:callable
-    agents: Agents = 2  # agents that learn, each by its own games
+    agents: Agents = 2  # agents that train, each on its own games
     players: Players = 2  # players at a table, each playing one group of an actor's lanes
     actors: SomeWorkers = 1  # acting workers, each with a table
     lanes: Count = 32  # seats in matches (num-envs) of each actor, divided among its players
     learners: Whole = 0  # learner processes, each for some of the agents in turn (0: one per core or agent)
     lag: Lag = -1  # rollouts that an actor may be ahead of learning: 0 synchronous, 1 overlapping, -1 what slots allow
     unroll: Count = 16  # agent steps per lane in a rollout
-    opponents: str = "latest"  # latest, uniform, elo, or past:P
-    # whom a table's first player meets: agents; past ones and bots, too; of all, even ones; past ones at times (P)
+    opponents: str = "latest"
+    # opponents of a table's first player; latest: agents, uniform: past agents and bots too, elo: equally strong ones
+    # of all, past:P: past agents with probability P
     games_per_matchup: Count = 100  # matches per table between draws of its players
-    snapshot_every: Count = 200  # updates of an agent from one past agent to the next
-    exploit_every: Whole = 0  # matches of an agent between two checks whether to copy another (0: none copies)
-    batch: Count = 16  # trajectories in one update of an agent, or for the passes of one batch
+    snapshot_every: Count = 200  # updates of an agent between its past agents
+    exploit_every: Whole = 0  # matches per agent between checks for a better agent to copy (0: never)
+    batch: Count = 16  # trajectories in one update of an agent; with ppo, in one batch
     algo: Literal["vtrace", "ppo"] = "vtrace"  # loss; vtrace: IMPALA's; ppo: clipped ratio on V-trace, several passes
-    epochs: Count = 2  # ppo: passes over a batch
-    clip_range: Positive = 0.2  # ppo: ε, the ratio π/μ is clipped to 1 ± ε
+    epochs: Count = 2  # passes over a batch, with ppo
+    clip_range: Positive = 0.2  # ε: ppo clips the ratio π/μ to 1 ± ε
     gamma: Fraction = 0.99  # discount
     entropy_cost: NonNegative = 0.01  # weight of the entropy bonus
     lam: Fraction = 0.95  # λ of V-trace
@@ -75,8 +76,8 @@ def build(c: Config, crew: Crew) -> System:
     # an agent copies one that beats it with probability 0.7 or more, by Elo; then each value is multiplied by 0.8 or
     # 1.2, and stays between a tenth and ten times of its first one
     evolution = Evolution(every=c.exploit_every, priors=around(values))
-    # the league knows its agents, 100 past ones, bots and the team of each seat; it says who is seated at each table,
-    # and holds the values of each agent that vary
+    # the league holds its agents, 100 past ones, bots and the team of each seat; it says which players each table has,
+    # and has the varying values of each agent
     league = League(
         c.agents, c.actors, teams=envs.spec.sides, seated=c.players, past=100, bots=tuple(envs.spec.bots),
         varied=evolution.varied,
@@ -89,7 +90,7 @@ def wire_league(
 ) -> System:
     """Add the figure's actors, learners and referee. given: to AgentRollouts. FTW has another network and loss."""
     network = spec.policy()  # only its shapes are used: each worker makes its own network
-    # each agent has a queue of its own, where one slot is filled while another is read; past agents and bots fill none
+    # each agent has its own queue, where one slot is filled while another is read; past agents and bots fill no slot
     queue = RolloutQueue.of(envs, network, c.unroll, c.actors, slots=2, readers=c.agents, per_agent=True)
     statistics = spec.update.optim.statistics if evolution.every else None  # the optimizer's, copied with the weights
     params = AgentParams(network, c.agents, readers=c.actors, statistics=statistics)  # published weights of each agent
@@ -98,11 +99,11 @@ def wire_league(
         act_at_table, n=c.actors, name="act", if_lost="replace", lag=c.lag,
         envs=envs, policy=spec.policy, out=queue, params=params, league=league,
     )  # fmt: skip
-    # for each agent its own rollouts; its learner also writes past agents, and copies when the referee says so
+    # each agent has its own rollouts; its learner also writes past agents, and copies when the referee says so
     source = AgentRollouts(queue, league=league, **given)
     learners = c.learners or min(c.agents, crew.placement.parts)  # 0: one per core or GPU
     crew.add(learn_agents, n=learners, name="learn", source=source, spec=spec, publish=params)
-    # the referee rates players by their matches, draws who meets whom, and says who copies whom
+    # the referee rates players by their matches, draws the players of tables, and orders copies
     opponents, matches = Opponents.parse(c.opponents), c.games_per_matchup
     crew.add(referee, if_lost="replace", rates=league, opponents=opponents, matches=matches, evolution=evolution)
     return System(envs, spec, resolved={"learners": learners})  # what --learners 0 became

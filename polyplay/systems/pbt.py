@@ -24,22 +24,22 @@ class Config:
 
     over: str = "a2c"  # system of the members, or module:NAME; its options are given as in `polyplay train SYSTEM`
     population: Whole = 0  # members (0: 8; with --exploit none and only lists in --vary, one for each combination)
-    every: Count = 1_000_000  # agent steps that a member trains between two decisions to exploit and explore
-    vary: tuple[str, ...] = ()  # NAME=log:LOW:HIGH, NAME=uniform:LOW:HIGH or NAME=A,B,C, of that system's options
-    exploit: Literal["truncation", "tournament", "ttest", "none"] = "truncation"  # the rule: which better one it copies
+    every: Count = 1_000_000  # agent steps that a member trains between exploit/explore decisions
+    vary: tuple[str, ...] = ()  # options of that system: NAME=log:LOW:HIGH, NAME=uniform:LOW:HIGH or NAME=A,B,C
+    exploit: Literal["truncation", "tournament", "ttest", "none"] = "truncation"  # rule by which it copies a better one
     explore: Literal["perturb", "resample", "both", "none"] = "perturb"
-    # how a copied value changes: perturb: times 0.8 or 1.2; resample: one in four is drawn anew; both: one in four is
-    # drawn anew, the others are perturbed
-    score: Literal["games", "evaluations"] = "games"  # mean return of 10 games of training, or of --eval-every
+    # how a copied value changes; perturb: times 0.8 or 1.2; resample: one in four is drawn again; both: one in four is
+    # drawn again, the others are perturbed
+    score: Literal["games", "evaluations"] = "games"  # score: mean return of 10 training games, or of --eval-every
     at_once: Workers = 0  # trainers, each with its share of the cores (0: one per core)
 
 
 def build(c: Any, crew: Crew) -> System:
-    # after each `every` steps of a member: whom it copies (exploit), and what then changes of --vary (explore)
+    # after each `every` steps of a member: which one it copies (exploit), and how --vary's values change then (explore)
     evolution = Evolution(c.every, exploit=c.exploit, explore=c.explore, priors=priors_of(c))
-    plan = plan_of(c, crew, evolution)  # how many members there are, how long each is trained, what its score is
+    plan = plan_of(c, crew, evolution)  # the number of members, how long each is trained, its score
     n = 1 if crew.serial else min(c.at_once or member_cores(crew), plan.size)
-    on: Kind = "process" if crew.cluster is None else "thread"  # which waits for another machine
+    on: Kind = "process" if crew.cluster is None else "thread"  # a thread, which waits for another machine
     members = Members(plan.size)  # what each member has reached, and which trainer has it
     # learner: the run ends when its trainers do
     crew.add(trainer, n=n, on=on, learner=True, if_lost="replace", plan=plan, out=members)

@@ -31,7 +31,8 @@ class Config(ValueOptions):  # adds env, core, value, and how inputs and actions
     target_kl: NonNegative = 0.0  # end the passes over a rollout at this approximate KL divergence, 0 is off
     gamma: Fraction = 0.99  # discount
     lam: Fraction = 0.95  # λ of generalized advantage estimation
-    network: str = "auto"  # network: auto (nature or mlp), rlpyt, a3c, impala, separate, five (unit sets), …, or module:callable
+    network: str = "auto"
+    # network: auto (nature or mlp), rlpyt, a3c, impala, separate, five (unit sets), …, or module:callable
     core_size: Width = 256  # width of the recurrent core
     deviation: Positive = 1.0  # standard deviation of real actions at the start; see --actions for their unit
     learning_rate: Positive = 2.5e-4  # learning rate at the start; see --anneal
@@ -39,7 +40,7 @@ class Config(ValueOptions):  # adds env, core, value, and how inputs and actions
     optimizer_eps: Positive = 1e-5  # the optimizer's ε
     max_grad_norm: NonNegative = 0.0  # clip the gradient's global norm to this, 0 is off
     anneal: Literal["linear", "rate", "constant"] = "linear"
-    # linear: the learning rate and the clip range fall to 0 over the run; rate: only the learning rate falls
+    # schedule; linear: the learning rate and the clip range fall to 0 over the run; rate: only the learning rate falls
     value_cost: NonNegative = 1.0  # weight of the value loss (R − V)²
     entropy_cost: NonNegative = 0.01  # weight of the entropy bonus
     reward: Literal["clip", "sign", "none", "scale"] = "clip"
@@ -49,7 +50,7 @@ class Config(ValueOptions):  # adds env, core, value, and how inputs and actions
 
 
 def build(c: Config, crew: Crew) -> System:
-    # the lanes of one replica, and how many replicas there are: with a core, lanes divide among the minibatches
+    # the lanes of one replica, and the number of replicas: with a core, lanes divide among the minibatches
     envs, replicas = replica_envs(c, crew, minibatches=c.minibatches)
     init = "torch" if c.network == "rlpyt" else "orthogonal"  # initial weights; rlpyt leaves them to torch
     # each replica makes this network

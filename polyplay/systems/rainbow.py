@@ -41,7 +41,7 @@ class Config(AgentOptions):  # adds env, and how inputs are scaled
     target_update: Count = 2_000  # updates between two updates of the target network: 32,000 frames
     alpha: Fraction = 0.5  # exponent α of priorities
     beta: Fraction = 0.4  # exponent β of importance weights at the start
-    epsilon: Fraction = 0.01  # without noisy layers: probability of a random action at the end of the schedule
+    epsilon: Fraction = 0.01  # probability of a random action at the end of the schedule, without noisy layers
     epsilon_decay_steps: Whole = 62_500  # agent steps over which ε falls from 1 to --epsilon
     learning_rate: Positive = 6.25e-5  # learning rate, constant
     optimizer: str = "adam"  # optimizer: adam, another of docs/reference/optimizers.md, or module:callable

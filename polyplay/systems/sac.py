@@ -28,13 +28,13 @@ class Config:
     unroll: Count = 1  # agent steps per lane between updates
     gamma: Fraction = 0.99  # discount
     n_step: Count = 1  # n of n-step returns: rewards summed before bootstrapping
-    network: str = "auto"  # network: auto (mlp, or convolutions for images), or module:callable; sizes: --hidden 256 256
+    network: str = "auto"  # network: auto (mlp, or convolutions for images) or module:callable; sizes: --hidden 256 256
     critics: Count = 2  # number of critics, whose least value is the target
     critic_width: Whole = 0  # units of each layer of the critics; 0: as the actor's
     subset: Whole = 0  # critics drawn for each update, of which the least is the target; 0: all
-    actor_value: Literal["min", "mean"] = "min"  # of the critics' values, for the actor
-    delay: Count = 1  # updates of the critics for one of the actor and of the temperature
-    normalization: Literal["none", "layer", "batch"] = "none"  # in the critics; batch: no target network
+    actor_value: Literal["min", "mean"] = "min"  # which of the critics' values the actor maximizes
+    delay: Count = 1  # updates of the critics per update of the actor and of the temperature
+    normalization: Literal["none", "layer", "batch"] = "none"  # normalization in critics; batch: no target network
     dropout: Fraction = 0.0  # part of the critics' units that a pass leaves out
     log_std: Literal["clip", "tanh"] = "clip"  # how log σ is bounded: clipped to −20 … 2, or by tanh to −5 … 2
     temperature: NonNegative = 0.0  # a fixed temperature; 0: it is learned
@@ -51,9 +51,7 @@ class Config:
     learning_rate: Positive = 3e-4  # learning rate of the actor, constant
     critic_rate: Positive = 1.0  # learning rate of the critics, as a multiple of --learning-rate
     temperature_rate: Positive = 1.0  # learning rate of the temperature, as a multiple of --learning-rate
-    optimizer: str = (
-        "adam"  # adam; others (docs/reference/optimizers.md) need all rates in --learning-rate and --delay 1
-    )
+    optimizer: str = "adam"  # optimizer: adam; others (docs/reference/optimizers.md) need all rates equal and --delay 1
     beta1: Fraction = 0.9  # β₁ of Adam
     frames: Count = 1_000_000  # agent steps to train for, unless --steps is given
 

@@ -28,12 +28,12 @@ class Config:
     unroll: Count = 1  # agent steps per lane between updates
     gamma: Fraction = 0.99  # discount
     n_step: Count = 1  # n of n-step returns: rewards summed before bootstrapping
-    network: str = "auto"  # network: auto (mlp, or convolutions for images), or module:callable; sizes: --hidden 256 256
+    network: str = "auto"  # network: auto (mlp, or convolutions for images) or module:callable; sizes: --hidden 256 256
     critics: Count = 2  # number of critics, whose least value is the target
     noise: NonNegative = 0.1  # standard deviation of the noise on each number of an action, in half ranges
     smoothing: NonNegative = 0.2  # standard deviation of noise on the target network's actions; 0: none
     noise_clip: Positive = 0.5  # bound of the --smoothing noise
-    delay: Count = 2  # updates of the critics for one of the actor and of the target network
+    delay: Count = 2  # updates of the critics per update of the actor and of the target network
     tau: Fraction = 0.005  # fraction of the way by which an update moves the target network
     batch: Count = 256  # transitions in one update
     ratio: Positive = 256.0  # transitions drawn per agent step: one update per step
@@ -42,7 +42,7 @@ class Config:
     alpha: Fraction = 0.0  # exponent α of priorities (TD errors); 0 draws uniformly
     learning_rate: Positive = 3e-4  # learning rate of the actor, constant
     critic_rate: Positive = 1.0  # learning rate of the critics, as a multiple of --learning-rate
-    optimizer: str = "adam"  # adam; others (docs/reference/optimizers.md) need --critic-rate 1 and --delay 1
+    optimizer: str = "adam"  # optimizer: adam; others (docs/reference/optimizers.md) need --critic-rate 1 and --delay 1
     frames: Count = 1_000_000  # agent steps to train for, unless --steps is given
 
 

@@ -141,7 +141,7 @@ def test_nothing_is_overwritten(tmp_path: Path, capsys: pytest.CaptureFixture[st
     [
         ({"moves": ["Z9"]}, "Z9 is not a point of the board"),
         ({"values": ["?"]}, "Unknown format code"),
-        ({"game": "go+size=99"}, "game:go+size=99: size=99 given; allowed: 3 to 19"),
+        ({"game": "go+size=99"}, "game:go+size=99: size must be from 3 to 19, got 99"),
     ],
 )
 def test_a_damaged_game_is_named_and_nothing_is_written(

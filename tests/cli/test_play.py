@@ -64,8 +64,8 @@ def run_of(root: Path) -> str:
     [
         (["--port", "0"], "--port: '0' given, allowed: a whole number from 1 to 65535"),
         (["--simulations", "-1"], "--simulations: '-1' given, allowed: a whole number from 0 to 100000"),
-        (["--resign", "soon"], "--resign: soon given; allowed: auto, off, or a value from -1 to 0"),
-        (["--resign", "0.5"], "--resign: 0.5 given; allowed: auto, off, or a value from -1 to 0"),
+        (["--resign", "soon"], "--resign soon: must be auto, off, or a value from -1 to 0"),
+        (["--resign", "0.5"], "--resign 0.5: must be auto, off, or a value from -1 to 0"),
         (["--resign", "off"], "--resign off: applies to --gtp only; add --gtp, or remove --resign"),
         (["--checkpoint", "7"], "--checkpoint: '7' given, allowed: best, none exists yet"),
         ([], "has no usable checkpoint (none found); let it run longer"),

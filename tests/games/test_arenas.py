@@ -157,17 +157,17 @@ def test_a_state_goes_on_to_the_bit(title, lanes, more):
 @pytest.mark.parametrize(
     ("title", "said"),
     [
-        ("arena:soccer", "--env: arena:soccer given, allowed: arena:ctf, arena:moba"),
-        ("arena:ctf+view=maps", "view=maps given, allowed: window, pixels"),
-        ("arena:ctf+size=12", "size=12 given, allowed: odd numbers from 9, so that two bases fit"),
-        ("arena:ctf+team=0", "team=0, length=4500, repeat=1 given, allowed: 1 to 8 players"),
-        ("arena:ctf+length=10+repeat=3", "length=10 given, allowed: multiples of repeat=3"),
+        ("arena:soccer", "--env arena:soccer: unknown arena; allowed: arena:ctf, arena:moba"),
+        ("arena:ctf+view=maps", "view must be one of window, pixels; got maps"),
+        ("arena:ctf+size=12", "size must be an odd number from 9, so that two bases fit, to 99; got 12"),
+        ("arena:ctf+team=0", "needs 1 to 8 players per team, length ≥ 1 and repeat ≥ 1, got team=0"),
+        ("arena:ctf+length=10+repeat=3", "length must be a multiple of repeat=3, got 10"),
         ("arena:ctf+speed=3", "unknown option 'speed'"),
         ("arena:ctf", "must be a multiple of the 4 seats"),
-        ("arena:moba+team=6", "team=6, lanes=3 given, allowed: 1 to 5 heroes of a side, 1 to 3 lanes"),
-        ("arena:moba+length=10", "length=10, repeat=4 given, allowed: a repeat from 1, as length a multiple of it"),
-        ("arena:moba+randomize=1.5", "randomize=1.5 given, allowed: 0 to 1"),
-        ("arena:moba+reward=score", "reward=score given, allowed: shaped, win"),
+        ("arena:moba+team=6", "needs 1 to 5 heroes per team and 1 to 3 lanes, got team=6, lanes=3"),
+        ("arena:moba+length=10", "needs repeat ≥ 1 and a length that is a multiple of it, got length=10, repeat=4"),
+        ("arena:moba+randomize=1.5", "randomize must be from 0 to 1, got 1.5"),
+        ("arena:moba+reward=score", "reward must be one of shaped, win; got score"),
     ],
 )
 def test_wrong_options_are_one_line(title, said):

@@ -150,7 +150,7 @@ def test_the_newest_stay():
     [
         ("backgammon", "game:spiel:backgammon: it has chance; allowed: two players in turn"),
         ("phantom_ttt", "it hides information from its players"),
-        ("goofspiel(num_cards=3)", "its players move at once"),
+        ("goofspiel(num_cards=3)", "its players move simultaneously"),
         ("hexx", "OpenSpiel has no hexx, did you mean 'hex'?"),
         ("hex(size=3)", "game:spiel:hex(size=3): OpenSpiel says: "),
         ("efg_game", "game:spiel:efg_game: OpenSpiel says: "),

@@ -66,9 +66,9 @@ def test_a_game_is_the_same_in_another_process():
     [
         (
             "Stuck",
-            "after 1 moves legal is empty and the game goes on: let play return WON, LOST or DRAWN, or add a pass",
+            "after 1 moves legal is empty before the game is over: let play return WON, LOST or DRAWN, or add a pass",
         ),
-        ("CompiledStuck", "after 1 moves legal is empty and the game goes on"),
+        ("CompiledStuck", "after 1 moves legal is empty before the game is over"),
         ("Beyond", "after 0 moves legal names the action 6; `actions` allows 0 to 5"),
         ("Twice", "legal names an action twice: [0, 0]"),
         ("Halves", "legal must return whole numbers [n], got [0.5]"),
@@ -91,7 +91,7 @@ def test_a_game_is_the_same_in_another_process():
         ("Untyped", "legal can't be compiled: "),
         (
             "nothing",
-            "given, but nothing is not such a class; allowed: game:module:Class, a class that inherits polyplay",
+            "nothing is not a class of rules; allowed: game:module:Class, a class that inherits polyplay",
         ),
         ("Nowhere", "has no attribute 'Nowhere'; allowed: game:module:Class"),
     ],
@@ -109,7 +109,7 @@ def test_check_names_what_is_wrong(name: str, said: str, capsys: pytest.CaptureF
         ("tests/games/own_games.py:Row", "which is a file: write tests.games.own_games:Row"),
         (
             "__main__:Row",
-            "worker processes can't import a class of the program itself; write it into a file of its own",
+            "worker processes can't import a class of the program itself; move it into a separate file",
         ),
         (f"spiel:{HERE}:hexx", "OpenSpiel has no hexx, did you mean 'hex'?"),
         ("spiel:nowhere_at_all:hex", "no module 'nowhere_at_all'"),

@@ -277,15 +277,15 @@ class Stranger:
     ("name", "says"),
     [
         ("Broken", r"Broken\.see\(\) raised KeyError: 'ball' \(test_toys\.py:\d+\)"),
-        ("Narrow", r"Narrow\.see\(\) returned float32 \[2, 49\], allowed: float32 \[2, 50\]"),
-        ("Whole+dtype=uint8", r"Whole\.see\(\) returned int64 \[2, 50\], allowed: uint8 \[2, 50\]"),
-        ("Rough", r"Rough\.step\(\) returned .*, truncated float64 \[2\], allowed: .*, truncated bool \[2\]"),
-        ("Short", r"Short\.step\(\) returned tuple, allowed: a tuple: states, reward, terminated, truncated"),
-        ("Unseated", r"Unseated\.reset\(\) returned health .*, allowed: health .*, here bool \[2, 4\]"),
+        ("Narrow", r"Narrow\.see\(\) returned float32 \[2, 49\]; must be float32 \[2, 50\]"),
+        ("Whole+dtype=uint8", r"Whole\.see\(\) returned int64 \[2, 50\]; must be uint8 \[2, 50\]"),
+        ("Rough", r"Rough\.step\(\) returned .*, truncated float64 \[2\]; must be .*, truncated bool \[2\]"),
+        ("Short", r"Short\.step\(\) returned tuple; must be a tuple: states, reward, terminated, truncated"),
+        ("Unseated", r"Unseated\.reset\(\) returned health .*; must be health .*, here bool \[2, 4\]"),
         ("Blind", r"Blind lacks obs, see, which polyplay\.games\.toys\.Toy declares: define it"),
         ("Masked", r"Masked has a legality, but no legal\(\)"),
-        ("Stranger", r"Stranger is no toy; allowed: a dataclass that inherits polyplay\.games\.toys\.Toy"),
-        ("policy", r"policy is no toy; allowed: a dataclass"),
+        ("Stranger", r"Stranger must be a dataclass that inherits polyplay\.games\.toys\.Toy"),
+        ("policy", r"policy must be a dataclass"),
     ],
 )
 def test_a_toy_of_ones_own_that_is_none_is_refused(name, says):

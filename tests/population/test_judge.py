@@ -187,8 +187,8 @@ def test_a_resumed_run_sets_later_and_damaged_champions_aside(tmp_path):
 @pytest.mark.parametrize(
     ("settings", "words"),
     [
-        ({"gate": 0.3}, "--gate: 0.3 given; allowed: 0 for no matches, or from 0.5 to below 1"),
-        ({"gate_games": 15}, "--gate-games: 15 given; allowed: an even number"),
+        ({"gate": 0.3}, "--gate 0.3: must be 0 for no matches, or from 0.5 to below 1"),
+        ({"gate_games": 15}, "--gate-games 15: must be an even number"),
     ],
 )
 def test_a_bad_gate_is_named_before_anything_starts(settings, words, tmp_path):
@@ -361,9 +361,9 @@ def test_while_the_disk_is_full_nothing_is_lost_and_it_is_said_once(rated_run, t
 @pytest.mark.parametrize(
     ("games", "more", "words"),
     [
-        (RATED, {"references": ("focus", "level9")}, "references: level9 given; allowed: random, opposite, focus"),
+        (RATED, {"references": ("focus", "level9")}, "unknown bots: level9; allowed: random, opposite, focus"),
         (Envs("toy:catch", 1), {"references": ()}, "ratings need two teams of the same kind"),
-        (RATED, {"matches": 7}, "7 given, half on each side; allowed: even numbers from 2 on"),
+        (RATED, {"matches": 7}, "must be even and at least 2, half on each side; got 7"),
     ],
 )
 def test_what_cannot_be_rated_is_said(games, more, words, tmp_path):

@@ -330,20 +330,20 @@ SMALL = Annotated[float, Positive.__metadata__[0]]
 
 FIXED = "; for a fixed value write --the-rate alone"
 BAD = [
-    ("the_rate", float, "--vary: 'the_rate' given, allowed: "),
-    ("the_rate=", float, "--vary: 'the_rate=' given, allowed: "),
-    ("=log:1:2", float, "--vary: '=log:1:2' given, allowed: "),
-    ("the_rate=log:1:1.0", float, "LOW 1 and HIGH 1.0 given, where LOW is below HIGH, and above 0 under log"),
-    ("the_rate=log:0:1", float, "LOW 0 and HIGH 1 given, where LOW is below HIGH, and above 0 under log"),
+    ("the_rate", float, "--vary 'the_rate': must be "),
+    ("the_rate=", float, "--vary 'the_rate=': must be "),
+    ("=log:1:2", float, "--vary '=log:1:2': must be "),
+    ("the_rate=log:1:1.0", float, "LOW 1 must be below HIGH 1.0, and above 0 under log"),
+    ("the_rate=log:0:1", float, "LOW 0 must be below HIGH 1, and above 0 under log"),
     ("the_rate=lgo:1:2", float, "--the-rate: 'lgo:1:2' given, allowed: a finite number"),
-    ("the_rate=log:1", float, "'log:1' given, where two values or more are needed"),
-    ("the_rate=0.1", float, "'0.1' given, where two values or more are needed"),
-    ("the_rate=0.1,,0.2", float, "'0.1,,0.2' given, where two values or more are needed"),
-    ("the_rate=0.1,0.2,0.10", float, "an entry given twice"),
+    ("the_rate=log:1", float, "'log:1' must have two values or more"),
+    ("the_rate=0.1", float, "'0.1' must have two values or more"),
+    ("the_rate=0.1,,0.2", float, "'0.1,,0.2' must have two values or more"),
+    ("the_rate=0.1,0.2,0.10", float, "an entry appears twice"),
     ("the_rate=log:a:1", float, "--the-rate: 'a' given, allowed: a finite number"),
     ("the_rate=uniform:0:1", SMALL, "--the-rate: '0' given, allowed: a number above 0, at most 1e30"),
-    ("the_rate=log:a:b", str, "'a:b' given, where a range has two finite numbers"),
-    ("the_rate=uniform:0:1", bool, "'0:1' given, where a range has two finite numbers"),
+    ("the_rate=log:a:b", str, "'a:b' must be two finite numbers"),
+    ("the_rate=uniform:0:1", bool, "'0:1' must be two finite numbers"),
 ]
 
 

@@ -432,7 +432,7 @@ def test_of_a_damaged_donor_the_checkpoint_before_is_copied_or_none(harm, runs):
 
 def test_a_donor_that_has_learnt_nothing_is_not_copied(runs, tmp_path):
     save(tmp_path / "new", 0, GIVEN, 0)
-    with pytest.raises(UserError, match="new has learnt nothing yet"):
+    with pytest.raises(UserError, match="new has made no updates yet"):
         trainer.prepare_copy(runs[0], tmp_path / "new", "copy-17")
 
 

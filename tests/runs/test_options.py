@@ -288,7 +288,7 @@ WRONG = {
     "none.toml": ("lanes = 3\n", "names no system"),
     "system.toml": ("system = 3\n", "SYSTEM: '3' given, allowed: a2c, "),
     "schema.json": ('{"schema": 99, "system": "a2c"}', "this version reads schema 1 only"),
-    "damaged.json": ('{"schema": 1, "system": "a2c"}', "is damaged: missing or malformed: config, environment, machine, options"),
+    "damaged.json": ('{"schema": 1, "system": "a2c"}', "missing or malformed: config, environment, machine, options"),
 }
 
 

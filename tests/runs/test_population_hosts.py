@@ -177,7 +177,7 @@ def test_nothing_is_left_of_a_population_whose_main_process_is_killed(hosts, tmp
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        ("--hosts local:2 --place act=here", "--place: act=here given, but members of a population run where cores are"),
+        ("--hosts local:2 --place act=here", "--place: act=here given, but members of a population run where cores"),
         ("--hosts local:2 --serial", "--hosts local:2: workers must be processes; remove --se"),
         ("--ship .", "--ship .: needs other machines; add --hosts"),
     ],

@@ -276,7 +276,7 @@ def test_what_is_given_wins_where_resume_may_change_it_and_has_to_agree_elsewher
         ("a2c", {**kw, "unroll": 8}, r"--unroll: 8 given, but .* was started with"),
         ("a2c", {**kw, "seed": 4}, "--seed: 4 given"),
         ("impala", {**toy, "run": str(run)}, "SYSTEM: impala given"),
-        ("a2c", toy, "--resume: auto given"),
+        ("a2c", toy, "--resume auto: needs"),
     ):
         with pytest.raises(UserError, match=says):
             polyplay.train(system, **other)

@@ -167,12 +167,12 @@ def test_temperatures_and_shares():
 @pytest.mark.parametrize(
     ("more", "said"),
     [
-        ({"simulations": 4, "leaves": 5}, "search leaves: 5 given; allowed: at most its 4 simulations"),
-        ({"simulations": 8, "root": "gumbel"}, "search gumbel_actions: 16 given; allowed: 1 to its 8 simulations"),
-        ({"simulations": 4, "fast_simulations": 5}, "fast_simulations: 5 given; allowed: 0 to its 4 simulations"),
+        ({"simulations": 4, "leaves": 5}, "search leaves: must be at most its 4 simulations, got 5"),
+        ({"simulations": 8, "root": "gumbel"}, "search gumbel_actions: must be from 1 to its 8 simulations, got 16"),
+        ({"simulations": 4, "fast_simulations": 5}, "fast_simulations: must be from 0 to its 4 simulations, got 5"),
         (
             {"root": "gumbel", "fast_simulations": 5},
-            "fast_simulations: 5 given, but root gumbel halves the same number",
+            "fast_simulations: must be 0, got 5: root gumbel halves the same number",
         ),
     ],
 )

@@ -234,12 +234,12 @@ def test_its_metrics_are_reported(tmp_path, capfd):
         ("--root forced", "--root: 'forced' given, allowed: puct, gumbel, gumbel_mctx"),
         ("--evaluator winograd", "--evaluator: 'winograd' given, allowed: torch, openvino, auto"),
         ("--noise 1.5", "--noise: '1.5' given, allowed: a number from 0 to 1"),
-        ("--batch 64 --capacity 63 --learning-starts 9", "--capacity: 63 given, allowed: as many as --batch, which"),
+        ("--batch 64 --capacity 63 --learning-starts 9", "--capacity: 63 given, allowed: at least --batch, which"),
         ("--capacity 500 --batch 64 --learning-starts 501", "start=501 is more than capacity=500"),
-        ("--env game:connect:4x4x5", "game:connect:4x4x5: 5 in a row given; a 4x4 board has 2 to 4"),
+        ("--env game:connect:4x4x5", "game:connect:4x4x5: 5 in a row; a 4x4 board allows 2 to 4"),
         ("--env game:conect_four", "did you mean connect_four?"),
-        ("--env ALE/Pong-v5", "--env: ALE/Pong-v5 given, allowed: game:tic_tac_toe, "),
-        ("--env CartPole-v1", "--env: CartPole-v1 given, allowed: game:tic_tac_toe, "),
+        ("--env ALE/Pong-v5", "--env ALE/Pong-v5: must be a board game, whose rules are known: game:tic_tac_toe, "),
+        ("--env CartPole-v1", "--env CartPole-v1: must be a board game, whose rules are known: game:tic_tac_toe, "),
     ],
 )
 def test_what_it_cannot_play_is_one_line(words, said, tmp_path, monkeypatch, capfd):

@@ -134,7 +134,7 @@ def test_normalized_observations_are_within_five_deviations():
         ({"batch": 65}, r"--batch 65 given, allowed: at most the 64 windows of --capacity"),
         ({"lag": 0, "publish": 3, "opponents": "past:0.2"}, r"--lag 0 with --publish 3 .*: a round makes 2 updates"),
         ({"team_spirit": 1.5}, r"team_spirit: '1.5' given, allowed: a number from 0 to 1"),
-        ({"opponents": "best"}, r"--opponents: best given"),
+        ({"opponents": "best"}, r"--opponents best: must be latest"),
     ],
 )
 def test_bad_input_is_said(given, text, tmp_path):

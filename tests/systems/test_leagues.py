@@ -135,7 +135,7 @@ def test_agents_copy_each_other_also_in_a_run_that_goes_on(tmp_path, monkeypatch
         ({"lag": 0, "batch": 32}, "with a --lag no more"),
         ({"exploit_every": 10, "agents": 1}, "--exploit-every: --agents 1 has no other agent to copy"),
         ({"learners": 3}, "at most one for each of --agents 2"),
-        ({"opponents": "strong"}, "--opponents: strong given; allowed: latest, uniform, elo, or past:P"),
+        ({"opponents": "strong"}, "--opponents strong: must be latest, uniform, elo, or past:P"),
     ],
 )
 def test_what_cannot_be_played_is_said_in_one_line_and_nothing_is_written(given, said, tmp_path):
@@ -319,12 +319,12 @@ def test_weights_are_drawn_near_points_where_ranges_say_so():
         ({"ranges": ("period=0",)}, "--ranges: period from 0 to 0 given, allowed: from 1 to the 19 steps of --unroll"),
         ({"ranges": ("period=uniform:5:20",)}, "period from 5 to 20 given"),
         ({"ranges": ("speed=1",)}, "--ranges: speed=1 given, allowed: NAME=RANGE or NAME=VALUE, NAME one of"),
-        ({"ranges": ("entropy_cost=log:2:1",)}, "--ranges entropy_cost=log:2:1: LOW 2 and HIGH 1 given"),
+        ({"ranges": ("entropy_cost=log:2:1",)}, "--ranges entropy_cost=log:2:1: LOW 2 must be below HIGH 1"),
         ({"ranges": ("entropy_cost=much",)}, "'much' given, allowed: a number"),
         ({"auxiliary": "pixel"}, "--auxiliary pixel: takes one image of bytes, but the observations are float32"),
         ({"unroll": 2, "ranges": ("period=1",)}, "--unroll 2 given, allowed with --auxiliary reward: 3 or more"),
         ({"auxiliary": "sound"}, "--auxiliary: sound given, allowed: pixel, reward"),
-        ({"env": "arena:ctf+size=7"}, "size=7 given, allowed: odd numbers from 9, so that two bases fit"),
+        ({"env": "arena:ctf+size=7"}, "size must be an odd number from 9, so that two bases fit, to 99; got 7"),
         ({"env": "toy:catch", "rewards": "game"}, "needs an environment with several players"),
     ],
 )
