@@ -47,7 +47,7 @@ def links(text: str) -> list[str]:
 
 
 def anchors(text: str) -> set[str]:
-    """What the headings of a page are called in links, as code hosts and the site make them."""
+    """Return the anchors of a page's headings, as code hosts and the site make them."""
     found: dict[str, int] = {}
     names = set()
     for heading in HEADING.findall(FENCE.sub("", text)):

@@ -62,7 +62,7 @@ class Browser:
         self.call("POST", "/url", {"url": url})
 
     def run(self, script: str) -> Any:
-        """What a function with this body returns."""
+        """Return the value of a function with this body."""
         return self.call("POST", "/execute/sync", {"script": script, "args": []})
 
     def wait(self, script: str, seconds: float = 30.0) -> None:
@@ -86,7 +86,7 @@ class Browser:
         path.write_bytes(base64.b64decode(found["data"]))
 
     def errors(self) -> list[str]:
-        """What the console has warned of since the last time."""
+        """Return the console's warnings since the last call."""
         return [entry["message"] for entry in self.call("POST", "/se/log", {"type": "browser"})]
 
     def requests(self) -> list[str]:

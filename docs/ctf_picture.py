@@ -1,4 +1,4 @@
-"""Makes docs/pictures/ctf.png and ctf_match.png anew: what players of capture the flag see, in eight situations; and a
+"""Makes docs/pictures/ctf.png and ctf_match.png: what players of capture the flag see, in eight situations; and a
 match as a video shows it.
 
 python docs/ctf_picture.py

@@ -1,6 +1,6 @@
 """Write the generated parts of the documentation: `python docs/generate.py`; with --check, fail if one is not current.
 
-A generated part of a page lies between two comments on lines of their own: `<!-- generated: KIND ARGUMENTS -->` and
+A generated part of a page lies between two comments on separate lines: `<!-- generated: KIND ARGUMENTS -->` and
 `<!-- end -->`. What is between them is replaced. The kinds are the functions in KINDS; the tables come from the
 dataclasses that the command line itself is made from, and the texts from the commands' own --help.
 """
@@ -46,7 +46,7 @@ def pages() -> list[Path]:
     return sorted(p for pattern in PLACES for p in ROOT.glob(pattern))
 
 
-# What the dataclasses say
+# Tables of dataclasses
 
 
 def shown(value: Any) -> str:
@@ -100,7 +100,7 @@ def table(head: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
 
 
 def describe(hint: Any, text: str, page: Path) -> str:
-    """What a field is, and which values it takes: a list, or a range of numbers."""
+    """Return the meaning of a field and its values: a list, or a range of numbers."""
     allowed = ", ".join(map(code, choices(hint))) or str(flags.range_of(hint) or "")
     return "; ".join(part for part in (prose(text, page), allowed) if part)
 
@@ -124,7 +124,7 @@ def fields_of(page: Path, system: str) -> str:
 
 
 def presets_of(page: Path, system: str) -> str:
-    """What a system's presets change, a column each, and what they say of themselves."""
+    """Return a table of the fields that a system's presets change, and the description of each preset."""
     module = systems.load(system)
     made = {name: make() for name, make in module.presets.items()}
     names = [f.name for f in fields(module.Config) if len({repr(getattr(c, f.name)) for c in made.values()}) > 1]
@@ -164,12 +164,12 @@ def run_options(page: Path) -> str:
 
 
 def rules(page: Path) -> str:
-    """What an environment must keep to, and what a run does where it does not."""
+    """Return the rules for environments, and the consequence of breaking each one."""
     return table(["rule", "what it says", "a run"], ([code(k), prose(r.says, page), r.run] for k, r in RULES.items()))
 
 
 def exactness(page: Path) -> str:
-    """Runs of bench/exactness.py that resumed to the bit, by system and by what their plans say of that."""
+    """Return the number of runs of bench/exactness.py that resumed bitwise, by system and by the claim of the plan."""
     rows = json.loads((ROOT / "bench" / "results" / "exactness.json").read_text())["rows"]
     kinds: dict[tuple[str, str], list[str]] = {}
     for row in rows:
@@ -179,17 +179,17 @@ def exactness(page: Path) -> str:
         [f"[`{system}`]({where}/{system}.md)", said, str(len(found)), str(found.count("exact"))]
         for (system, said), found in sorted(kinds.items())
     ]
-    return table(["system", "its plan says", "runs", "resumed to the bit"], body)
+    return table(["system", "its plan says", "runs", "resumed bitwise"], body)
 
 
 def gpu(page: Path) -> str:
-    """What bench/gpu_day.py has measured."""
+    """Return the measurements of bench/gpu_day.py."""
     folder = ROOT / "bench" / "results" / "gpu"
     return gpu_day.everything(folder, os.path.relpath(folder, page.parent))
 
 
 def learning(page: Path) -> str:
-    """What bench/learning_queue.py has finished."""
+    """Return the finished runs of bench/learning_queue.py."""
     return learning_queue.sections(ROOT / "bench" / "results" / "learning")
 
 
@@ -199,7 +199,7 @@ def rates(page: Path) -> str:
 
 
 def usage(page: Path) -> str:
-    """What `polyplay --help` prints."""
+    """Return the output of `polyplay --help`."""
     printed = io.StringIO()
     with contextlib.redirect_stdout(printed):
         main.main(["--help"])
@@ -284,7 +284,7 @@ def entry(name: str, found: Any) -> str:
 
 
 def signature(name: str, found: Any) -> str:
-    """What it is called with, as code; nothing of an exception."""
+    """Return the signature as code; nothing for an exception."""
     if isinstance(found, type) and issubclass(found, Exception):
         return ""
     text = str(inspect.signature(found))
@@ -314,7 +314,7 @@ KINDS: dict[str, Callable[..., str]] = {
 
 
 def filled(page: Path, text: str) -> str:
-    """The text of `page` with every generated part made anew."""
+    """Return the text of `page` with current generated parts."""
 
     def fill(found: re.Match[str]) -> str:
         kind, *words = found["what"].split()

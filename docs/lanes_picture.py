@@ -1,4 +1,4 @@
-"""Makes docs/pictures/lanes_match.png anew: a lane match between bots, as a video shows it.
+"""Makes docs/pictures/lanes_match.png: a lane match between bots, as a video shows it.
 
 python docs/lanes_picture.py
 """

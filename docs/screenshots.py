@@ -36,7 +36,7 @@ IMPALA = ["impala", "--preset", "quick", "--network", "mlp", "--inputs", "raw", 
 
 @contextmanager
 def started(*words: str) -> Iterator[subprocess.Popen[str]]:
-    """A command of polyplay that goes on meanwhile, in that folder."""
+    """Run a command of polyplay until the block ends."""
     command, pipe, nothing = [*POLYPLAY, *words], subprocess.PIPE, subprocess.DEVNULL
     process = subprocess.Popen(command, stdout=pipe, stderr=nothing, text=True)
     try:

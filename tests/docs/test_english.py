@@ -45,7 +45,7 @@ def spoken(file: Path) -> Iterator[Line]:
 @cache
 def lines() -> tuple[Line, ...]:
     pages = [p for p in assemble.pages() if p.parent == ROOT or "docs" in p.parts]
-    code = [*(ROOT / "polyplay").rglob("*.py"), *(ROOT / "examples").rglob("*.py")]
+    code = [file for folder in ("polyplay", "examples", "docs") for file in (ROOT / folder).rglob("*.py")]
     return (*(line for p in pages for line in prose(p)), *(line for f in sorted(code) for line in spoken(f)))
 
 
