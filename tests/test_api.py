@@ -28,7 +28,7 @@ def test_a_run_draws_its_curve(run: polyplay.Run, tmp_path: Path):
     figure = run.plot(tmp_path / "curve.png")
     assert (tmp_path / "curve.png").read_bytes().startswith(b"\x89PNG")
     assert len(figure.axes) == 2
-    with pytest.raises(UserError, match=r"--out: .*curve\.txt given"):
+    with pytest.raises(UserError, match=r"--out .*curve\.txt: must end in"):
         run.plot(tmp_path / "curve.txt")
     with pytest.raises(UserError, match=r"--out: .*curve\.png cannot be written: No such file or directory"):
         run.plot(tmp_path / "absent" / "curve.png")

@@ -23,7 +23,7 @@ TOP = ["__init__", "__main__", "api", "extend"]
 # At most so many lines of code (bench/code_size.py). Whoever adds some takes some away, or says in the commit why not.
 BUDGET = {
     "core": 1935,
-    "envs": 5360,
+    "envs": 5363,
     "buffers": 2104,
     "games": 3835,
     "nets": 3748,
@@ -35,8 +35,8 @@ BUDGET = {
     "workers/hosts": 1300,
     "population": 1510,
     "systems": 1983,
-    "runs": 4269,
-    "evaluation": 1535,
+    "runs": 4274,
+    "evaluation": 1570,
     "cli": 2550,
 }
 SHORTEST, LONGEST = 150, 800

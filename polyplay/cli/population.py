@@ -141,7 +141,7 @@ def draw_league(directory: Path, history: league_log.LeagueHistory, first: Seque
     """Draw ratings and copies over matches, and the agents' hyperparameters below. first: each agent's initial values,
     {} where unknown.
     """
-    names = list(first[0]) if first else []
+    names = list(first[0]) if first and history.copies else []  # without copies they are constant
     figure, top, panels = _panels(len(names), 3, LOW)
     agents, end = history.elo.shape[1], max(1, int(history.matches[-1]))
     colors = [COLORS[agent % len(COLORS)] if agents <= FEW else "#888888" for agent in range(agents)]
@@ -152,7 +152,8 @@ def draw_league(directory: Path, history: league_log.LeagueHistory, first: Seque
         top.plot([copy["match"]] * 2, ends, color=INK, linewidth=THIN, linestyle=":")
     if agents <= FEW:
         top.legend(frameon=False, ncols=agents, loc="upper left", fontsize=8)
-    title = f"{agents} agents, {len(history.copies)} copies (dotted) · {_env(directory)}"
+    copies = f", {len(history.copies)} copies (dotted)" if history.copies else ""
+    title = f"{agents} agents{copies} · {_env(directory)}"
     dress(top, "matches", title, "Elo", from_zero=False, counts=True)
     for axes, name in zip(panels, names, strict=True):
         found = list[float]()

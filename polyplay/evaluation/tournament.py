@@ -1,4 +1,7 @@
-"""Round-robin tournaments: payoffs and Elo ratings. Each pair of players plays half of its matches on each side."""
+"""Round-robin tournaments: payoffs and Elo ratings.
+
+Each pair of players plays half of its matches on each side.
+"""
 
 from __future__ import annotations
 

@@ -169,7 +169,7 @@ def test_what_a_run_raises_becomes_a_status_and_a_bug_shows_its_traceback(
         ("train fake --preset quick -h", "step size (default: 0.001)"),
         ("diagram fake --help", "usage: polyplay diagram fake"),
         ("resume --help", "seconds between checkpoints"),
-        ("resume RUN --help", "one of auto, cpu, cuda"),
+        ("resume RUN --help", "new device of learners"),
         ("systems --help", "usage: polyplay systems"),
         ("doctor --help", "Print what a bug report needs."),
     ],

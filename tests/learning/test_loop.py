@@ -118,7 +118,7 @@ def test_a_source_that_lacks_a_method_or_opens_something_else_is_named(monkeypat
 
     with pytest.raises(TypeError, match=r"Unshaped.*shape"):
         type("Unshaped", (Source,), {"open": Acted.open})()
-    with pytest.raises(UserError, match=r"learn: source RolloutBatches given, allowed: .*Source, with shape"):
+    with pytest.raises(UserError, match=r"learn: source is of type RolloutBatches; must be a .*Source, with shape"):
         adds(object.__new__(RolloutBatches))
     assert adds(Acted(4)).source.shape == (2, 4)
     monkeypatch.setattr(loop, "Learner", Mock())

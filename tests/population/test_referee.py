@@ -236,7 +236,7 @@ def test_costs_come_with_past_selves_and_nobody_else_sits_twice_while_there_are_
 
 @pytest.mark.parametrize("text", ["past", "past:", "past:1.5", "past:nan", "latest:1", "elo:", "best", ""])
 def test_what_is_no_rule_is_refused_in_one_line(text):
-    with pytest.raises(UserError, match=r"^--opponents: .*; allowed: latest, uniform, elo, or past:P") as e:
+    with pytest.raises(UserError, match=r"^--opponents .*: must be latest, uniform, elo, or past:P") as e:
         Opponents.parse(text)
     assert "\n" not in str(e.value)
 

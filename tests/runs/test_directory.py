@@ -111,7 +111,7 @@ def test_read_config_names_what_is_wrong(tmp_path: Path):
         read_config(tmp_path / "something else")
     for text, says in (('{"schema":', "damaged: "), ("[]", "damaged: no JSON object"), ('{"schema": 99}', "schema 1")):
         (tmp_path / "config.json").write_text(text)
-        with pytest.raises(UserError, match=rf"config\.json .*{says}"):
+        with pytest.raises(UserError, match=rf"config\.json:? .*{says}"):
             read_config(tmp_path)
 
 

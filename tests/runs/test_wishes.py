@@ -102,7 +102,7 @@ def test_a_wish_that_does_not_apply_is_left_out(name, given, fit, lines):
 @pytest.mark.parametrize(
     ("name", "given", "says"),
     [
-        ("ppo", {**NUMBERED, "inputs": "normalize"}, "--inputs normalize: takes numbers that are neither"),
+        ("ppo", {**NUMBERED, "inputs": "normalize"}, "--inputs normalize: takes numbers that are not images"),
         (
             "ppo",
             {**OWN, "reward": "scale", "inputs": "raw"},

@@ -228,9 +228,9 @@ def test_its_metrics_are_reported(tmp_path, capfd):
     [
         ("--simulations 0", "--simulations: '0' given, allowed: a whole number from 1"),
         ("--noise-alpha 0", "--noise-alpha: '0' given, allowed: a number above 0"),
-        ("--simulations 8 --leaves 1 --fast-simulations 9", "--fast-simulations: 9 given; allowed: 0 to its 8"),
-        ("--simulations 8 --leaves 9", "--leaves: 9 given; allowed: at most its 8 simulations"),
-        ("--root gumbel --simulations 8", "--gumbel-actions: 16 given; allowed: 1 to its 8 simulations; gumb"),
+        ("--simulations 8 --leaves 1 --fast-simulations 9", "--fast-simulations: must be from 0 to its 8 simulations, got 9"),
+        ("--simulations 8 --leaves 9", "--leaves: must be at most its 8 simulations, got 9"),
+        ("--root gumbel --simulations 8", "--gumbel-actions: must be from 1 to its 8 simulations, got 16; gumb"),
         ("--root forced", "--root: 'forced' given, allowed: puct, gumbel, gumbel_mctx"),
         ("--evaluator winograd", "--evaluator: 'winograd' given, allowed: torch, openvino, auto"),
         ("--noise 1.5", "--noise: '1.5' given, allowed: a number from 0 to 1"),

@@ -122,11 +122,11 @@ THEIRS: dict[tuple[str, str], tuple[dict[str, Any], dict[str, str]]] = {  # numb
         | {"learning_rate": 3e-4, "anneal": "rate", "value_cost": 0.25, "value_clip": True, "actions": "clip"}
         | {"inputs": "normalize", "reward": "scale", "frames": 1_000_000},
         {
-            "lanes": "1 lane of 2,048 steps",
-            "unroll": "8 lanes of 256 steps",
-            "anneal": "a constant clip range",
-            "value_cost": "half of 0.5 (R − V)²",
-            "value_clip": "the change of the value is clipped",
+            "lanes": "1 lane × 2,048 steps",
+            "unroll": "8 lanes × 256 steps",
+            "anneal": "constant clip range",
+            "value_cost": "¼(R − V)², clipped",
+            "value_clip": "¼(R − V)², clipped",
             "frames": "1M steps",
         },
     ),

@@ -204,4 +204,4 @@ def test_what_cannot_be_wired_is_one_line(system, settings, said):
     with pytest.raises(UserError, match=said) as e:
         wired(system, Crew(0), **{**({} if system == "apex_dpg" else CATCH), "env": "toy:catch", **settings})
     assert "\n" not in str(e.value)
-    assert re.search("--|needs|is 0|mean|allowed", str(e.value))
+    assert re.search("--|needs|is 0|mean|allowed|must", str(e.value))

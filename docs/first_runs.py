@@ -1,6 +1,6 @@
 """The first command of the systems' pages whose curve is of no other benchmark: trained, evaluated, and kept.
 
-    python bench/first_runs.py [NAME …]     # seven runs, about ten minutes on two quiet cores
+    python docs/first_runs.py [NAME …]     # seven runs, about ten minutes on two quiet cores
 
 Runs lie in bench/results/first_runs without checkpoints; `python docs/curves.py` draws their curves.
 """
@@ -14,7 +14,9 @@ import sys
 import tempfile
 from pathlib import Path
 
-from common import RESULTS, ROOT, Row, table
+ROOT = Path(__file__).resolve().parents[1]
+sys.path += [str(ROOT), str(ROOT / "bench")]
+from common import RESULTS, Row, table  # noqa: E402
 
 RUNS = {
     "appo": "--env CartPole-v1",
@@ -22,12 +24,12 @@ RUNS = {
     "td3": "--env Pendulum-v1",
     "apex_sac": "--preset quick",
     "apex_dpg": "--env Pendulum-v1",
-    "league": "--env toy:skirmish --opponents past:0.5",
+    "league": "--env toy:skirmish --opponents past:0.5 --steps 300k",
     "alphago_zero": "--env game:tic_tac_toe",
 }
 OUT = RESULTS / "first_runs"
 FILES = ("config.json", "metrics.jsonl", "summary.json", "league.json", "matches.jsonl", "episodes.jsonl")
-LARGEST = 200_000  # bytes of a file that is kept
+LARGEST = 400_000  # bytes of a file that is kept
 
 
 def polyplay(*words: str) -> None:
@@ -69,7 +71,7 @@ def main() -> None:
         for name in sys.argv[1:] or RUNS:
             train(name, Path(place))
     rows = [row(name) for name in RUNS if (OUT / name).exists()]
-    said = "One run each, seed 0, float32, on a quiet machine: `python bench/first_runs.py`."
+    said = "One run each, seed 0, float32, on a quiet machine: `python docs/first_runs.py`."
     (RESULTS / "first_runs.md").write_text("\n".join(["# First runs", "", said, "", *table(rows), ""]))
 
 
