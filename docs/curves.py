@@ -11,7 +11,9 @@ from __future__ import annotations
 import hashlib
 import json
 import re
+import shutil
 import sys
+import tempfile
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -62,16 +64,24 @@ def draw_elo(table: Path, out: Path) -> None:
     plot.write_figure(figure, out)
 
 
+def draw_league(run: Path, out: Path) -> None:
+    """Draw Elo over matches. A run two folders below a population.json, as here, counts as a population's member."""
+    with tempfile.TemporaryDirectory() as place:
+        shutil.copytree(run, Path(place) / "league")
+        if main.main(["population", str(Path(place) / "league"), "--picture", str(out)]):
+            raise SystemExit(f"{run}: no picture")
+
+
 def draw(name: str) -> None:
     """Draw one curve. Raises SystemExit: there is no run, or the command failed."""
-    runs, out = [str(run.relative_to(ROOT)) for run in runs_of(name)], str(picture(name))
+    runs, out = runs_of(name), picture(name)
     if name == "alphago_zero":
-        draw_elo(*runs_of(name), picture(name))
-    elif not runs or main.main(
-        ["population", *runs, "--picture", out]
-        if name == "league"
-        else ["plot", *runs, "--out", out, "--pool", "none", *(["--games", "20"] if SMALL in RUNS[name] else [])]
-    ):
+        return draw_elo(runs[0], out)
+    if name == "league":
+        return draw_league(runs[0], out)
+    games = ["--games", "20"] if SMALL in RUNS[name] else []
+    words = ["plot", *(str(run.relative_to(ROOT)) for run in runs), "--out", str(out), "--pool", "none", *games]
+    if not runs or main.main(words):
         raise SystemExit(f"{name}: no curve from {RUNS[name]}")
 
 

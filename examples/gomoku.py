@@ -1,7 +1,7 @@
 """Gomoku on 7×7 with the swap rule: `polyplay train alphago_zero --env game:gomoku:Gomoku`, in this file's folder.
 
 Five or more stones in a row win. After the first stone the second player may take its side, instead of placing a stone.
-A position has the cells from the view of the player to move (1 for own stones, -1 for the other's), then the ply number.
+A position has the cells from the view of the player to move (1: own stones, -1: the other's), then the ply number.
 """
 
 import numpy as np

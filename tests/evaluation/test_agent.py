@@ -207,7 +207,10 @@ def test_a_checkpoint_by_its_directory_number_or_name(cart):
         (lambda a: a.act(np.zeros((0, 4))), "obs: the batch is empty; pass at least one observation"),
         (lambda a: a.act(np.zeros(4), 3), "state: 3 is not a policy state; pass None or the previous call's state"),
         (lambda a: a.predict(np.zeros(4), (1, 2)), r"state: \(1, 2\) is not a policy state"),
-        (lambda a: a.act(np.zeros((2, 4), np.float32), a.act(np.zeros(4, np.float32))[1]), "state: of 1 episodes, but 2"),
+        (
+            lambda a: a.act(np.zeros((2, 4), np.float32), a.act(np.zeros(4, np.float32))[1]),
+            "state: of 1 episodes",
+        ),
         (lambda a: a.act(np.zeros(4, np.float32), mask=np.ones(2)), "mask: given, but this environment has no masks"),
         (lambda a: a.evaluate("Acrobot-v1"), r"env: Acrobot-v1 shows .*\[6\].* but the agent takes .*\[4\]"),
     ],

@@ -103,7 +103,7 @@ def test_a_target_network_moves_part_of_the_way(tau: float):
 
 
 @pytest.mark.parametrize(("make", "said"), [
-    (lambda: ends.task(parts=(TargetNetwork,)), "LearnerSpec.parts: <class .*TargetNetwork.* given, allowed: instances"),
+    (lambda: ends.task(parts=(TargetNetwork,)), "LearnerSpec.parts: <class .*TargetNetwork.* given, allowed: inst"),
     (lambda: TargetNetwork(0), "TargetNetwork: every=0 given, allowed: 1 or more updates"),
     (lambda: TargetNetwork(tau=0.0), "TargetNetwork: tau=0.0 given, allowed: above 0, at most 1"),
 ])  # fmt: skip

@@ -228,7 +228,10 @@ def test_its_metrics_are_reported(tmp_path, capfd):
     [
         ("--simulations 0", "--simulations: '0' given, allowed: a whole number from 1"),
         ("--noise-alpha 0", "--noise-alpha: '0' given, allowed: a number above 0"),
-        ("--simulations 8 --leaves 1 --fast-simulations 9", "--fast-simulations: must be from 0 to its 8 simulations, got 9"),
+        (
+            "--simulations 8 --leaves 1 --fast-simulations 9",
+            "--fast-simulations: must be from 0 to its 8 simulations",
+        ),
         ("--simulations 8 --leaves 9", "--leaves: must be at most its 8 simulations, got 9"),
         ("--root gumbel --simulations 8", "--gumbel-actions: must be from 1 to its 8 simulations, got 16; gumb"),
         ("--root forced", "--root: 'forced' given, allowed: puct, gumbel, gumbel_mctx"),

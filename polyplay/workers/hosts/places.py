@@ -190,7 +190,7 @@ class Places:
         if wanted > cores:
             who = ", ".join(f"{n} {name}" for name, n in counts.items() if n)
             has = f"{rule.where} has {cores} cores for {wanted} threads of {who}"
-            raise UserError(f"--place: {rule} given, but {has}; place fewer there, or leave the others to `others`")
+            raise UserError(f"--place {rule}: {has}; place fewer there, or leave the others to `others`")
 
     def plan(self, infos: Sequence[MachineInfo], threads: Mapping[str, int]) -> dict[str, list[tuple[str, int]]]:
         """Return the planned seats of each machine, `here` first. threads: of a worker, by role."""

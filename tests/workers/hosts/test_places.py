@@ -113,8 +113,8 @@ def test_rules_say_where(text, where, who):
         ("actor=blue", "actor=blue: this run has no role actor; choose from act, serve_replay, learn"),
         ("act[3-4]=blue", "act has 4 workers; must be within 0 to 3"),
         ("act=bleu", r"no machine is called bleu \(known: red, blue\); must be here, others"),
-        ("act=blue", "act=blue given, but blue has 2 cores for 4 threads of 4 act; place fewer there"),
-        ("act[0-1]=blue,learn=blue", "act.0-1.=blue given, but blue has 2 cores for 3 threads of 2 act, 1 learn"),
+        ("act=blue", "act=blue: blue has 2 cores for 4 threads of 4 act; place fewer there"),
+        ("act[0-1]=blue,learn=blue", "act.0-1.=blue: blue has 2 cores for 3 threads of 2 act, 1 learn"),
         ("act=res:fats", r"no machine has the resource fats \(known: fast\)"),
     ],
 )
