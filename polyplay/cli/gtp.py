@@ -207,7 +207,7 @@ def by_choice(search: Search, found: Finished) -> list[int]:
 def analysis_line(search: Search, name: Callable[[int], str]) -> str:
     """Return the analysis of one game's search; "" before the first visit: an empty line would end the answer.
 
-    It has no score, which the network does not predict.
+    The line has no score, because the network does not predict one.
     """
     found, parts = search.look(np.array([0])), list[str]()
     for order, action in enumerate(by_choice(search, found)):

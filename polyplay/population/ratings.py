@@ -145,8 +145,8 @@ def take_line(rated: list[RatedVersion], line: Row) -> None:
 
 
 def next_reference(mu: float, points: Mapping[str, Sequence[float]], references: Mapping[str, float]) -> str:
-    """Return the reference that a version plays next: of those within 10 points of its μ, at least the two nearest, the
-    one that it has played least, the nearest of several. points: of its matches so far.
+    """Return the reference that a version plays next: among those within 10 points of its μ, at least the two nearest,
+    the least played one, and of several the nearest. points: results of the version's matches, by reference.
     """
     nearest = sorted(references, key=lambda name: (abs(references[name] - mu), name))
     near = sum(abs(skill - mu) <= NEAR for skill in references.values())

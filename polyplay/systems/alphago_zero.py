@@ -29,7 +29,7 @@ from polyplay.workers.crew import Crew
 
 @dataclass(frozen=True)
 class Config:
-    """Defaults: the paper's; what it leaves open is AlphaZero's."""
+    """Defaults: the paper's values, and AlphaZero's for those that it does not give."""
 
     env: str = "game:go"  # a board game: game:go+size=9+komi=7, game:othello+size=6, game:connect_four, …
     players: SomeWorkers = 2  # workers that play, each with its own copy of the weights
