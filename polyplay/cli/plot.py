@@ -19,6 +19,7 @@ from polyplay.core.files import Row
 from polyplay.core.numbers import mean_interval, trailing_means
 from polyplay.envs.pool import task_order, task_words
 from polyplay.runs import directory as run_files
+from polyplay.runs.options import HOW_MADE
 from polyplay.runs.terminal import short_count
 
 if TYPE_CHECKING:
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 
 POINTS = 1000  # most points of a curve
 WINDOW = 100  # games that a report's mean covers
+LEARNED = (*HOW_MADE, "loss", "change", "hidden", "activation", "precision")  # options that change what is learned
 GAMES, REPORTS = "episodes.jsonl", "metrics.jsonl"
 FILES = ("config.json", GAMES)  # a run has one of them; runs of a user's script have games only
 
@@ -94,9 +96,15 @@ def read_curve(run: Path, games: int = WINDOW) -> Curve:
     counted = [name for name in ("frames", "steps", "wall_seconds") if all(name in row for row in rows)]
     across = {name: np.array([row[name] for row in rows], float) for name in counted}
     across |= {"minutes": across["wall_seconds"] / 60, "hours": across["wall_seconds"] / 3600}
-    kept, settings = thin(across["frames"], POINTS), config["config"]
+    kept, settings = thin(across["frames"], POINTS), _settings(config)
     across = {name: x[kept] for name, x in across.items()}
     return Curve(config["system"], str(settings.get("env", "")), settings, across, returns[kept])
+
+
+def _settings(config: Row) -> Row:
+    """Return a run's settings and its options that change what is learned."""
+    options = config.get("options", {})
+    return {**{name: options[name] for name in LEARNED if name in options}, **config["config"]}
 
 
 def read_task_curves(run: Path, games: int = WINDOW) -> list[Curve]:
@@ -113,7 +121,7 @@ def read_task_curves(run: Path, games: int = WINDOW) -> list[Curve]:
         across = {k: share * np.array([row[k] for row in own], float) for k in ("frames", "steps")}
         seconds = np.array([row["wall_seconds"] for row in own], float)
         across |= {"wall_seconds": seconds, "minutes": seconds / 60, "hours": seconds / 3600}
-        kept, settings = thin(across["frames"], POINTS), config["config"]
+        kept, settings = thin(across["frames"], POINTS), _settings(config)
         across = {k: x[kept] for k, x in across.items()}
         found.append(Curve(config["system"], name, settings, across, returns[kept], True))
     return found
@@ -156,7 +164,7 @@ def names_of(pools: Sequence[Sequence[Curve]]) -> list[str]:
 def _own_settings(head: Curve, heads: Sequence[Curve]) -> list[str]:
     others = [h for h in heads if (h.label, h.env) == (head.label, head.env)]
     names = [k for k, v in head.settings.items() if any(h.settings.get(k) != v for h in others)]
-    values = ((name, head.settings[name]) for name in names[:3])
+    values = ((name, head.settings[name]) for name in names[:3] if head.settings[name] not in (None, []))
     return [f"{name.replace('_', ' ')} {f'{v:g}' if isinstance(v, float) else v}" for name, v in values]
 
 

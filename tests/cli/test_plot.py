@@ -126,6 +126,14 @@ def test_runs_that_differ_in_their_seed_are_one_line_with_a_band(tmp_path: Path,
     assert (legend(figure), figure.axes[0].get_title(loc="left")) == ([label], "toy:catch")
 
 
+def test_runs_with_another_loss_are_another_line(tmp_path: Path):
+    runs = [make(tmp_path, f"r{i}") for i in range(3)]
+    config = json.loads((runs[2] / "config.json").read_text())
+    for run, loss in zip(runs, (None, None, "mine:loss"), strict=True):
+        (run / "config.json").write_text(json.dumps({**config, "options": {"loss": loss, "quiet": True}}))
+    assert legend(plot.draw_curves(runs)) == ["a2c (mean of 2 runs, 95 % interval)", "a2c · loss mine:loss"]
+
+
 def test_mistakes_are_one_line(tmp_path: Path, capsys: pytest.CaptureFixture, monkeypatch: pytest.MonkeyPatch):
     empty, full = make(tmp_path, "a", ROWS[:1]), make(tmp_path, "c")
     for words, says in (
