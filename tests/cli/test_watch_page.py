@@ -98,5 +98,5 @@ def stop(browser: Browser, run: Path) -> None:
             assert time.monotonic() < end
             time.sleep(0.2)
         browser.run("window.confirm = () => true; document.querySelector('[data-ask=stop]').click()")
-        browser.wait("return document.querySelector('.badge').textContent == 'ended'", 60)
+        browser.wait("return document.querySelector('.badge').textContent == 'stopped'", 60)
         assert "stopped by SIGINT" in browser.run("return document.body.innerText")

@@ -291,7 +291,7 @@ def test_training_that_is_shown_can_begin(page: str, line: str, planned_only: Pa
 
 SHOWN = re.compile(r"polyplay train (\w+)((?: --[\w-]+(?: (?!--)[^\s`,;)]+)*)*)")
 CALL = re.compile(r"polyplay\.train\(\"[^()]*\)")
-SENTENCE = " begins one"  # goes on after a command
+SENTENCE = " starts one"  # goes on after a command
 NOT_HERE = {"examples/melting_pot.py": "Melting Pot is not installed; tests/examples/test_melting_pot.py runs it"}
 
 
