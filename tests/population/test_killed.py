@@ -80,7 +80,7 @@ def config_of(directory: Path) -> Row:
     return found
 
 
-CUTS = [(7, signal.SIGTERM), (5, signal.SIGKILL), (1, signal.SIGTERM), (3, signal.SIGKILL)]
+CUTS = [(3, signal.SIGTERM), (3, signal.SIGKILL), (1, signal.SIGTERM), (3, signal.SIGKILL)]
 
 
 @pytest.mark.long
