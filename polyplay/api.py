@@ -13,7 +13,7 @@ from polyplay.core.errors import UserError
 from polyplay.core.files import Row
 from polyplay.envs.make import remembering
 from polyplay.runs import directory as run_files
-from polyplay.runs import flags, options, run
+from polyplay.runs import flags, option_file, options, run
 from polyplay.runs.run import RunResult
 from polyplay.runs.session import Callback as Callback
 from polyplay.workers import process
@@ -68,7 +68,7 @@ def train(
     user_modules.refuse("polyplay.train")
     system = system if system is None or isinstance(system, str) else systems.name_of(system)
     given = overrides if system is None else {*overrides, "system"}
-    file = None if config is None else options.read_option_file(config, given)
+    file = None if config is None else option_file.read_option_file(config, given)
     if file is not None:
         system = file.choose_system(system)
     if system is None:

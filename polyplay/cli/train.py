@@ -4,110 +4,179 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
+
+from rich.table import Column
 
 from polyplay.cli.arguments import complain, page_and_words, print_result, run_and_options, take_option
 from polyplay.core import errors
 from polyplay.core.numbers import mean_interval
 from polyplay.envs.make import remembering
 from polyplay.runs import directory as run_files
+from polyplay.runs import option_file, options, run
+from polyplay.runs.flags import option_types
+from polyplay.runs.option_file import OptionFile, Part, Sweep
 from polyplay.runs.run import RunResult
-from polyplay.runs.terminal import default_console
+from polyplay.runs.terminal import default_console, ruled_table
 
-# `polyplay train SYSTEM --seeds …`: a run per seed, one after the other, and a summary of all.
+if TYPE_CHECKING:
+    from polyplay.systems import Page
 
-
-def parse_seeds(words: Sequence[str]) -> list[int]:
-    """Return each seed once, in the given order. Raises UserError."""
-    seeds = dict[int, None]()
-    for part in ",".join(words).split(","):
-        match = re.fullmatch(r"(\d+)(?:\.\.(\d+))?", part)
-        if match is None or int(match[2] or match[1]) < int(match[1]):
-            allowed = "must be whole numbers from 0, such as 0..4, 0,1,2 or 0 1 2"
-            raise errors.UserError(f"--seeds '{' '.join(words)}': {allowed}")
-        seeds |= dict.fromkeys(range(int(match[1]), int(match[2] or match[1]) + 1))
-    return list(seeds)
+# `polyplay train SYSTEM --seeds …`, `--sweep FILE`: several runs, one after the other, and a summary of all.
 
 
-def train_seeds(seeds: Sequence[int], train: Callable[[int], RunResult], directory: str | None) -> int:
-    """Train one seed after the other until a signal ends a run, print the summary, and return the worst exit status.
-    train: trains a seed. directory: parent of all runs (None: each has its own).
+def train_parts(parts: Sequence[Part], train: Callable[[Part], RunResult], directory: str | None, title: str) -> int:
+    """Train one part after the other until a signal ends a run, print the summary, and return the worst exit status.
+    train: trains a part. directory: parent of all runs (None: each has its own). title: of the picture.
     """
-    runs, status = list[Path](), 0
-    for seed in seeds:
+    runs, status = dict[Path, str](), 0
+    for part in parts:
         try:
-            run = train(seed)
+            run = train(part)
         except (errors.EnvFailure, errors.WorkerLost, errors.NotFinite) as e:
             status = max(status, 1)
             complain(f"failed: {e}", e)
             continue
-        runs.append(run.directory)
+        except errors.UserError as e:  # of a point of the grid; others may fit
+            if not part.name:
+                raise
+            status = max(status, 2)
+            complain(f"error: {part.name}: {e}", e)
+            continue
+        runs[run.directory] = part.name
         status = max(status, run.exit_code)
         if run.exit_code >= 128:
             break
-    print_seeds(runs, Path(directory or (runs or [Path()])[0]) / "seeds.png")
+    print_parts(runs, Path(directory or next(iter(runs), ".")) / f"{title}.png")
     return status
 
 
-def print_seeds(runs: Sequence[Path], picture: Path) -> None:
-    """Print a line for each run, the mean return with its 95 % interval over seeds, and draw their curves."""
+def print_parts(runs: Mapping[Path, str], picture: Path) -> None:
+    """Print a line for each run, the mean return with its 95 % interval over the seeds of each point of the grid, and
+    draw their curves. runs: run → its point.
+    """
     from polyplay.cli import plot, systems
 
-    rows = [run_files.describe_run(run) for run in runs]
-    default_console().print(systems.table_of(rows))
-    returns = [row["return"] for row in rows if row.get("return") is not None]
-    if returns:
-        interval = mean_interval(returns)
-        about = "95 % interval {:,.2f} to {:,.2f}".format(*interval) if interval else "no interval: only one seed"
-        print(f"mean return {sum(returns) / len(returns):,.2f}, {about}")
+    rows = {run: run_files.describe_run(run) for run in runs}
+    default_console().print(systems.table_of([*rows.values()]))
+    for point in dict.fromkeys(runs.values()):
+        returns = [row["return"] for run, row in rows.items() if runs[run] == point and row.get("return") is not None]
+        if returns:
+            interval = mean_interval(returns)
+            about = "95 % interval {:,.2f} to {:,.2f}".format(*interval) if interval else "no interval: only one seed"
+            print(f"{point and f'{point}: '}mean return {sum(returns) / len(returns):,.2f}, {about}")
     ended = {run: run_files.read_summary(run) for run in runs}
     drawn = [run for run in runs if ended[run].get("episodic_return_mean") is not None]  # no populations
     if drawn and find_spec("matplotlib") is not None:
         print(plot.curves(drawn, picture))
 
 
+def list_parts(directories: Sequence[Path], file: Path) -> None:
+    """Print the index, the directory and the state of each run of a sweep."""
+    table = ruled_table("part", Column("run", overflow="fold"), Column("state", no_wrap=True))
+    for i, directory in enumerate(directories):
+        begun = (directory / "config.json").exists()
+        table.add_row(str(i), str(directory), str(run_files.describe_run(directory)["state"]) if begun else "new")
+    default_console().print(table)
+    print(f"`polyplay train --sweep {shlex.quote(str(file))} --part 0` trains the first alone")
+
+
+def choose_part(words: Sequence[str], parts: Sequence[Part]) -> Part:
+    """Return the part whose index --part gives. Raises UserError."""
+    text = " ".join(words)
+    if not re.fullmatch(r"[0-9]{1,9}", text) or int(text) >= len(parts):
+        file = parts[0].file.path
+        raise errors.UserError(f"--part: '{text}' given, allowed: 0 to {len(parts) - 1}; {file} has {len(parts)} runs")
+    return parts[int(text)]
+
+
+def train_sweep(page: Page, words: Sequence[str], sweep: Sweep, number: Sequence[str] | None) -> int:
+    """Train all runs, or the one whose index is `number`, and return the worst exit status. Runs in a known directory
+    resume, and finished ones are not trained again. words: the command line's options, for all runs. Raises UserError,
+    before any run starts.
+    """
+    if sweep.seeds is not None and "seed" in _names(words):
+        text = f"--seed: given, but there is a run for each of the seeds {' '.join(map(str, sweep.seeds))}"
+        raise errors.UserError(f"{text}: leave it out")
+    parts = sweep.parts(page.name, option_types(page.Config, options.RunOptions), _names(words))
+    points = [options.parse(page, words, file=part.file) for part in parts if part.seed == parts[0].seed]
+    chosen = points[0][1]
+    of_file = sweep.file.option == "--sweep"
+    parent = chosen.run or (f"runs/{sweep.file.path.stem}" if of_file else None)
+
+    def train(part: Part) -> RunResult:
+        seed = [] if part.seed is None else ["--seed", str(part.seed)]
+        again = ["--run", str(part.directory(Path(parent))), "--resume", "auto"] if parent else []
+        return run.train(page, *options.parse(page, [*words, *seed, *again], file=part.file))
+
+    if number is not None:
+        return train(choose_part(number, parts)).exit_code
+    if chosen.dry_run and not of_file:
+        return train(parts[0]).exit_code
+    if chosen.dry_run:
+        list_parts([part.directory(Path(str(parent))) for part in parts], sweep.file.path)
+        return 0
+    return train_parts(parts, train, parent, "sweep" if of_file else "seeds")
+
+
+def read_files(words: list[str]) -> tuple[list[str], OptionFile | None, Sweep | None]:
+    """Return (words without --config and --sweep, with the system first; the file of one of them; a sweep). Raises
+    UserError.
+    """
+    words, config = take_option(words, "config")
+    words, sweep = take_option(words, "sweep")
+    if config is None and sweep is None:
+        return words, None, None
+    name, paths = ("--config", config) if config is not None else ("--sweep", sweep or [])
+    if len(paths) != 1 or (config is not None and sweep is not None):
+        cure = "one file, or a run's directory; a sweep's file has all options of its runs"
+        raise errors.UserError(f"{name}: '{' '.join([*(config or []), *(sweep or [])])}' given, allowed: {cure}")
+    named = bool(words) and not words[0].startswith("-")
+    given = [*_names(words), *["system"] * named]
+    several = None if config else option_file.read_sweep(Path(paths[0]), given)
+    file = option_file.read_option_file(paths[0], given) if several is None else several.file
+    return [file.choose_system(words[0] if named else None), *words[named:]], file, several
+
+
+def _names(words: Sequence[str]) -> list[str]:
+    """Return the options that the words give."""
+    heads = (word.partition("=")[0] for word in words if word.startswith("-"))
+    return [option_file.spelled(head.lstrip("-").removeprefix("no-")) for head in heads]
+
+
 @remembering()
 def command(words: list[str]) -> int:
-    """Return the run's exit status; with several seeds, the worst."""
+    """Return the run's exit status, the worst of several; 0 if the options are only written to a file."""
     from polyplay import systems
-    from polyplay.runs import options
     from polyplay.workers import process
 
-    words, config = take_option(words, "config")
     words, seeds = take_option(words, "seeds")
-    file = None
-    if config is not None:
-        if len(config) != 1:
-            raise errors.UserError(f"--config '{' '.join(config)}': must be one file, or a run's directory")
-        path = Path(config[0])
-        given = [w.partition("=")[0].lstrip("-").replace("-", "_") for w in words if w.startswith("--")]
-        named = bool(words) and not words[0].startswith("-")
-        file = options.read_option_file(path, [*given, *["system"] * named])
-        words = [file.choose_system(words[0] if named else None), *words[named:]]
-    if words and words[0].lower() in systems.names():
+    words, number = take_option(words, "part")
+    words, save = take_option(words, "save-config")
+    words, file, sweep = read_files(words)
+    if number is not None and sweep is None:
+        raise errors.UserError(f"--part: '{' '.join(number)}' given, but no sweep: give --sweep FILE too")
+    if save is not None and (len(save) != 1 or seeds or sweep):
+        cure = "one file to write, of one run: without --seeds and --sweep"
+        raise errors.UserError(f"--save-config: '{' '.join(save)}' given, allowed: {cure}")
+    if save is None and words and words[0].lower() in systems.names():
         process.start_early(word.partition("=")[0].lstrip("-") for word in words)
     page, rest = page_and_words(words, "train", None if file is None else file.values.get("over"))
-    settings, chosen, sources = options.parse(page, rest, file=file)
-    from polyplay.runs import run
-
-    if seeds is None:
-        return run.train(page, settings, chosen, sources).exit_code
-
-    if sources["seed"] == "command line":
-        raise errors.UserError(f"--seed and --seeds {' '.join(seeds)} contradict each other; use one of them")
-    several = parse_seeds(seeds)
-
-    def train(seed: int) -> RunResult:
-        again = ["--run", f"{chosen.run}/seed-{seed}", "--resume", "auto"] if chosen.run else []
-        return run.train(page, *options.parse(page, [*rest, "--seed", str(seed), *again], file=file))
-
-    if chosen.dry_run:
-        return train(several[0]).exit_code
-    return train_seeds(several, train, chosen.run)
+    if seeds is not None:
+        sweep = sweep or Sweep(file or OptionFile(Path(), None, {}), None, {})
+        sweep = replace(sweep, seeds=option_file.parse_seeds(seeds))
+    if sweep is not None:
+        return train_sweep(page, rest, sweep, number)
+    choice = options.parse(page, rest, file=file)
+    if save is None:
+        return run.train(page, *choice).exit_code
+    option_file.write_option_file(Path(save[0]), page.name, *choice)
+    print(f"{save[0]} written; `polyplay train --config {shlex.quote(save[0])}` trains with these options")
+    return 0
 
 
 # `polyplay resume`.

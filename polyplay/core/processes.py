@@ -26,7 +26,7 @@ from polyplay.core import user_modules
 PDEATHSIG, SUBREAPER = 1, 36  # for prctl: signal when the parent dies; become the parent of orphaned descendants
 PREFIX = "polyplay: "
 STEPPING = ("resume", "reproduce", "evaluate", "verify", "starts", "tournament")  # verbs for existing runs
-SERIAL = ("--serial", "--config")  # options of other verbs that may step here
+SERIAL = ("--serial", "--config", "--sweep")  # options of other verbs that may step here
 HASH_SEED = "PYTHONHASHSEED"  # Python reads it at its start: it decides the order of sets of strings
 label = ""  # suffix of the titles of its child processes: " [RUN]", " of act 1 [RUN]"
 served = False  # whether this process is a fork server, or was forked from one

@@ -11,6 +11,7 @@ import statistics
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import product
 from typing import Any, Literal, NoReturn
 
 import numpy as np
@@ -108,6 +109,11 @@ class Prior:
 
     def _clip(self, value: float) -> float:
         return min(max(round(value) if self.whole else value, self.low), self.high)
+
+
+def combinations(lists: Mapping[str, Sequence[Any]]) -> list[dict[str, Any]]:
+    """Return all combinations of an entry per name, the last name's changing fastest; one, empty, without names."""
+    return [dict(zip(lists, chosen, strict=True)) for chosen in product(*lists.values())]
 
 
 def around(values: Mapping[str, float], chance: float = 1.0) -> dict[str, Prior]:

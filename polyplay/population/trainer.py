@@ -16,7 +16,6 @@ import shutil
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from itertools import product
 from pathlib import Path
 from typing import ClassVar, Literal
 
@@ -27,7 +26,7 @@ from polyplay.core.errors import UserError, WorkerLost
 from polyplay.core.files import Row, refusal_text
 from polyplay.core.machine import take_share
 from polyplay.core.worker import Arrow, Edge, WorkerContext
-from polyplay.population.rules import Evolution, Population, Standing, Values, evolve
+from polyplay.population.rules import Evolution, Population, Standing, Values, combinations, evolve
 from polyplay.population.store import DONE, FAILED, TRAINING, WAITING, Store, line_of, wall_seconds
 
 # A copy: a checkpoint of one member with the agent of another.
@@ -161,8 +160,7 @@ class PopulationPlan:
         """Return the values that each member begins with; they depend on the seed, not on the rules."""
         priors = self.evolution.priors
         if self.grid:
-            combinations = product(*(prior.choices for prior in priors.values()))
-            return [dict(zip(priors, chosen, strict=True)) for chosen in combinations]
+            return combinations({name: prior.choices for name, prior in priors.items()})
         rngs = [np.random.default_rng([self.seed, i]) for i in range(self.size)]
         return [{name: prior.draw(rng) for name, prior in priors.items()} for rng in rngs]
 

@@ -7,15 +7,13 @@ module knows no system: functions take the page, `polyplay.systems.load(name)`. 
 from __future__ import annotations
 
 import contextlib
-import json
 import math
 import re
 import time
-import tomllib
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import Any, Literal, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, NoReturn, TypeVar
 
 from polyplay.buffers.league import League
 from polyplay.core import user_modules
@@ -25,9 +23,11 @@ from polyplay.core.worker import HyperparameterSchedule, SchedulePoint
 from polyplay.envs.images import read_image_options
 from polyplay.envs.pool import ATARI57, need, task_words
 from polyplay.runs import flags
-from polyplay.runs.directory import SHAPE, check_shape, check_trust
 from polyplay.runs.flags import flag
 from polyplay.systems import Page, _presets
+
+if TYPE_CHECKING:
+    from polyplay.runs.option_file import OptionFile
 
 # Groups of options, as `--help` lists them.
 
@@ -128,79 +128,12 @@ def scheduled_names(words: Iterable[str]) -> set[str]:
     return {schedule.name for schedule in parse_changes(words)}
 
 
-# Options from a file: a run's config.json, or TOML or JSON with a line for each option.
-
-
 OF_ONE_RUN = ("run", "resume", "dry_run", "quiet", "verbose")  # in config.json, but not taken by another run
-SAME_LIMIT = ("frames", "steps")  # each overrides the other
-
-
-@dataclass(frozen=True)
-class OptionFile:
-    """Contents of an option file. usual: options that had their default in the run that wrote the file."""
-
-    path: Path
-    system: str | None
-    values: Row
-    usual: frozenset[str] = frozenset()
-
-    def choose_system(self, given: str | None) -> str:
-        """Return the system given, or else the file's. Raises UserError: they differ, or neither is set."""
-        if given is None and self.system is None:
-            raise UserError(f'--config: {self.path} names no system: give SYSTEM, or write system = "NAME" into it')
-        if given is not None and self.system is not None and given.lower() != self.system.lower():
-            raise UserError(f"SYSTEM: {given} given, but {self.path} is of {self.system}: leave SYSTEM out")
-        return str(given or self.system)
-
-    def checked(self, types: flags.OptionTypes, given: Mapping[str, object]) -> dict[str, object]:
-        """Return the values of options that `given` lacks, with text read as on a command line. Raises UserError: an
-        unknown name or a bad value.
-        """
-        spelled = {k.replace("-", "_"): flags.Word(v) if isinstance(v, str) else v for k, v in self.values.items()}
-        values = flags.check_keywords(spelled, types, f"--config: {self.path}")
-        taken = {*given, *(SAME_LIMIT if any(given.get(k) is not None for k in SAME_LIMIT) else ())}
-        return {name: value for name, value in values.items() if name not in taken}
-
-
-def read_option_file(path: str | Path, given: Collection[str] = ()) -> OptionFile:
-    """Read a file, or config.json of a run's directory. given: names of options that override it. Raises UserError."""
-    path, of_run = Path(path), Path(path).is_dir()
-    path = path / "config.json" if of_run else path
-    contents = _read(path)
-    if "schema" in contents or of_run:
-        return _of_run(path, check_shape(path, contents, SHAPE), given)
-    system = contents.pop("system", None)
-    return OptionFile(path, None if system is None else str(system), contents)
-
-
-def _read(path: Path) -> Row:
-    parse: Callable[[str], Any] = tomllib.loads if path.suffix.lower() == ".toml" else json.loads
-    try:
-        contents = parse(path.read_text("utf-8"))
-        if not isinstance(contents, dict):
-            raise ValueError("it must map options to values")
-        return contents
-    except (OSError, ValueError, RecursionError) as e:
-        why = e.strerror if isinstance(e, OSError) else e
-        cure = "give a run's directory, a file .json, or a file .toml of lines such as lanes = 8"
-        raise UserError(f"--config: {path} cannot be read: {why}; {cure}") from None
-
-
-def _of_run(path: Path, contents: Row, given: Collection[str]) -> OptionFile:
-    """Return a run's config.json as an option file. Raises UserError: the run was made elsewhere, and options that
-    `given` lacks would execute code.
-    """
-    check_trust(path, contents, False, given, "read that, then give these options as well", "--config")
-    config = {k: v for k, v in contents["config"].items() if k != "frames" or contents["options"].get("steps") is None}
-    known = {f.name for f in fields(RunOptions)} - {*OF_ONE_RUN}  # options removed since are left out
-    values = config | {k: v for k, v in contents["options"].items() if k in known}
-    usual = {k for k, source in contents["sources"].items() if source.partition(" ")[0] in ("default", "preset")}
-    return OptionFile(path, contents["system"], values, frozenset(usual))
-
-
 ADJUSTABLE = ("learning_rate", "entropy_cost", "frames")  # a system's options that may change when a run resumes
 MORE = """--seeds 0..4 trains once per seed.
---config FILE reads options from config.json, JSON or TOML; flags override them."""
+--config FILE reads options from a TOML, YAML or JSON file, or a run; flags override them.
+--save-config FILE writes all options to such a file, and ends.
+--sweep FILE trains once per combination of the lists in a file; --part N: the one of this index."""
 SIZES = ("lanes", "actors", "learners")  # may change too: all lanes then restart
 LIMITS = ("steps", "minutes", "until_return")
 CHANGEABLE: tuple[str, ...] = (*ADJUSTABLE, *SIZES, *LIMITS, "change", "report_every", "checkpoint_every", "keep")
@@ -384,27 +317,43 @@ def resolve(page: Page, file: OptionFile | None = None, **overrides: object) -> 
 
 
 def _choose(page: Page, given: Mapping[str, object], source: str, file: OptionFile | None) -> Choice:
-    """Take the values given, else the file's, else the preset's, else the defaults. A value's source is the preset only
-    if it differs from the default. A default of the file that is a default here too keeps that source.
+    """Take the values given, else the file's, else the preset's, else the defaults. Raises UserError, with the file's
+    values that it names.
+    """
+    if file is None:
+        return _chosen(page, given, source, {}, {})
+    written = file.checked(page.name, flags.option_types(page.Config, RunOptions), given)
+    usual = {k: v for k, v in written.items() if k in file.usual}
+    orders = {k: v for k, v in written.items() if k not in usual}
+    try:
+        settings, options, sources = _chosen(page, given, source, orders, usual)
+    except UserError as e:
+        raise file.explained(e, given) from None
+    return settings, options, {k: f"config {file.path}" if v == "file" else v for k, v in sources.items()}
+
+
+def _chosen(
+    page: Page, given: Mapping[str, object], source: str, orders: Mapping[str, object], usual: Mapping[str, object]
+) -> Choice:
+    """Do the work of `_choose`. A value's source is the preset only if it differs from the default. orders: values of a
+    file; usual: its values that were a preset's or a default: one that is so here too keeps that source.
     """
     types = flags.option_types(page.Config, RunOptions)
-    written = dict(listed(file.checked(types, given))) if file else {}
-    given = listed(given)
-    _check_length({**written, **given})
-    name, base = _preset(page, {**written, **given})
-    base = _presets.with_lanes_for_tasks(base, {**written, **given})
-    base, wishes = _presets.with_fastest(base, serial=bool({**written, **given}.get("serial")))
-    wishes |= _shown(page, name, base, {**written, **given})
+    orders, given = listed(orders), listed(given)
+    _check_length({**usual, **orders, **given})
+    named = {**orders, **given}
+    name, base = _preset(page, named, usual.get("preset"))
+    base = _presets.with_lanes_for_tasks(base, named)
+    base, wishes = _presets.with_fastest(base, serial=bool(named.get("serial")))
+    wishes |= _shown(page, name, base, named)
     plain, options = page.Config(), replace_known(RunOptions(preset=name), wishes)
     sources = dict.fromkeys(types, "default")
     changed = {k for k, value in vars(base).items() if value != vars(plain)[k]}
     sources |= dict.fromkeys([*changed, *wishes], f"preset {name}")
-    if file:
-        usual = {**vars(base), **vars(options)}
-        written = {k: v for k, v in written.items() if k not in file.usual or v != usual[k]}
-        sources |= dict.fromkeys(written, f"config {file.path}")
-    sources |= dict.fromkeys(given, source)
-    asked = {k: v for k, v in {**written, **given}.items() if k != "preset"}
+    here = {**vars(base), **vars(options)}
+    orders = {**{k: v for k, v in usual.items() if v != here[k]}, **orders}
+    sources |= dict.fromkeys(orders, "file") | dict.fromkeys(given, source)
+    asked = {k: v for k, v in {**orders, **given}.items() if k != "preset"}
     settings, options = replace_known(base, asked), replace_known(options, asked)
     if "network" not in asked and asked.get("core", "none") != "none":
         settings = _presets.use_shared_torso(settings)
@@ -444,13 +393,15 @@ def _with_layers(settings: Settings, options: RunOptions) -> Settings:
     return replace(settings, network=f"{str(settings.network).partition('(')[0]}({','.join(words)})")
 
 
-def _preset(page: Page, given: Mapping[str, object]) -> tuple[str, Settings]:
-    """Return the preset given, or else the one that fits the environment, and its configuration."""
+def _preset(page: Page, given: Mapping[str, object], before: object = None) -> tuple[str, Settings]:
+    """Return the preset given, or else the one that fits the environment, and its configuration. before: the one that
+    was found to fit when a file was written.
+    """
     name, env = str(given.get("preset", _presets.AUTO)), given.get("env")
     automatic = name == _presets.AUTO
     made = how_made(replace_known(RunOptions(), {k: given[k] for k in HOW_MADE if k in given}))
     if automatic:
-        name = _presets.choose(page, page.Config().env if env is None else env, **made)
+        name = str(before or "") or _presets.choose(page, page.Config().env if env is None else env, **made)
     return name, _presets.settings(page, name, env, automatic, **made)
 
 
@@ -616,6 +567,11 @@ def is_order(name: str, sources: Sources) -> bool:
     return not (source in ("default", "chosen") or source.startswith("preset "))
 
 
+def _in_file(name: str, sources: Sources) -> bool:
+    """Tell whether a person gave this option in a file."""
+    return sources.get(name, "").startswith("config ")
+
+
 def left_out(text: str, wishes: Mapping[str, Any]) -> dict[str, Any]:
     """Return the replacements of refused wishes, so that the message no longer applies; {} if no wish has one."""
     found = dict[str, Any]()
@@ -637,10 +593,11 @@ def fitted(settings: Settings, sources: Sources, wire: Callable[[Settings], Any]
         except UserError as e:
             named = [word.replace("-", "_") for word in FLAG.findall(str(e))]
             wishes = {n: v for n, v in vars(settings).items() if n in named and not is_order(n, sources)}
-            whose = {name: f"{name} {value} ({sources.get(name, 'default')})" for name, value in wishes.items()}
+            shown = {n: v for n, v in vars(settings).items() if n in named and (n in wishes or _in_file(n, sources))}
+            whose = {name: f"{name} {value} ({sources.get(name, 'default')})" for name, value in shown.items()}
             found = left_out(str(e), wishes) if len(lines) < MOST_LEFT_OUT else {}
             if not found:
-                text = ", ".join(whose[name] for name, value in wishes.items() if value not in ((), "", None))
+                text = ", ".join(whose[name] for name, value in shown.items() if value not in ((), "", None))
                 raise UserError(f"{e}; {text}" if text else str(e)) from None
             reason = str(e).partition(";")[0]
             lines += [("left out", f"{whose[name]}: {reason}; {value} instead") for name, value in found.items()]

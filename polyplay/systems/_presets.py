@@ -14,7 +14,6 @@ import math
 from collections.abc import Mapping
 from dataclasses import fields, replace
 from functools import partial
-from itertools import product
 from typing import Any, get_type_hints
 
 from polyplay import systems
@@ -24,7 +23,7 @@ from polyplay.core.machine import cores
 from polyplay.envs.atari import is_game
 from polyplay.envs.pool import WRAPPERS, Envs, EnvSpec, task_order, task_words
 from polyplay.envs.spaces import Discrete
-from polyplay.population.rules import Evolution, Prior, parse_prior
+from polyplay.population.rules import Evolution, Prior, combinations, parse_prior
 from polyplay.population.trainer import PopulationPlan
 from polyplay.systems import Page, System
 from polyplay.workers.crew import Crew
@@ -272,7 +271,7 @@ def plan_of(c: Any, crew: Crew, evolution: Evolution) -> PopulationPlan:
     priors = evolution.priors
     lists = bool(priors) and all(p.kind == "list" for p in priors.values())
     grid = c.exploit == "none" and lists and not c.population
-    size = len(list(product(*(p.choices for p in priors.values())))) if grid else c.population or SIZE
+    size = len(combinations({name: p.choices for name, p in priors.items()})) if grid else c.population or SIZE
     if size < 2 and c.exploit != "none":
         raise UserError(f"--population: {size} given, allowed with --exploit {c.exploit}: 2 or more; or --exploit none")
     if size > 1 and not priors:

@@ -1,0 +1,337 @@
+"""Files of options: read them, write the options of a run, read a sweep.
+
+A file is TOML, YAML or JSON with a line for each option, or config.json of a run. Text in it is read as on a command
+line. Its table `defaults` holds values of a preset or a default: a person gave the others. Imports no torch.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import tomllib
+from collections import Counter
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+from typing import Any
+
+from polyplay.core.errors import UserError
+from polyplay.core.files import Row, refusal_text
+from polyplay.population.rules import combinations
+from polyplay.runs import flags
+from polyplay.runs.directory import SHAPE, check_shape, check_trust
+from polyplay.runs.options import FLAG, OF_ONE_RUN, RunOptions, Settings, Sources, is_order, to_json
+
+SAME_LIMIT = ("frames", "steps")  # each overrides the other
+DEFAULTS, GRID, SEEDS = "defaults", "grid", "seeds"  # parts of a file that are no options
+
+
+@dataclass(frozen=True)
+class OptionFile:
+    """Contents of an option file. usual: options of its table `defaults`, or that had their default in the run that
+    wrote the file. option: the command-line option that names it.
+    """
+
+    path: Path
+    system: str | None
+    values: Row
+    usual: frozenset[str] = frozenset()
+    option: str = "--config"
+
+    def choose_system(self, given: str | None) -> str:
+        """Return the system given, or else the file's. Raises UserError: they differ, or neither is set."""
+        if given is None and self.system is None:
+            text = f'{self.option}: {self.path} names no system: give SYSTEM, or write system = "NAME" into it'
+            raise UserError(text)
+        if given is not None and self.system is not None and given.lower() != self.system.lower():
+            raise UserError(f"SYSTEM: {given} given, but {self.path} is of {self.system}: leave SYSTEM out")
+        return str(given or self.system)
+
+    def checked(self, system: str, types: flags.OptionTypes, given: Mapping[str, object]) -> dict[str, object]:
+        """Return the values of options that `given` lacks. Raises UserError: an option that the system lacks, or a bad
+        value.
+        """
+        values = {self.name_of(key, value, system, types): (key, value) for key, value in self.values.items()}
+        taken = {*given, *(SAME_LIMIT if any(given.get(k) is not None for k in SAME_LIMIT) else ())}
+        found = {name: self.check(*pair, types[name]) for name, pair in values.items()}
+        return {name: value for name, value in found.items() if name not in taken}
+
+    def name_of(self, key: str, value: object, system: str, types: flags.OptionTypes) -> str:
+        """Return the option that a key names. Raises UserError."""
+        name = spelled(key)
+        if name in types:
+            return name
+        near = flags.nearest_flag(name, types, str)
+        if name in (GRID, SEEDS):
+            near = f"; a file of several runs is for --sweep: polyplay train --sweep {self.path}"
+        shown = "a table" if isinstance(value, dict) else _shown(value)
+        raise UserError(f"{self.option}: {self.path}: {key}: {shown} given, but {system} has no such option{near}")
+
+    def check(self, key: str, value: object, hint: object) -> object:
+        """Return a value as an option's type. Raises UserError."""
+        label = f"{self.option}: {self.path}: {key}"
+        items = value if isinstance(value, list) else [value]
+        if any(isinstance(item, list | dict) for item in items):
+            raise UserError(f"{label}: a table or lists in a list given, allowed: {flags.allowed(hint)}")
+        return flags.check_value(label, [_word(item) for item in items] if items is value else _word(value), hint)
+
+    def explained(self, e: UserError, given: Collection[str]) -> UserError:
+        """Return the error with the values in this file of the options that its message names."""
+        named = {spelled(word) for word in FLAG.findall(str(e))} - {*given, *self.usual}
+        own = {key: value for key, value in self.values.items() if spelled(key) in named}
+        lines = ", ".join(f"{key} = {_shown(value)}" for key, value in own.items())
+        return UserError(f"{e}; {self.path} has {lines}") if own else e
+
+
+def spelled(key: str) -> str:
+    """Return the name of an option whose key in a file may have hyphens or be another library's."""
+    word = key.replace("-", "_")
+    return flags.ALIASES.get(word, word)
+
+
+def _word(value: object) -> object:
+    return flags.Word(value) if isinstance(value, str) else value
+
+
+def _shown(value: object) -> str:
+    """Return a value of a file in one short line."""
+    text = " ".join(map(str, value)) if isinstance(value, list) else "none" if value is None else str(value)
+    return text if len(text) <= 60 else f"{text[:57]}…"
+
+
+# Read a file.
+
+
+def read_option_file(path: str | Path, given: Collection[str] = (), option: str = "--config") -> OptionFile:
+    """Read a file, or config.json of a run's directory. given: names of options that override it. Raises UserError."""
+    path, of_run = Path(path), Path(path).is_dir()
+    path = path / "config.json" if of_run else path
+    contents = read_table(path, option)
+    if "schema" in contents or of_run:
+        return _of_run(path, check_shape(path, contents, SHAPE), given)
+    system, usual = contents.pop("system", None), contents.pop(DEFAULTS, {})
+    if not isinstance(usual, dict):
+        raise UserError(f"{option}: {path}: {DEFAULTS}: {_shown(usual)} given, allowed: a table of options")
+    names = Counter(map(spelled, contents))
+    if twice := [name for name, n in names.items() if n > 1]:
+        raise UserError(f"{option}: {path}: {twice[0]}: given twice, allowed: each option once; leave one out")
+    usual = {k: v for k, v in usual.items() if spelled(k) not in names}
+    seen = frozenset(map(spelled, usual))
+    return OptionFile(path, None if system is None else str(system), usual | contents, seen, option)
+
+
+def read_table(path: Path, option: str) -> Row:
+    """Return the contents of a file by its suffix. Raises UserError: it cannot be read, or is no table."""
+    try:
+        if path.suffix.lower() not in READERS:
+            raise ValueError("its name has another end" if path.exists() else "No such file or directory")
+        contents = READERS[path.suffix.lower()](path.read_text("utf-8"))
+        if contents in (None, {}):
+            raise ValueError("it is empty")
+        if not isinstance(contents, dict):
+            raise ValueError("it must map options to values")
+        return contents
+    except UnicodeDecodeError:
+        why = "it is not a text file"
+    except (OSError, ValueError, RecursionError) as e:
+        why = e.strerror or str(e) if isinstance(e, OSError) else str(e)
+    cure = "a run's directory, or " * (option == "--config")
+    raise UserError(f"{option}: {path} cannot be read: {why}; give {cure}a file {SUFFIXES}, as in {EXAMPLE}")
+
+
+def _json(text: str) -> Any:
+    return json.loads(text, object_pairs_hook=_once) if text.strip() else None
+
+
+def _once(pairs: Sequence[tuple[str, Any]]) -> Row:
+    """Return a table. Raises ValueError: a key is there twice."""
+    found = dict(pairs)
+    if twice := [key for key, n in Counter(key for key, _ in pairs).items() if n > 1]:
+        raise ValueError(f"{twice[0]} is there twice")
+    return found
+
+
+def _yaml(text: str) -> Any:
+    """Read YAML without making objects, and with scalars as text: `on`, `no`, 3e-4 are read as on a command line."""
+    import yaml
+
+    def value(node: yaml.Node) -> Any:
+        if isinstance(node, yaml.MappingNode):
+            return _once([(str(key.value), value(item)) for key, item in node.value])
+        if isinstance(node, yaml.SequenceNode):
+            return [value(item) for item in node.value]
+        return None if node.style is None and node.value in ("", "~", "null") else node.value
+
+    try:
+        if any(isinstance(event, yaml.AliasEvent) for event in yaml.parse(text, yaml.SafeLoader)):
+            raise ValueError("it has references (*NAME), of which a few lines make many values: write these out")
+        root = yaml.compose(text, yaml.SafeLoader)
+    except yaml.MarkedYAMLError as e:
+        at = e.problem_mark
+        raise ValueError(f"{e.problem}" + (f" (at line {at.line + 1}, column {at.column + 1})" if at else "")) from None
+    except yaml.YAMLError as e:
+        raise ValueError(str(e)) from None
+    return None if root is None else value(root)
+
+
+READERS: dict[str, Callable[[str], Any]] = {".toml": tomllib.loads, ".yaml": _yaml, ".yml": _yaml, ".json": _json}
+SUFFIXES = ".toml, .yaml or .json"
+EXAMPLE = "lanes = 8 (TOML), lanes: 8 (YAML)"
+
+
+def _of_run(path: Path, contents: Row, given: Collection[str]) -> OptionFile:
+    """Return a run's config.json as an option file. Raises UserError: the run was made elsewhere, and options that
+    `given` lacks would execute code.
+    """
+    check_trust(path, contents, False, given, "read that, then give these options as well", "--config")
+    config = {k: v for k, v in contents["config"].items() if k != "frames" or contents["options"].get("steps") is None}
+    known = {f.name for f in fields(RunOptions)} - {*OF_ONE_RUN}  # options removed since are left out
+    values = config | {k: v for k, v in contents["options"].items() if k in known}
+    usual = {k for k, source in contents["sources"].items() if source.partition(" ")[0] in ("default", "preset")}
+    return OptionFile(path, contents["system"], values, frozenset(usual))
+
+
+# Write a file.
+
+
+def write_option_file(path: Path, system: str, settings: Settings, options: RunOptions, sources: Sources) -> None:
+    """Write all options of a run, so that reading the file gives them again. Raises UserError: the file exists, or
+    cannot be written.
+    """
+    if path.suffix.lower() not in READERS:
+        raise UserError(f"--save-config: {path} given, allowed: a file {SUFFIXES}")
+    values = to_json(settings) | to_json(options)
+    values = {k: v for k, v in values.items() if k != "frames" or options.steps is None}
+    given = {k: v for k, v in values.items() if is_order(k, sources)}
+    contents = {"system": system, **given, DEFAULTS: {k: v for k, v in values.items() if k not in given}}
+    try:
+        with path.open("x", encoding="utf-8") as file:
+            file.write(_text(contents, path.suffix.lower()))
+    except FileExistsError:
+        raise UserError(f"--save-config: {path} exists already; name another file, or remove it") from None
+    except OSError as e:
+        raise UserError(f"--save-config: {path} cannot be written: {refusal_text(e)}; name another file") from None
+
+
+def _text(contents: Row, suffix: str) -> str:
+    if suffix == ".json":
+        return json.dumps(contents, indent=2, ensure_ascii=False) + "\n"
+    if suffix == ".toml":
+        usual = contents[DEFAULTS]
+        given = {k: v for k, v in contents.items() if v is not usual}
+        return "\n".join([*map(_toml, given.items()), "", f"[{DEFAULTS}]", *map(_toml, usual.items()), ""])
+    import yaml
+
+    text: str = yaml.safe_dump(contents, sort_keys=False, allow_unicode=True, width=1000)
+    return text
+
+
+def _toml(pair: tuple[str, Any]) -> str:
+    """Return a line of TOML. It has no null, and forbids a character in text that JSON allows."""
+    text = json.dumps("none" if pair[1] is None else pair[1], ensure_ascii=False)
+    return f"{pair[0]} = {text}".replace("\x7f", "\\u007f")
+
+
+# Sweeps: a file with `seeds`, and lists of values in its table `grid`.
+
+
+@dataclass(frozen=True)
+class Part:
+    """One run of a sweep. file: its options, without the seed; name: of the values that set it apart, "" without a
+    grid.
+    """
+
+    file: OptionFile
+    name: str
+    seed: int | None
+
+    def directory(self, parent: Path) -> Path:
+        """Return the run's directory, which is the same whenever and wherever the part is trained."""
+        return parent.joinpath(*filter(None, [self.name, "" if self.seed is None else f"seed-{self.seed}"]))
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """Several runs: the options of all, seeds (None: no list of them), and option → its values."""
+
+    file: OptionFile
+    seeds: Sequence[int] | None
+    grid: Row
+
+    def parts(self, system: str, types: flags.OptionTypes, given: Collection[str]) -> list[Part]:
+        """Return all runs: every combination for the first seed, then for the next. given: names of options on the
+        command line. Raises UserError.
+        """
+        seeds = [None] if self.seeds is None else self.seeds
+        lists = dict[str, list[Any]]()
+        for key, values in self.grid.items():
+            name = self.file.name_of(key, values, system, types)
+            lists[name] = _grid_values(self.file, (key, values), name, types[name], given)
+        points = combinations(lists)
+        names = [",".join(f"{name}={_slug(value)}" for name, value in point.items()) for point in points]
+        if len({*names}) < len(names) or max(map(len, names)) > LONGEST:
+            names = [f"grid-{i}" for i in range(len(names))]
+        usual = self.file.usual - {*lists}
+        files = [replace(self.file, values=self.file.values | _plain(point), usual=usual) for point in points]
+        return [Part(file, name, seed) for seed in seeds for file, name in zip(files, names, strict=True)]
+
+
+def _grid_values(
+    file: OptionFile, row: tuple[str, object], name: str, hint: object, given: Collection[str]
+) -> list[Any]:
+    """Return the values of an option in the grid, each once. Raises UserError."""
+    key, values = row
+    label = f"{file.option}: {file.path}: {GRID}: {key}"
+    if name in ALONE:
+        raise UserError(f"{label}: {_shown(values)} given, but all runs share it: {ALONE[name]}")
+    if name in given:
+        raise UserError(f"{flags.flag(name)}: given, but {file.path} has a list of values for it: leave one out")
+    if name in {*map(spelled, file.values)} - file.usual:
+        raise UserError(f"{label}: {_shown(values)} given, and {name} above the grid too: leave one out")
+    if not isinstance(values, list) or not values:
+        shown = "a table" if isinstance(values, dict) else _shown(values) or "an empty list"
+        raise UserError(f"{label}: {shown} given, allowed: a list of values in brackets, each tried once")
+    checked = [file.check(f"{GRID}: {key}", value, hint) for value in values]
+    return list(dict.fromkeys(checked))
+
+
+LONGEST = 150  # letters of a run's directory
+ALONE = dict.fromkeys(OF_ONE_RUN, "write it above the grid")
+ALONE |= {"seed": 'write seeds = "0..4" above the grid', "over": "write a file for each"}
+
+
+def _slug(value: object) -> str:
+    text = "-".join(map(str, value)) if isinstance(value, tuple) else str(value)
+    return re.sub(r"[^\w.+-]+", "-", text.lower() if value is None or isinstance(value, bool) else text)
+
+
+def _plain(point: Mapping[str, Any]) -> Row:
+    return {name: list(value) if isinstance(value, tuple) else value for name, value in point.items()}
+
+
+def read_sweep(path: Path, given: Collection[str]) -> Sweep:
+    """Read a sweep's file. given: as in `read_option_file`. Raises UserError."""
+    file = read_option_file(path, given, "--sweep")
+    values = dict(file.values)
+    seeds, grid = values.pop(SEEDS, None), values.pop(GRID, {})
+    if not isinstance(grid, dict) or (seeds is None and not grid):
+        needs = 'seeds = "0..4", or a table [grid] with lists such as lanes = [8, 16]'
+        raise UserError(f"--sweep: {file.path}: nothing to vary: write {needs}; --config trains one run of a file")
+    if seeds is not None:
+        words = [str(seed) for seed in (seeds if isinstance(seeds, list) else [seeds])]
+        seeds = parse_seeds(words, f"--sweep: {file.path}: seeds")
+        if "seed" in values and "seed" not in file.usual:
+            raise UserError(f"--sweep: {file.path}: seed: {_shown(values['seed'])} given, and seeds too: leave one out")
+    return Sweep(replace(file, values=values, option="--sweep"), seeds, grid)
+
+
+def parse_seeds(words: Sequence[str], label: str = "--seeds") -> list[int]:
+    """Return each seed once, in the given order. Raises UserError."""
+    seeds = dict[int, None]()
+    for part in ",".join(words).split(","):
+        match = re.fullmatch(r"(\d+)(?:\.\.(\d+))?", part)
+        if match is None or int(match[2] or match[1]) < int(match[1]):
+            allowed = "must be whole numbers from 0, such as 0..4, 0,1,2 or 0 1 2"
+            raise UserError(f"{label} '{' '.join(words)}': {allowed}")
+        seeds |= dict.fromkeys(range(int(match[1]), int(match[2] or match[1]) + 1))
+    return list(seeds)
