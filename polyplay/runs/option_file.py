@@ -15,6 +15,7 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
+from polyplay import systems
 from polyplay.core.errors import UserError
 from polyplay.core.files import Row, refusal_text
 from polyplay.population.rules import combinations
@@ -39,7 +40,14 @@ class OptionFile:
     option: str = "--config"
 
     def choose_system(self, given: str | None) -> str:
-        """Return the system given, or else the file's. Raises UserError: they differ, or neither is set."""
+        """Return the system given, or else the file's. Raises UserError: they differ, neither is set, or the file's is
+        unknown.
+        """
+        known = systems.names()
+        if self.system is not None and ":" not in self.system and self.system.lower() not in known:
+            near = flags.did_you_mean(self.system, known)
+            allowed = f"{', '.join(known)}, or module:NAME of your own page"
+            raise UserError(f"{self.option}: {self.path}: system: {self.system} given, allowed: {allowed}{near}")
         if given is None and self.system is None:
             text = f'{self.option}: {self.path} names no system: give SYSTEM, or write system = "NAME" into it'
             raise UserError(text)
@@ -122,10 +130,14 @@ def read_option_file(path: str | Path, given: Collection[str] = (), option: str 
 
 def read_table(path: Path, option: str) -> Row:
     """Return the contents of a file by its suffix. Raises UserError: it cannot be read, or is no table."""
+    suffix = path.suffix.lower()
+    cure = f"give {'a directory of a run, or ' * (option == '--config')}a text file {SUFFIXES}"
     try:
-        if path.suffix.lower() not in READERS:
-            raise ValueError("its name has another end" if path.exists() else "No such file or directory")
-        contents = READERS[path.suffix.lower()](path.read_text("utf-8"))
+        text = path.read_text("utf-8")
+        if suffix not in READERS:
+            raise OSError(0, f"its name ends in {suffix or 'no format'}")
+        cure = f"write options such as {EXAMPLES[suffix]}"
+        contents = READERS[suffix](text)
         if contents in (None, {}):
             raise ValueError("it is empty")
         if not isinstance(contents, dict):
@@ -135,8 +147,7 @@ def read_table(path: Path, option: str) -> Row:
         why = "it is not a text file"
     except (OSError, ValueError, RecursionError) as e:
         why = e.strerror or str(e) if isinstance(e, OSError) else str(e)
-    cure = "a run's directory, or " * (option == "--config")
-    raise UserError(f"{option}: {path} cannot be read: {why}; give {cure}a file {SUFFIXES}, as in {EXAMPLE}")
+    raise UserError(f"{option}: {path} cannot be read: {why}; {cure}")
 
 
 def _json(text: str) -> Any:
@@ -176,7 +187,7 @@ def _yaml(text: str) -> Any:
 
 READERS: dict[str, Callable[[str], Any]] = {".toml": tomllib.loads, ".yaml": _yaml, ".yml": _yaml, ".json": _json}
 SUFFIXES = ".toml, .yaml or .json"
-EXAMPLE = "lanes = 8 (TOML), lanes: 8 (YAML)"
+EXAMPLES = {".toml": "lanes = 8", ".yaml": "lanes: 8", ".yml": "lanes: 8", ".json": '{"lanes": 8}'}
 
 
 def _of_run(path: Path, contents: Row, given: Collection[str]) -> OptionFile:

@@ -1,12 +1,14 @@
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
 
-from polyplay.cli import main
-from polyplay.cli import train as seeds
-from polyplay.core.errors import UserError, WorkerLost
+from polyplay.cli import main, plot
+from polyplay.cli import train as several
+from polyplay.core.errors import WorkerLost
+from polyplay.runs.option_file import OptionFile, Part, Sweep
 from polyplay.runs.run import RunResult
 from tests.runs.test_directory import make_run
 from tests.verbs import refused
@@ -14,39 +16,25 @@ from tests.verbs import refused
 TOY = ["--env=toy:catch", "--network=mlp", "--lanes=8", "--serial", "--no-tensorboard", "--quiet", "--steps=400"]
 
 
-@pytest.mark.parametrize(
-    ("words", "expected"),
-    [
-        *((["0..3"], [0, 1, 2, 3]), (["0", "7"], [0, 7]), (["2,1"], [2, 1]), (["0..1", "1,5"], [0, 1, 5])),
-        *(([word], None) for word in ("x", "3..1", "-1", "1,", "")),
-        ([], None),
-    ],
-)
-def test_seeds_as_they_are_written(words: list[str], expected: list[int] | None):
-    if expected is not None:
-        assert seeds.parse_seeds(words) == expected
-        return
-    with pytest.raises(UserError, match=r"--seeds '.*': must be whole numbers from 0, such as 0\.\.4"):
-        seeds.parse_seeds(words)
-
-
 def test_a_signal_ends_the_rest_and_a_failure_does_not(tmp_path: Path, monkeypatch, capsys: pytest.CaptureFixture):
-    monkeypatch.setattr(seeds, "find_spec", lambda name: None)
+    monkeypatch.setattr(several, "find_spec", lambda name: None)
     begun: list[int] = []
+    parts = Sweep(OptionFile(Path(), None, {}), [0, 1, 2, 3], {}).parts("a2c", {}, ())
 
-    def train(seed: int) -> RunResult:
+    def train(part: Part) -> RunResult:
+        seed = int(str(part.seed))
         begun.append(seed)
         if seed == 0:
             raise WorkerLost("actor 0 was killed")
         run = make_run(tmp_path / str(len(begun)), str(seed), {"episodic_return_mean": 2.0 * seed - 1.0})
         return RunResult(run, 130 if seed == 2 else 0)
 
-    assert seeds.train_seeds([0, 1, 2, 3], train, None) == 130
+    assert several.train_parts(parts, train, None, "seeds") == 130
     assert begun == [0, 1, 2]
     out, err = capsys.readouterr()
     assert "failed: actor 0 was killed" in err
     assert out.splitlines()[-1] == "mean return 2.00, 95 % interval 1.00 to 3.00"
-    assert seeds.train_seeds([0], train, None) == 1
+    assert several.train_parts(parts[:1], train, None, "seeds") == 1
 
 
 def test_a_repeated_command_makes_no_finished_run_again(tmp_path: Path, capsys: pytest.CaptureFixture):
@@ -61,4 +49,93 @@ def test_a_repeated_command_makes_no_finished_run_again(tmp_path: Path, capsys: 
     assert (tmp_path / "all/seed-0/config.json").stat().st_mtime_ns == before
     assert sorted(p.name for p in (tmp_path / "all").iterdir()) == ["seed-0", "seed-1", "seeds.png"]
     line = refused(capsys, "train", "a2c", *TOY, "--seed", "1", "--seeds", "0..2")
-    assert line == "polyplay: error: --seed and --seeds 0..2 contradict each other; use one of them"
+    assert line == "polyplay: error: --seed: given, but there is a run for each of the seeds 0 1 2: leave it out"
+
+
+def test_options_are_written_and_nothing_is_trained(tmp_path: Path, monkeypatch, capsys: pytest.CaptureFixture):
+    monkeypatch.chdir(tmp_path)
+    assert main.main(["train", "a2c", *TOY, "--seeds", "0", "--run", "first"]) == 0
+    capsys.readouterr()
+    assert main.main(["train", "a2c", *TOY, "--run", "second", "--save-config", "a.yaml"]) == 0
+    text = "a.yaml written; `polyplay train --config a.yaml` trains with these options\n"
+    assert (capsys.readouterr(), sorted(p.name for p in tmp_path.iterdir())) == ((text, ""), ["a.yaml", "first"])
+    assert main.main(["train", "--config", "a.yaml"]) == 0
+    was, now = (json.loads((tmp_path / name / "config.json").read_text()) for name in ("first/seed-0", "second"))
+    differ = {k for k in was["options"] if was["options"][k] != now["options"][k]}
+    assert (now["config"], differ) == (was["config"], {"run", "resume"})
+
+
+SWEEP = """system = "a2c"
+seeds = "0..1"
+env = "toy:catch"
+network = "mlp"
+steps = 400
+serial = true
+quiet = true
+[grid]
+lanes = [4, 8]
+"""
+NAMES = [f"lanes={n}/seed-{seed}" for seed in (0, 1) for n in (4, 8)]
+
+
+def test_a_sweep_trains_what_is_left_and_tells_its_points_apart(tmp_path: Path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "120")
+    (tmp_path / "lanes.toml").write_text(SWEEP)
+    words = ["train", "--sweep", "lanes.toml"]
+    assert main.main([*words, "--part", "1"]) == 0
+    assert (list_of(capsys), sorted(p.name for p in tmp_path.glob("runs/lanes/*"))) == ([], ["lanes=8"])
+    before = (tmp_path / "runs/lanes/lanes=8/seed-0/config.json").stat().st_mtime_ns
+    assert main.main([*words, "--dry-run"]) == 0
+    states = zip(range(4), NAMES, ("new", "done", "new", "new"), strict=True)
+    assert list_of(capsys) == [[str(i), f"runs/lanes/{name}", state] for i, name, state in states]
+    assert main.main(words) == 0
+    out = capsys.readouterr().out.splitlines()
+    assert [line.split(":")[0] for line in out if ": mean return" in line] == ["lanes=4", "lanes=8"]
+    assert out[-1] == "runs/lanes/sweep.png"
+    assert (tmp_path / "runs/lanes/lanes=8/seed-0/config.json").stat().st_mtime_ns == before
+    configs = [json.loads((tmp_path / f"runs/lanes/{name}/config.json").read_text()) for name in NAMES]
+    assert [(c["config"]["lanes"], c["seed"]) for c in configs] == [(4, 0), (8, 0), (4, 1), (8, 1)]
+    assert plot.names_of(plot.pools_of(plot.read_curves(tmp_path / "runs/lanes"))) == ["a2c · lanes 4", "a2c · lanes 8"]
+    assert main.main(["runs", "runs/lanes"]) == 0
+    table = capsys.readouterr().out
+    assert [name for name in NAMES if name not in table] == []
+
+
+def list_of(capsys: pytest.CaptureFixture) -> list[list[str]]:
+    return [
+        line.split() for line in capsys.readouterr().out.splitlines() if "runs/lanes/" in line and line[1].isdecimal()
+    ]
+
+
+def test_a_point_of_the_grid_that_does_not_work_is_a_line_and_the_others_are_trained(
+    tmp_path: Path, monkeypatch, capsys: pytest.CaptureFixture
+):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(several, "find_spec", lambda name: None)
+    (tmp_path / "s.toml").write_text(SWEEP.replace("[4, 8]", "[4]\nnetwork = ['nature', 'mlp']").replace("0..1", "0"))
+    (tmp_path / "s.toml").write_text((tmp_path / "s.toml").read_text().replace('network = "mlp"\n', ""))
+    assert main.main(["train", "--sweep", "s.toml", "--run", "here"]) == 2
+    out, err = capsys.readouterr()
+    assert "polyplay: error: lanes=4,network=nature: " in err
+    assert "lanes=4,network=mlp: mean return" in out
+    assert sorted(p.name for p in (tmp_path / "here").iterdir()) == ["lanes=4,network=mlp"]
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["--part", "4"], "--part: '4' given, allowed: 0 to 3; s.toml has 4 runs"),
+        (["--part="], "--part: '' given, allowed: 0 to 3"),
+        (["--part", "1", "2"], "--part: '1 2' given, allowed: 0 to 3"),
+        (["--lanes", "3"], "--lanes: given, but s.toml has a list of values for it: leave one out"),
+        (["--seed", "3"], "--seed: given, but there is a run for each of the seeds 0 1: leave it out"),
+        (["--config", "s.toml"], "--config: 's.toml s.toml' given, allowed: one file, or a run's directory; a sweep's"),
+        (["--save-config", "a.toml"], "allowed: one file to write, of one run: without --seeds and --sweep"),
+    ],
+)
+def test_what_contradicts_a_sweep_is_one_line(tmp_path: Path, monkeypatch, capsys, words: list[str], says: str):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "s.toml").write_text(SWEEP)
+    assert says in refused(capsys, "train", "--sweep", "s.toml", *words)
+    assert "--part: '1' given, but no sweep: give --sweep FILE too" in refused(capsys, "train", "a2c", "--part", "1")

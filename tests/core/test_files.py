@@ -46,12 +46,12 @@ LOCALE = """
 import sys
 from pathlib import Path
 from polyplay.__main__ import main
-from polyplay.runs import options as option_file
+from polyplay.runs import option_file
 from polyplay.systems import read_settings
 import locale
 assert locale.getpreferredencoding(False).lower() not in ("utf-8", "utf8")
 place = Path(sys.argv[1])
-print(ascii(option_file._read(place / "options.toml")["env"]), ascii(read_settings("tuned.toml") and "read"))
+print(ascii(option_file.read_table(place / "options.toml", "--config")["env"]), ascii(read_settings("tuned.toml") and "read"))
 sys.argv = ["polyplay", "runs", str(place / "r\\u00fcns")]
 main()
 """

@@ -14,16 +14,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import polyplay
 from polyplay import systems
-from polyplay.cli import main
 from polyplay.core.errors import UserError
 from polyplay.runs import flags
 from polyplay.runs import options as run_options
 from polyplay.runs.options import RunOptions
-from polyplay.systems import load
 from tests.fakepage import Config, page
-from tests.verbs import refused
 
 PAGE = page()
 
@@ -231,73 +227,6 @@ def test_every_option_is_in_one_group_and_no_group_names_one_that_is_not_there()
     named = " ".join(run_options.GROUPS.values()).split()
     assert len(named) == len(set(named))
     assert set(named) <= there
-
-
-TOML = 'system = "a2c"\nenv = "toy:catch"\nnetwork = "mlp"\nlanes = 4\nsteps = 1e3\nlearning-rate = 2e-3\n'
-JSON = {"system": "a2c", "env": "toy:catch", "network": "mlp", "lanes": 4, "steps": "1k", "learning_rate": 2e-3}
-FILES = {"a.toml": TOML, "a.json": json.dumps(JSON)}
-
-
-@pytest.mark.parametrize("name", FILES)
-def test_every_kind_of_file_is_read(tmp_path: Path, name: str):
-    path = tmp_path / name
-    path.write_text(FILES[name])
-    file = run_options.read_option_file(path)
-    assert file.choose_system(None) == "a2c"
-    settings, options, sources = run_options.parse(load("a2c"), ["--lanes", "8"], file=file)
-    assert (settings.env, settings.lanes, settings.learning_rate, options.steps) == ("toy:catch", 8, 2e-3, 1000)
-    assert (sources["lanes"], sources["steps"], sources["gamma"]) == ("command line", f"config {path}", "default")
-    settings, options, sources = run_options.resolve(load("a2c"), file, frames=50)
-    assert (settings.frames, options.steps, sources["frames"]) == (50, None, "keyword"), "it overrides the file's limit"
-
-
-@pytest.fixture(scope="module")
-def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    there = tmp_path_factory.mktemp("config") / "run"
-    quick = {"env": "toy:catch", "network": "mlp", "lanes": 4, "serial": True, "tensorboard": False}
-    polyplay.train("a2c", **quick, seed=5, steps=200, run=there, quiet=True)
-    return there
-
-
-def test_a_run_is_repeated_from_its_directory(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture):
-    of_an_older_version = json.loads((run / "config.json").read_text())
-    of_an_older_version["options"]["log_games"] = 100  # an option that is gone
-    (run / "config.json").write_text(json.dumps(of_an_older_version))
-    assert main.main(["train", "--config", str(run), "--run", str(tmp_path / "again"), "--quiet"]) == 0
-    was, now = (json.loads((there / "config.json").read_text()) for there in (run, tmp_path / "again"))
-    assert (now["config"], now["seed"]) == (was["config"], 5)
-    assert now["sources"]["env"] == f"config {run}/config.json"
-    assert now["sources"]["gamma"] == was["sources"]["gamma"] == "default"
-    (line,) = capsys.readouterr().out.splitlines()
-    assert line.startswith("done · ")
-    again = polyplay.train(config=run / "config.json", steps=100, run=tmp_path / "python", quiet=True)
-    assert again.settings is not None
-    assert (again.settings.env, again.exit_code) == ("toy:catch", 0)
-    with pytest.raises(UserError, match=r"SYSTEM: ppo given, but .* is of a2c"):
-        polyplay.train("ppo", config=run)
-    with pytest.raises(UserError, match="train takes a system first"):
-        polyplay.train(steps=10)
-
-
-WRONG = {
-    "unknown.toml": ("system = 'a2c'\nlane = 3\n", "unknown keyword lane for --config: "),
-    "value.toml": ("system = 'a2c'\nlanes = 'many'\n", "lanes: 'many' given, allowed: a whole number"),
-    "torn.toml": ("lanes = 3\nenv = CartPole-v1\n", "at line 2, column 7); give a run's directory, a file .json, or"),
-    "torn.json": ("{", "cannot be read: Expecting property name enclosed in double quotes: line 1 column 2 (char 1); "),
-    "list.json": ("[1]", "cannot be read: it must map options to values"),
-    "none.toml": ("lanes = 3\n", "names no system"),
-    "system.toml": ("system = 3\n", "SYSTEM: '3' given, allowed: a2c, "),
-    "schema.json": ('{"schema": 99, "system": "a2c"}', "this version reads schema 1 only"),
-    "damaged.json": ('{"schema": 1, "system": "a2c"}', "missing or malformed: config, environment, machine, options"),
-}
-
-
-@pytest.mark.parametrize("name", WRONG)
-def test_mistakes_in_a_file_are_one_line(tmp_path: Path, name: str, capsys: pytest.CaptureFixture):
-    text, message = WRONG[name]
-    (tmp_path / name).write_text(text)
-    assert message in refused(capsys, "train", "--config", tmp_path / name)
-    assert "cannot be read: No such file" in refused(capsys, "train", "--config", tmp_path / "absent.toml")
 
 
 def test_workers_make_their_own_by_the_same_arguments():
