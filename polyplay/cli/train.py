@@ -19,7 +19,7 @@ from polyplay.envs.make import remembering
 from polyplay.runs import directory as run_files
 from polyplay.runs import option_file, options, run
 from polyplay.runs.flags import option_types
-from polyplay.runs.option_file import OptionFile, Part, Sweep
+from polyplay.runs.option_file import OptionFile, Sweep, SweepPart
 from polyplay.runs.run import RunResult
 from polyplay.runs.terminal import default_console, ruled_table
 
@@ -29,9 +29,9 @@ if TYPE_CHECKING:
 # `polyplay train SYSTEM --seeds …`, `--sweep FILE`: several runs, one after the other, and a summary of all.
 
 
-def train_parts(parts: Sequence[Part], train: Callable[[Part], RunResult], directory: str | None, title: str) -> int:
+def train_parts(parts: Sequence[SweepPart], train: Callable[[SweepPart], RunResult], directory: str | None) -> int:
     """Train one part after the other until a signal ends a run, print the summary, and return the worst exit status.
-    train: trains a part. directory: parent of all runs (None: each has its own). title: of the picture.
+    train: trains a part. directory: parent of all runs (None: each has its own).
     """
     runs, status = dict[Path, str](), 0
     for part in parts:
@@ -51,7 +51,8 @@ def train_parts(parts: Sequence[Part], train: Callable[[Part], RunResult], direc
         status = max(status, run.exit_code)
         if run.exit_code >= 128:
             break
-    print_parts(runs, Path(directory or next(iter(runs), ".")) / f"{title}.png")
+    name = "sweep.png" if parts[0].file.option == "--sweep" else "seeds.png"
+    print_parts(runs, Path(directory or next(iter(runs), ".")) / name)
     return status
 
 
@@ -85,7 +86,7 @@ def list_parts(directories: Sequence[Path], file: Path) -> None:
     print(f"`polyplay train --sweep {shlex.quote(str(file))} --part 0` trains the first alone")
 
 
-def choose_part(words: Sequence[str], parts: Sequence[Part]) -> Part:
+def choose_part(words: Sequence[str], parts: Sequence[SweepPart]) -> SweepPart:
     """Return the part whose index --part gives. Raises UserError."""
     text = " ".join(words)
     if not re.fullmatch(r"[0-9]{1,9}", text) or int(text) >= len(parts):
@@ -108,7 +109,7 @@ def train_sweep(page: Page, words: Sequence[str], sweep: Sweep, number: Sequence
     of_file = sweep.file.option == "--sweep"
     parent = chosen.run or (f"runs/{sweep.file.path.stem}" if of_file else None)
 
-    def train(part: Part) -> RunResult:
+    def train(part: SweepPart) -> RunResult:
         seed = [] if part.seed is None else ["--seed", str(part.seed)]
         again = ["--run", str(part.directory(Path(parent))), "--resume", "auto"] if parent else []
         return run.train(page, *options.parse(page, [*words, *seed, *again], file=part.file))
@@ -120,7 +121,7 @@ def train_sweep(page: Page, words: Sequence[str], sweep: Sweep, number: Sequence
     if chosen.dry_run:
         list_parts([part.directory(Path(str(parent))) for part in parts], sweep.file.path)
         return 0
-    return train_parts(parts, train, parent, "sweep" if of_file else "seeds")
+    return train_parts(parts, train, parent)
 
 
 def read_files(words: list[str]) -> tuple[list[str], OptionFile | None, Sweep | None]:
@@ -145,7 +146,7 @@ def read_files(words: list[str]) -> tuple[list[str], OptionFile | None, Sweep | 
 def _names(words: Sequence[str]) -> list[str]:
     """Return the options that the words give."""
     heads = (word.partition("=")[0] for word in words if word.startswith("-"))
-    return [option_file.spelled(head.lstrip("-").removeprefix("no-")) for head in heads]
+    return [option_file.option_name(head.lstrip("-").removeprefix("no-")) for head in heads]
 
 
 @remembering()

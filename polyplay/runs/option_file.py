@@ -46,7 +46,7 @@ class OptionFile:
         known = systems.names()
         if self.system is not None and ":" not in self.system and self.system.lower() not in known:
             near = flags.did_you_mean(self.system, known)
-            allowed = f"{', '.join(known)}, or module:NAME of your own page"
+            allowed = f"{', '.join(known)}, or module:NAME of a page"
             raise UserError(f"{self.option}: {self.path}: system: {self.system} given, allowed: {allowed}{near}")
         if given is None and self.system is None:
             text = f'{self.option}: {self.path} names no system: give SYSTEM, or write system = "NAME" into it'
@@ -66,7 +66,7 @@ class OptionFile:
 
     def name_of(self, key: str, value: object, system: str, types: flags.OptionTypes) -> str:
         """Return the option that a key names. Raises UserError."""
-        name = spelled(key)
+        name = option_name(key)
         if name in types:
             return name
         near = flags.nearest_flag(name, types, str)
@@ -85,13 +85,13 @@ class OptionFile:
 
     def explained(self, e: UserError, given: Collection[str]) -> UserError:
         """Return the error with the values in this file of the options that its message names."""
-        named = {spelled(word) for word in FLAG.findall(str(e))} - {*given, *self.usual}
-        own = {key: value for key, value in self.values.items() if spelled(key) in named}
+        named = {option_name(word) for word in FLAG.findall(str(e))} - {*given, *self.usual}
+        own = {key: value for key, value in self.values.items() if option_name(key) in named}
         lines = ", ".join(f"{key} = {_shown(value)}" for key, value in own.items())
         return UserError(f"{e}; {self.path} has {lines}") if own else e
 
 
-def spelled(key: str) -> str:
+def option_name(key: str) -> str:
     """Return the name of an option whose key in a file may have hyphens or be another library's."""
     word = key.replace("-", "_")
     return flags.ALIASES.get(word, word)
@@ -114,21 +114,21 @@ def read_option_file(path: str | Path, given: Collection[str] = (), option: str 
     """Read a file, or config.json of a run's directory. given: names of options that override it. Raises UserError."""
     path, of_run = Path(path), Path(path).is_dir()
     path = path / "config.json" if of_run else path
-    contents = read_table(path, option)
+    contents = read_contents(path, option)
     if "schema" in contents or of_run:
         return _of_run(path, check_shape(path, contents, SHAPE), given)
     system, usual = contents.pop("system", None), contents.pop(DEFAULTS, {})
     if not isinstance(usual, dict):
         raise UserError(f"{option}: {path}: {DEFAULTS}: {_shown(usual)} given, allowed: a table of options")
-    names = Counter(map(spelled, contents))
+    names = Counter(map(option_name, contents))
     if twice := [name for name, n in names.items() if n > 1]:
         raise UserError(f"{option}: {path}: {twice[0]}: given twice, allowed: each option once; leave one out")
-    usual = {k: v for k, v in usual.items() if spelled(k) not in names}
-    seen = frozenset(map(spelled, usual))
+    usual = {k: v for k, v in usual.items() if option_name(k) not in names}
+    seen = frozenset(map(option_name, usual))
     return OptionFile(path, None if system is None else str(system), usual | contents, seen, option)
 
 
-def read_table(path: Path, option: str) -> Row:
+def read_contents(path: Path, option: str) -> Row:
     """Return the contents of a file by its suffix. Raises UserError: it cannot be read, or is no table."""
     suffix = path.suffix.lower()
     cure = f"give {'a directory of a run, or ' * (option == '--config')}a text file {SUFFIXES}"
@@ -247,7 +247,7 @@ def _toml(pair: tuple[str, Any]) -> str:
 
 
 @dataclass(frozen=True)
-class Part:
+class SweepPart:
     """One run of a sweep. file: its options, without the seed; name: of the values that set it apart, "" without a
     grid.
     """
@@ -269,7 +269,7 @@ class Sweep:
     seeds: Sequence[int] | None
     grid: Row
 
-    def parts(self, system: str, types: flags.OptionTypes, given: Collection[str]) -> list[Part]:
+    def parts(self, system: str, types: flags.OptionTypes, given: Collection[str]) -> list[SweepPart]:
         """Return all runs: every combination for the first seed, then for the next. given: names of options on the
         command line. Raises UserError.
         """
@@ -284,7 +284,7 @@ class Sweep:
             names = [f"grid-{i}" for i in range(len(names))]
         usual = self.file.usual - {*lists}
         files = [replace(self.file, values=self.file.values | _plain(point), usual=usual) for point in points]
-        return [Part(file, name, seed) for seed in seeds for file, name in zip(files, names, strict=True)]
+        return [SweepPart(file, name, seed) for seed in seeds for file, name in zip(files, names, strict=True)]
 
 
 def _grid_values(
@@ -297,7 +297,7 @@ def _grid_values(
         raise UserError(f"{label}: {_shown(values)} given, but all runs share it: {ALONE[name]}")
     if name in given:
         raise UserError(f"{flags.flag(name)}: given, but {file.path} has a list of values for it: leave one out")
-    if name in {*map(spelled, file.values)} - file.usual:
+    if name in {*map(option_name, file.values)} - file.usual:
         raise UserError(f"{label}: {_shown(values)} given, and {name} above the grid too: leave one out")
     if not isinstance(values, list) or not values:
         shown = "a table" if isinstance(values, dict) else _shown(values) or "an empty list"

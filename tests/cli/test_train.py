@@ -8,7 +8,7 @@ import pytest
 from polyplay.cli import main, plot
 from polyplay.cli import train as several
 from polyplay.core.errors import WorkerLost
-from polyplay.runs.option_file import OptionFile, Part, Sweep
+from polyplay.runs.option_file import OptionFile, Sweep, SweepPart
 from polyplay.runs.run import RunResult
 from tests.runs.test_directory import make_run
 from tests.verbs import refused
@@ -21,7 +21,7 @@ def test_a_signal_ends_the_rest_and_a_failure_does_not(tmp_path: Path, monkeypat
     begun: list[int] = []
     parts = Sweep(OptionFile(Path(), None, {}), [0, 1, 2, 3], {}).parts("a2c", {}, ())
 
-    def train(part: Part) -> RunResult:
+    def train(part: SweepPart) -> RunResult:
         seed = int(str(part.seed))
         begun.append(seed)
         if seed == 0:
@@ -29,12 +29,12 @@ def test_a_signal_ends_the_rest_and_a_failure_does_not(tmp_path: Path, monkeypat
         run = make_run(tmp_path / str(len(begun)), str(seed), {"episodic_return_mean": 2.0 * seed - 1.0})
         return RunResult(run, 130 if seed == 2 else 0)
 
-    assert several.train_parts(parts, train, None, "seeds") == 130
+    assert several.train_parts(parts, train, None) == 130
     assert begun == [0, 1, 2]
     out, err = capsys.readouterr()
     assert "failed: actor 0 was killed" in err
     assert out.splitlines()[-1] == "mean return 2.00, 95 % interval 1.00 to 3.00"
-    assert several.train_parts(parts[:1], train, None, "seeds") == 1
+    assert several.train_parts(parts[:1], train, None) == 1
 
 
 def test_a_repeated_command_makes_no_finished_run_again(tmp_path: Path, capsys: pytest.CaptureFixture):
@@ -54,15 +54,13 @@ def test_a_repeated_command_makes_no_finished_run_again(tmp_path: Path, capsys: 
 
 def test_options_are_written_and_nothing_is_trained(tmp_path: Path, monkeypatch, capsys: pytest.CaptureFixture):
     monkeypatch.chdir(tmp_path)
-    assert main.main(["train", "a2c", *TOY, "--seeds", "0", "--run", "first"]) == 0
-    capsys.readouterr()
-    assert main.main(["train", "a2c", *TOY, "--run", "second", "--save-config", "a.yaml"]) == 0
+    assert main.main(["train", "a2c", *TOY, "--run", "run", "--save-config", "a.yaml"]) == 0
     text = "a.yaml written; `polyplay train --config a.yaml` trains with these options\n"
-    assert (capsys.readouterr(), sorted(p.name for p in tmp_path.iterdir())) == ((text, ""), ["a.yaml", "first"])
+    assert (capsys.readouterr(), sorted(p.name for p in tmp_path.iterdir())) == ((text, ""), ["a.yaml"])
     assert main.main(["train", "--config", "a.yaml"]) == 0
-    was, now = (json.loads((tmp_path / name / "config.json").read_text()) for name in ("first/seed-0", "second"))
-    differ = {k for k in was["options"] if was["options"][k] != now["options"][k]}
-    assert (now["config"], differ) == (was["config"], {"run", "resume"})
+    config = json.loads((tmp_path / "run/config.json").read_text())
+    assert (config["config"]["lanes"], config["options"]["steps"], config["options"]["serial"]) == (8, 400, True)
+    assert config["sources"]["gamma"] == "default"
 
 
 SWEEP = """system = "a2c"
@@ -71,6 +69,7 @@ env = "toy:catch"
 network = "mlp"
 steps = 400
 serial = true
+tensorboard = false
 quiet = true
 [grid]
 lanes = [4, 8]
@@ -103,9 +102,9 @@ def test_a_sweep_trains_what_is_left_and_tells_its_points_apart(tmp_path: Path, 
 
 
 def list_of(capsys: pytest.CaptureFixture) -> list[list[str]]:
-    return [
-        line.split() for line in capsys.readouterr().out.splitlines() if "runs/lanes/" in line and line[1].isdecimal()
-    ]
+    """Rows of a list of parts: index, directory, state."""
+    rows = [line.split() for line in capsys.readouterr().out.splitlines()]
+    return [row for row in rows if row and row[0].isdecimal()]
 
 
 def test_a_point_of_the_grid_that_does_not_work_is_a_line_and_the_others_are_trained(

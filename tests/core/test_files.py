@@ -51,7 +51,8 @@ from polyplay.systems import read_settings
 import locale
 assert locale.getpreferredencoding(False).lower() not in ("utf-8", "utf8")
 place = Path(sys.argv[1])
-print(ascii(option_file.read_table(place / "options.toml", "--config")["env"]), ascii(read_settings("tuned.toml") and "read"))
+found = option_file.read_contents(place / "options.toml", "--config")["env"]
+print(ascii(found), ascii(read_settings("tuned.toml") and "read"))
 sys.argv = ["polyplay", "runs", str(place / "r\\u00fcns")]
 main()
 """

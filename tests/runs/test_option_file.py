@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import replace
 from itertools import cycle
 from pathlib import Path
@@ -328,7 +329,7 @@ SWEEPS = {
 }
 
 
-def parts_of(path: Path, given: tuple[str, ...] = ()) -> list[option_file.Part]:
+def parts_of(path: Path, given: tuple[str, ...] = ()) -> list[option_file.SweepPart]:
     types = flags.option_types(load("a2c").Config, RunOptions)
     return read_sweep(path, given).parts("a2c", types, given)
 
@@ -394,6 +395,16 @@ def test_mistakes_in_a_sweep_are_one_line_before_any_run_starts(
     line = refused(capsys, "train", "--sweep", path)
     assert BAD_SWEEPS[text] in line
     assert str(path) in line
+
+
+def test_the_guides_sweep_has_as_many_runs_as_its_slurm_array(tmp_path: Path):
+    text = (Path(__file__).parents[2] / "docs/guides/populations.md").read_text()
+    file, script = re.findall(r"```text\n(.*?)```", text, re.S)
+    (tmp_path / "rates.toml").write_text(file)
+    (last,) = re.findall(r"--array=0-(\d+)\n", script)
+    assert script.splitlines()[-1] == "polyplay train --sweep rates.toml --part $SLURM_ARRAY_TASK_ID"
+    types = flags.option_types(load("ppo").Config, RunOptions)
+    assert len(read_sweep(tmp_path / "rates.toml", ()).parts("ppo", types, ())) == int(last) + 1
 
 
 def test_a_sweep_of_a_population_names_its_system(tmp_path: Path):
