@@ -273,6 +273,7 @@ def verbs(page: Path) -> str:
 
 INHERITED = ("Run", "Loss", "Policy", "Torso", "LearnerPart", "PolicyFactory")  # their methods are shown
 CALLED = {"Crew": ("add", "agent_steps"), **dict.fromkeys(("Replay", "RolloutQueue", "Params"), ("of",))}
+SCORED = ("A2C", "PPO", "QLoss", "VTrace")  # losses whose `score` a subclass calls: it is shown
 PLAIN = {  # what has no docstring
     "Batch": "A row or several of them: a dict of arrays or tensors by name, such as `obs`, `action`, `reward`.",
     "REPLAY_METRICS": "Names of a replay's metrics, for `System`.",
@@ -300,7 +301,7 @@ def entry(name: str, found: Any) -> str:
         return f"## {name}\n\nType of an option in `Config`: a {kind} {flags.range_of(found)}."
     if name in PLAIN:
         return f"## {name}\n\n{PLAIN[name]}"
-    own = vars(found) if name in INHERITED else CALLED.get(name, ())
+    own = vars(found) if name in INHERITED else CALLED.get(name, ("score",) * (name in SCORED))
     methods = {k: getattr(found, k) for k in own if k == "__call__" or not k.startswith("_")}
     given = [f.name for f in fields(found) if f.init] if is_dataclass(found) and name != "Crew" else []
     said = meanings(found) if given else {}

@@ -54,6 +54,10 @@ def test_presets_show_only_what_they_change():
     assert "- `classic`, `CartPole-v1`: `--entropy 0.1`, `--frames 50k`." in tuned
 
 
+def test_the_method_that_a_loss_inherits_is_described():
+    assert "### PPO.score\n\n```text\nscore(self, out: Batch" in generate.extend(PAGE)
+
+
 def test_every_verb_is_in_the_reference():
     text = (generate.ROOT / "docs" / "reference" / "command_line.md").read_text()
     for verb in main.VERBS:
