@@ -194,7 +194,7 @@ ACTORS: list[Any] = [
     ("sac", {"subset": 3}, "--subset: 3 given, allowed: at most the 2 of --critics"),
     ("sac", {"dropout": 1.0}, "--dropout: 1 given, allowed: from 0, below 1"),
     ("sac", {"beta1": 1.0}, "--beta1: 1 given, allowed: from 0, below 1"),
-    ("td3", {"env": "CartPole-v1"}, "this has 2 discrete; ppo, impala, a2c, dqn, sac take these"),
+    ("td3", {"env": "CartPole-v1"}, "this has 2 discrete; ppo, impala, a2c, dqn, sac, apex_sac take these"),
 ]
 REFUSED += [(system, {"env": "Pendulum-v1", **settings}, said) for system, settings, said in ACTORS]
 
