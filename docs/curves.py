@@ -16,7 +16,8 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
-sys.path[:0] = [str(ROOT), str(ROOT / "bench")]
+sys.path.insert(0, str(ROOT))
+sys.path.append(str(ROOT / "bench"))
 from polyplay.cli import main, plot  # noqa: E402
 
 PICTURES = ROOT / "docs" / "pictures"
