@@ -137,8 +137,9 @@ def _said_of_replay(rows: list[Row]) -> list[str]:
     return [
         "Runs were ended by hand when their last games looked good: the picture's curves are of 20 games. Evaluation:",
         "mean ± deviation of the checkpoint named (by its updates) over full games from null-op starts (30 no-ops at",
-        "most, 18,000 frames), ε as the page has it. Settings beyond the preset are in the commands; those of today's",
-        "presets are the same. Each had one core, or those in the table, of a machine that did other work beside.",
+        "most, 18,000 frames), ε as the page has it. Settings beyond the preset are in the commands, by their names of",
+        "that commit; today's presets have the same. Each had one core, or those in the table, of a machine that did",
+        "other work beside.",
     ]
 
 

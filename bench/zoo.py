@@ -48,7 +48,7 @@ from matplotlib import pyplot
 
 from polyplay import api, systems
 from polyplay.core.files import read_lines
-from polyplay.core.numbers import mean_interval
+from polyplay.core.numbers import interval_name, mean_interval
 from polyplay.runs import options
 
 LIMIT = 900.0  # seconds of one run that shall reach a bound
@@ -376,7 +376,7 @@ def settings_of(name: str, env: str) -> Row:
 
 def summary(rows: list[Row], least: float) -> list[Row]:
     """A row per system or peer: pooled over seeds."""
-    found = []
+    found, seeds = [], len({row["seed"] for row in rows})
     for who in dict.fromkeys(row["who"] for row in rows):
         mine = [row for row in rows if row["who"] == who and "returns" in row]
         means = [sum(row["returns"]) / len(row["returns"]) for row in mine]
@@ -390,7 +390,7 @@ def summary(rows: list[Row], least: float) -> list[Row]:
                 "seeds": len(mine),
                 "steps": mine[0]["steps"],
                 "score": round(sum(means) / len(means), 1),
-                "95 % interval": f"{low:.1f} to {high:.1f}",
+                interval_name(seeds): f"{low:.1f} to {high:.1f}",
                 "worst seed": round(min(means), 1),
                 f"seeds ≥ {least:g}": sum(mean >= least for mean in means),
                 "seconds": round(sum(row["seconds"] for row in mine) / len(mine)),
@@ -406,7 +406,7 @@ def write(out: Path, rows: list[Row], env: str, least: float) -> None:
     out.parent.mkdir(parents=True, exist_ok=True)
     text = [f"# {env}: every system as it starts", "", *lines_about(what), ""]
     text += [
-        "Score: 100 games by `polyplay evaluate` after the whole run, a mean per seed; interval over seeds. "
+        "Score: 100 games by `polyplay evaluate` after the whole run, a mean per seed; interval or range over seeds. "
         "Seconds are of training, with what else ran on the machine; *of a core* is the time that it computed. "
         "*Reached after* is when the mean of the last 100 games first passed the bound.",
         "",

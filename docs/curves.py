@@ -1,5 +1,6 @@
 """Draws docs/pictures/curve_NAME.png, a learning curve for each system's page, by `polyplay plot` from committed runs.
-Returns say nothing in games of two players: alphago_zero has Elo from a table of results, league its agents' Elo.
+Returns say nothing in games of two players: alphago_zero has Elo from a table of results, league its agents' Elo, five
+and ftw the pictures of their benchmarks. pbt has the scores of its members.
 
     python docs/curves.py [NAME …]
 
@@ -11,13 +12,12 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-import shutil
 import sys
-import tempfile
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
+sys.path.append(str(ROOT / "bench"))
 from polyplay.cli import main, plot  # noqa: E402
 
 PICTURES = ROOT / "docs" / "pictures"
@@ -28,6 +28,8 @@ RUNS = {
     **{name: f"{REPLAY}/{name}-s*" for name in ("accel_dqn", "apex", "dqn", "gorila", "r2d2", "rainbow")},
     **{name: f"{SMALL}/{name}" for name in ("appo", "sac", "td3", "apex_sac", "apex_dpg", "league")},
     "alphago_zero": "bench/results/connect_four_elo.md",
+    **{name: f"bench/results/{name}.json" for name in ("five", "ftw")},
+    "pbt": "bench/results/population.json",
 }
 ELO = re.compile(r"^\| [\d,]+ \| (\d+) \| (\d+) \| (\S+) to (\S+) \|", re.MULTILINE)
 
@@ -64,23 +66,56 @@ def draw_elo(table: Path, out: Path) -> None:
     plot.write_figure(figure, out)
 
 
-def draw_league(run: Path, out: Path) -> None:
-    """Draw Elo over matches. A run two folders below a population.json, as here, counts as a population's member."""
-    with tempfile.TemporaryDirectory() as place:
-        shutil.copytree(run, Path(place) / "league")
-        if main.main(["population", str(Path(place) / "league"), "--picture", str(out)]):
-            raise SystemExit(f"{run}: no picture")
+def draw_five(results: Path, out: Path) -> None:
+    """Draw TrueSkill of versions as bench/five.py does."""
+    import five
+
+    from polyplay.population.ratings import RatedVersion
+
+    found = json.loads(results.read_text())
+    rated = {run: [RatedVersion(**row) for row in of["versions"]] for run, of in found["runs"].items()}
+    five.draw(rated, found["references"], out)
+
+
+def draw_ftw(results: Path, out: Path) -> None:
+    """Draw Elo of checkpoints as bench/ftw.py does."""
+    import ftw
+
+    found = json.loads(results.read_text())
+    ftw.draw({run: of["line"] for run, of in found["runs"].items()}, found["tournament"], out)
+
+
+def draw_pbt(results: Path, out: Path) -> None:
+    """Draw the best and the median score of the members of each population, with copies and without."""
+    rows = json.loads(results.read_text())["rows"]
+    seeds = sorted({row["seed"] for row in rows})
+    figure = plot.blank_figure("curves.py", 4.2)
+    panels = figure.subplots(1, len(seeds))
+    for panel, seed in zip(panels, seeds, strict=True):
+        for arm, color in {"PBT": "#0072b2", "random search": "#d55e00"}.items():
+            own = [row for row in rows if (row["arm"], row["seed"]) == (arm, seed)]
+            steps = [row["agent steps of each"] for row in own]
+            for which, line in (("best", "-"), ("median", "--")):
+                scores = [row[which] for row in own]
+                panel.plot(steps, scores, line, color=color, linewidth=1.8, label=f"{arm}: {which} of 8 members")
+        up = "mean return of 100 games" if panel is panels[0] else ""
+        plot.dress(panel, "agent steps of each member", f"ALE/Breakout-v5, seed {seed}", up, counts=True)
+    panels[0].legend(frameon=False)
+    plot.write_figure(figure, out)
+
+
+OTHERS = {"alphago_zero": draw_elo, "five": draw_five, "ftw": draw_ftw, "pbt": draw_pbt}
 
 
 def draw(name: str) -> None:
     """Draw one curve. Raises SystemExit: there is no run, or the command failed."""
     runs, out = runs_of(name), picture(name)
-    if name == "alphago_zero":
-        return draw_elo(runs[0], out)
-    if name == "league":
-        return draw_league(runs[0], out)
+    if name in OTHERS:
+        return OTHERS[name](runs[0], out)
     games = ["--games", "20"] if SMALL in RUNS[name] else []
     words = ["plot", *(str(run.relative_to(ROOT)) for run in runs), "--out", str(out), "--pool", "none", *games]
+    if name == "league":
+        words = ["population", *map(str, runs), "--picture", str(out)]
     if not runs or main.main(words):
         raise SystemExit(f"{name}: no curve from {RUNS[name]}")
 

@@ -15,7 +15,7 @@ import json
 import os
 import re
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import fields, is_dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args, get_origin
@@ -36,6 +36,7 @@ from polyplay.cli import main  # noqa: E402
 from polyplay.envs.rules import RULES  # noqa: E402
 from polyplay.runs import flags, options  # noqa: E402
 from polyplay.runs.flags import meanings  # noqa: E402
+from polyplay.systems import _presets  # noqa: E402
 
 BLOCK = re.compile(r"^(<!-- generated: (?P<what>.+?) -->\n).*?^(<!-- end -->)$", re.MULTILINE | re.DOTALL)
 PLACES = ("*.md", "docs/**/*.md", "bench/README.md")
@@ -124,19 +125,47 @@ def fields_of(page: Path, system: str) -> str:
 
 
 def presets_of(page: Path, system: str) -> str:
-    """Return a table of the fields that a system's presets change, and the description of each preset."""
+    """Return the fields that presets change: those of the page, with descriptions, and those tuned for environments."""
     module = systems.load(system)
     made = {name: make() for name, make in module.presets.items()}
-    names = [f.name for f in fields(module.Config) if len({repr(getattr(c, f.name)) for c in made.values()}) > 1]
-    first, base = next(iter(made.items()))
-
-    def cell(preset: str, field: str) -> str:
-        value = getattr(made[preset], field)
-        return code(shown(value)) if preset == first or value != getattr(base, field) else ""
-
-    rows = ([code(name), *(cell(preset, name) for preset in made)] for name in names)
+    first = next(iter(made.values()))
     notes = [f"- `{name}`: {prose(about(make), page)}" for name, make in module.presets.items() if about(make)]
-    return "\n\n".join([table(["field", *map(code, made)], rows), "\n".join(notes)])
+    tuned = {name: _presets.settings(module, name) for name in _presets.tuned(module)}
+    parts = [changed(made, first), "\n".join(notes)]
+    if tuned:
+        head = (
+            "Presets that a run chooses by its environment, unless `--preset` names one; an empty cell is the default:"
+        )
+        parts += [head, changed(tuned, first), "\n".join(tuned_notes(page, module, tuned))]
+    return "\n\n".join(parts)
+
+
+def changed(made: Mapping[str, Any], first: Any) -> str:
+    """Return a table of the fields in which configurations differ from the first; only `first` itself shows all."""
+    names = [f.name for f in fields(first) if any(differ(c, first, f.name) for c in made.values())]
+
+    def cell(c: Any, name: str) -> str:
+        return code(shown(getattr(c, name))) if c is first or differ(c, first, name) else ""
+
+    rows = ([code(name), *(cell(c, name) for c in made.values())] for name in names)
+    return table(["field", *map(code, made)], rows)
+
+
+def tuned_notes(page: Path, module: Any, tuned: Mapping[str, Any]) -> Iterator[str]:
+    """Yield the source of each tuned preset, and its other options for single environments."""
+    for name, section in _presets.tuned(module).items():
+        yield f"- `{name}`: {prose(section['source'], page)}."
+        images, values = section.get("shown", {}), section.get("envs", {})
+        for env in dict.fromkeys([*values, *images]):
+            own = vars(_presets.settings(module, name, env))
+            given = {k: v for k, v in own.items() if k != "env" and repr(v) != repr(getattr(tuned[name], k))}
+            given |= images.get(env, {})
+            words = (flags.flag(k) + f" {shown(v)}" * (v is not True) for k, v in given.items())
+            yield f"- `{name}`, `{env}`: {', '.join(map(code, words))}."
+
+
+def differ(a: Any, b: Any, name: str) -> bool:
+    return repr(getattr(a, name)) != repr(getattr(b, name))
 
 
 def about(make: Callable[[], Any]) -> str:
@@ -244,6 +273,7 @@ def verbs(page: Path) -> str:
 
 INHERITED = ("Run", "Loss", "Policy", "Torso", "LearnerPart", "PolicyFactory")  # their methods are shown
 CALLED = {"Crew": ("add", "agent_steps"), **dict.fromkeys(("Replay", "RolloutQueue", "Params"), ("of",))}
+SCORED = ("A2C", "PPO", "QLoss", "VTrace")  # losses whose `score` a subclass calls: it is shown
 PLAIN = {  # what has no docstring
     "Batch": "A row or several of them: a dict of arrays or tensors by name, such as `obs`, `action`, `reward`.",
     "REPLAY_METRICS": "Names of a replay's metrics, for `System`.",
@@ -271,7 +301,7 @@ def entry(name: str, found: Any) -> str:
         return f"## {name}\n\nType of an option in `Config`: a {kind} {flags.range_of(found)}."
     if name in PLAIN:
         return f"## {name}\n\n{PLAIN[name]}"
-    own = vars(found) if name in INHERITED else CALLED.get(name, ())
+    own = vars(found) if name in INHERITED else CALLED.get(name, ("score",) * (name in SCORED))
     methods = {k: getattr(found, k) for k in own if k == "__call__" or not k.startswith("_")}
     given = [f.name for f in fields(found) if f.init] if is_dataclass(found) and name != "Crew" else []
     said = meanings(found) if given else {}

@@ -1,10 +1,11 @@
 """Takes docs/pictures/*.png at 1280 and 390 px. live_page: a running impala, a finished ppo, and both together, in
 about two minutes. play: the end of a game that the committed champion of connect four wins. go: the upper part of the
-page in a game of Go against its champion, at 1280 px.
+page in a game of Go against its champion, at 1280 px. site: the first screens of README.md, as Markdown alone shows it,
+and of three pages that `make docs` built, into bench/results/site.
 
-    python docs/screenshots.py [live_page | play | go]
+    python docs/screenshots.py [live_page | play | go | site]
 
-Needs chromium and polyplay[watch]; for go Pillow too.
+Needs chromium and polyplay[watch]; for go and site Pillow too.
 """
 
 from __future__ import annotations
@@ -113,18 +114,50 @@ def take_play(browser: Browser) -> None:
             browser.picture(PICTURES / f"play_{width}.png")
 
 
-def take_go(browser: Browser) -> None:
-    """Take the page as far down as the board and its surroundings."""
+def save_few(browser: Browser, out: Path, width: int, height: float, colors: int = COLORS) -> None:
+    """Take the upper part of the page, with few colors."""
     from PIL import Image
 
+    clip = {"x": 0, "y": 0, "width": width, "height": height, "scale": 1}
+    found = browser.command("Page.captureScreenshot", captureBeyondViewport=True, clip=clip)
+    picture = Image.open(io.BytesIO(base64.b64decode(found["data"]))).convert("RGB")
+    picture.quantize(colors, dither=Image.Dither.NONE).save(out, optimize=True)
+
+
+def take_go(browser: Browser) -> None:
+    """Take the page as far down as the board and its surroundings."""
     with played(browser, CHAMPIONS / "go9", 12, 200) as url:
         settle(browser, url)
         height = browser.run("return document.querySelector('.game').getBoundingClientRect().bottom + 24")
-        clip = {"x": 0, "y": 0, "width": WIDTHS[0], "height": height, "scale": 1}
-        found = browser.command("Page.captureScreenshot", captureBeyondViewport=True, clip=clip)
-    picture = Image.open(io.BytesIO(base64.b64decode(found["data"]))).convert("RGB")
-    few = picture.quantize(COLORS, dither=Image.Dither.NONE)
-    few.save(PICTURES / f"play_go9_{WIDTHS[0]}.png", optimize=True)
+        save_few(browser, PICTURES / f"play_go9_{WIDTHS[0]}.png", WIDTHS[0], height)
+
+
+SITE = {"home": "index", "system": "docs/systems/impala", "reference": "docs/reference/command_line"}
+PLAIN = """body { font: 16px/1.5 sans-serif; max-width: 900px; margin: auto; padding: 24px; color: #1f2328 }
+pre, code { background: #f6f8fa; font-size: 85% } pre { padding: 16px; overflow: auto } img { max-width: 100% }
+table { display: block; overflow: auto; border-collapse: collapse }
+td, th { border: 1px solid #d1d9e0; padding: 6px 13px }
+h1, h2 { border-bottom: 1px solid #d1d9e0 } a { color: #0969da }"""
+TALL, SHOWN = 1800, 15  # pixels of a page that are taken; seconds until a moving picture shows some of its game
+
+
+def take_site(browser: Browser) -> None:
+    """Take the upper part of each page at both widths."""
+    import markdown
+
+    root, out = PICTURES.parents[1], PICTURES.parents[1] / "bench" / "results" / "site"
+    text = markdown.markdown((root / "README.md").read_text(), extensions=["fenced_code", "tables"])
+    viewport = '<meta charset="utf-8"><meta name="viewport" content="width=device-width">'
+    with tempfile.NamedTemporaryFile("w", suffix=".html", dir=root) as file:
+        file.write(f"<!doctype html>{viewport}<style>{PLAIN}</style>{text}")
+        file.flush()
+        pages = {"readme": file.name} | {name: f"{root}/build/site/{page}.html" for name, page in SITE.items()}
+        for name, page in pages.items():
+            for width in WIDTHS:
+                browser.size(width)
+                browser.open(f"file://{page}")
+                time.sleep(SHOWN if name in ("readme", "home") else 0)
+                save_few(browser, out / f"{name}_{width}.png", width, TALL, 64)
 
 
 def main(which: str) -> None:
@@ -139,6 +172,8 @@ def main(which: str) -> None:
             take_play(browser)
         if which in ("", "go"):
             take_go(browser)
+        if which == "site":
+            take_site(browser)
     finally:
         browser.close()
 

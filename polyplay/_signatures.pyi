@@ -58,7 +58,7 @@ class RunOptions(TypedDict, total=False):
     compile: Literal['auto', 'on', 'off']  # compile updates of small networks ahead of time, and act without torch (on a GPU: CUDA graphs, for all networks); auto: compile in the background, but not with --serial or --trace; on: wait for the compiler at the start
     hosts: str | None  # other machines to run actors on: ray or ray:HOST:PORT, those of a Ray cluster; local:N, a cluster of N raylets that the run starts on this machine (none: this machine alone; docs/guides/many_machines.md)
     place: str | None  # assign workers to machines: ROLE=WHERE or ROLE[A-B]=WHERE, separated by commas; WHERE is here, others, even, a machine's name or address, or res:NAME, a Ray resource (none: actors on other machines, replicas evenly)
-    ship: str | None  # folder of modules to copy to other machines, for your own environment or network
+    ship: str | None  # folder with the modules of your environment or network: other machines get a copy and import from it (none: the modules must be installed there)
     host_timeout: float  # seconds of silence before a machine counts as lost
     host_wait: float  # seconds that workers of a lost machine wait for a replacement; then the run ends
     dry_run: bool  # print the plan and measure the speed for two seconds; write nothing

@@ -7,7 +7,7 @@ import re
 from pathlib import Path
 
 KEYS = ["wall_seconds", "frames", "steps", "updates", "fps", "sps", "episodes", "episodic_return_mean"]
-KEYS += ["episodic_length_mean", "lag_mean", "lag_max"]
+KEYS += ["episodic_return_mean_best", "episodic_length_mean", "lag_mean", "lag_max"]
 KEYS += ["time_env", "time_infer", "time_learn", "time_replay", "time_wait", "queue_depth", "restarts", "memory_mb"]
 
 

@@ -10,6 +10,7 @@ from polyplay.cli.arguments import parse_words, print_findings, print_result, ru
 from polyplay.core import checkpoint, files
 from polyplay.core.errors import UserError, status
 from polyplay.core.files import Row
+from polyplay.core.numbers import interval_name
 from polyplay.evaluation import evaluate, scores, verify
 from polyplay.evaluation.agent import open_run
 from polyplay.evaluation.gtp import program_line
@@ -32,7 +33,8 @@ def command(words: list[str]) -> int:
             scores.print_tasks(result)
         else:
             print(score_line(result))
-            print_result(result)
+            chosen = options.checkpoint == "best"  # otherwise nothing was chosen by a score
+            print_result({name: value for name, value in result.items() if chosen or name != "chosen_by"})
     return 128 + watch.signal if watch.signal else 0
 
 
@@ -42,7 +44,7 @@ def score_line(result: Row) -> str:
     interval = "no interval: only one game"
     if result["interval"]:
         low, high = (f"{end * n:,.1f}" if versus else f"{end:,.2f}" for end in result["interval"])
-        interval = f"95 % interval {low} to {high}"
+        interval = f"{interval_name(n)} {low} to {high}"
     if versus:
         ends = ", ".join(f"{result[name]} {name}" for name in ("wins", "draws", "losses"))
         lines = [f"{result['points']:g} of {n} points, {interval}; {ends}; protocol {result['label']}"]

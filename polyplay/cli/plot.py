@@ -16,7 +16,7 @@ import numpy as np
 from polyplay.cli.arguments import parse_words
 from polyplay.core.errors import Count, UserError
 from polyplay.core.files import Row
-from polyplay.core.numbers import mean_interval, trailing_means
+from polyplay.core.numbers import interval_name, mean_interval, trailing_means
 from polyplay.envs.pool import task_order, task_words
 from polyplay.runs import directory as run_files
 from polyplay.runs.options import HOW_MADE
@@ -138,7 +138,6 @@ def thin(x: np.ndarray, most: int) -> np.ndarray:
 
 POOLED_POINTS = 200  # points of a pooled curve
 REPS = 500  # bootstrap samples at each point
-BANDS = {"interval": "95 % interval", "range": "lowest to highest"}
 
 
 Band = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]  # places, mean over runs, lower and upper bound
@@ -168,6 +167,11 @@ def _own_settings(head: Curve, heads: Sequence[Curve]) -> list[str]:
     return [f"{name.replace('_', ' ')} {f'{v:g}' if isinstance(v, float) else v}" for name, v in values]
 
 
+def band_name(band: str, n: int) -> str:
+    """Return the name of the band around the mean of n runs."""
+    return interval_name(n) if band == "interval" else "range"
+
+
 def pool_curves(runs: Sequence[Curve], axis: str, band: str) -> Band | None:
     """Return the band where all runs have a return; None for one run, or if their ranges do not overlap."""
     across = [run.across[axis] for run in runs]
@@ -177,7 +181,7 @@ def pool_curves(runs: Sequence[Curve], axis: str, band: str) -> Band | None:
     grid = np.linspace(begin, end, POOLED_POINTS)
     returns = np.stack([np.interp(grid, x, run.returns) for x, run in zip(across, runs, strict=True)])
     low, high = returns.min(0), returns.max(0)
-    if band == "interval":
+    if band_name(band, len(runs)) != "range":
         low, high = np.array([mean_interval(column, reps=REPS) for column in returns.T]).T
     return grid, returns.mean(0), low, high
 
@@ -205,8 +209,8 @@ class PlotOptions:
     # horizontal axis: frames, agent steps, or hours of wall time (none: frames and minutes, a panel each)
     games: Count = 100  # number of last full games to average
     pool: Literal["interval", "range", "none"] = "interval"
-    # band around the mean of runs that differ only in their seed: its 95 % confidence interval, or the range from the
-    # lowest to the highest run (none: one line per run)
+    # band around the mean of runs that differ only in their seed: its 95 % confidence interval (of two or three runs,
+    # their range), or the range from the lowest to the highest run (none: one line per run)
 
     def __post_init__(self) -> None:
         check_name(self.out, "--out")
@@ -334,7 +338,7 @@ def _draw(panel: Axes, axis: str, name: str, color: str, runs: Sequence[Curve], 
     if lacking := next((run.label for run in runs if axis not in run.across), None):
         raise UserError(f"--x {axis}: {lacking} has no such count; use frames or hours")
     if pool != "none" and (band := pool_curves(runs, axis, pool)):
-        (x, mean, low, high), label = band, f"{name} (mean of {len(runs)} runs, {BANDS[pool]})"
+        (x, mean, low, high), label = band, f"{name} (mean of {len(runs)} runs, {band_name(pool, len(runs))})"
         panel.plot(x, mean, color=color, linewidth=1.8, solid_capstyle="round", label=label)
         panel.fill_between(x, low, high, color=color, alpha=0.18, linewidth=0)
         return

@@ -14,7 +14,7 @@ from rich.table import Column
 
 from polyplay.cli.arguments import complain, page_and_words, print_result, run_and_options, take_option
 from polyplay.core import errors
-from polyplay.core.numbers import mean_interval
+from polyplay.core.numbers import interval_name, mean_interval
 from polyplay.envs.make import remembering
 from polyplay.runs import directory as run_files
 from polyplay.runs import option_file, options, run
@@ -57,7 +57,7 @@ def train_parts(parts: Sequence[SweepPart], train: Callable[[SweepPart], RunResu
 
 
 def print_parts(runs: Mapping[Path, str], picture: Path) -> None:
-    """Print a line for each run, the mean return with its 95 % interval over the seeds of each point of the grid, and
+    """Print a line for each run, the mean return with its interval over the seeds of each point of the grid, and
     draw their curves. runs: run → its point.
     """
     from polyplay.cli import plot, systems
@@ -67,8 +67,8 @@ def print_parts(runs: Mapping[Path, str], picture: Path) -> None:
     for point in dict.fromkeys(runs.values()):
         returns = [row["return"] for run, row in rows.items() if runs[run] == point and row.get("return") is not None]
         if returns:
-            interval = mean_interval(returns)
-            about = "95 % interval {:,.2f} to {:,.2f}".format(*interval) if interval else "no interval: only one seed"
+            interval, name = mean_interval(returns), interval_name(len(returns))
+            about = "{} {:,.2f} to {:,.2f}".format(name, *interval) if interval else "no interval: only one seed"
             print(f"{point and f'{point}: '}mean return {sum(returns) / len(returns):,.2f}, {about}")
     ended = {run: run_files.read_summary(run) for run in runs}
     drawn = [run for run in runs if ended[run].get("episodic_return_mean") is not None]  # no populations
@@ -209,7 +209,7 @@ class ResumeOptions:
     compile: Literal["auto", "on", "off"] | None = None  # whether to compile updates, as in `polyplay train`
     hosts: str | None = None  # other machines to use, as in `polyplay train` (none: this machine alone)
     place: str | None = None  # machines of the workers, as in `polyplay train`
-    ship: str | None = None  # folder of modules to copy to other machines
+    ship: str | None = None  # folder of modules that other machines import from, as in `polyplay train`
     host_timeout: errors.Seconds | None = None  # seconds of silence before a machine counts as lost
     host_wait: errors.Seconds | None = None  # seconds that workers of a lost machine wait for a new one
     quiet: bool = False  # print warnings, errors and the last line only

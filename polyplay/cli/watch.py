@@ -141,7 +141,6 @@ class RunReader:
             **{"standing": state, "running": running, "reason": str(summary.get("reason", ""))},
             "wiring": wiring,
             "now": self.row,
-            "best": summary.get("episodic_return_mean_best"),
             "curve": [*curve],
             "shares": shares,
             "self_play": self._self_play() if plays_itself else None,

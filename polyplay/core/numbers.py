@@ -90,6 +90,13 @@ def mean_interval(returns: Sequence[float], seed: int = 0, reps: int = REPS) -> 
     return None if x.size < 2 else _ends(_means(x, np.random.default_rng(seed), reps))
 
 
+def interval_name(n: int) -> str:
+    """Return the name of `mean_interval` of n values. Resamples are all the lowest value with probability n⁻ⁿ, which is
+    above 2.5 % up to n = 3: there it is the range of the values.
+    """
+    return "95 % interval" if n > 3 else "range"
+
+
 def trailing_means(values: np.ndarray, window: int) -> np.ndarray:
     """float64 [n]: the mean of each value and up to `window` - 1 before it."""
     sums, end = np.concatenate([[0.0], np.cumsum(values, dtype=np.float64)]), np.arange(1, len(values) + 1)

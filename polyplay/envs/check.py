@@ -302,7 +302,7 @@ def learners_of(spec: EnvSpec) -> str:
     """List the kinds of systems that can learn these actions, and those that cannot."""
     values, deterministic = rules.values_flaw(spec.action), rules.deterministic_flaw(spec.action)
     kinds = {"policies (a2c, ppo, impala, …)": "", "values (dqn, apex, …)": values}
-    kinds |= {"sac": rules.critics_flaw(spec.action), "td3, apex_dpg": deterministic}
+    kinds |= {"sac, apex_sac": rules.critics_flaw(spec.action), "td3, apex_dpg": deterministic}
     right = [kind for kind, flaw in kinds.items() if not flaw]
     return "; not ".join([", ".join(right), *(f"{kind}: {flaw}" for kind, flaw in kinds.items() if flaw)])
 

@@ -14,7 +14,7 @@ from rich.table import Column
 
 from polyplay.core.errors import UserError
 from polyplay.core.files import Row, is_row, read_lines, read_object
-from polyplay.core.numbers import STATISTICS, aggregate, mean_interval
+from polyplay.core.numbers import STATISTICS, aggregate, interval_name, mean_interval
 from polyplay.envs import atari
 from polyplay.envs.atari import BASELINES, PINBALL, Ends, baseline_scores, normalize, score_rows, score_table
 from polyplay.envs.pool import closest_names, task_words
@@ -278,7 +278,7 @@ def print_tasks(result: Row) -> None:
     for task, found in result["tasks"].items():
         game, mean = found["game"], found["episodic_return_mean"]
         normal = normalize({game: mean}, ends).get(game) if game else None
-        interval = None if found["interval"] is None else " … ".join(map(_cell, found["interval"]))
+        interval = _between(found["interval"], found["episodes"])
         low, high = ends.get(game, (None, None))
         published = (scores.get(game) for scores in beside.values())
         rows.append([task, found["episodes"], mean, interval, normal, low, high, *published])
@@ -314,9 +314,17 @@ def _print_table(
 
 def _game_cells(row: Row) -> Cells:
     epsilon, found = " ".join(f"{e:g}" for e in row["epsilon"]), [row[k] for k in ("normalized", "random", "human")]
-    interval = None if None in row["interval"] else " … ".join(map(_cell, row["interval"]))
+    interval = _between(row["interval"], row["runs"] if row["runs"] > 1 else row["episodes"])
     actions = " ".join(row["actions"]) or None
     return [row["game"], actions, row["runs"], row["episodes"], epsilon or None, row["score"], interval, *found]
+
+
+def _between(interval: Sequence[float | None] | None, n: int) -> str | None:
+    """Return the cell of an interval of n values, which says if it is their range."""
+    if interval is None or None in interval:
+        return None
+    name = interval_name(n)
+    return " … ".join(map(_cell, interval)) + f" ({name})" * (name == "range")
 
 
 def _estimate(of: Row) -> str:

@@ -525,8 +525,9 @@ def read_population(directory: Path) -> Row:
     """Return a population's population.json, also while it runs. Raises UserError: not a population, or damaged."""
     if (directory / store.FILE).exists():
         return check_shape(directory / store.FILE, store.Store(directory).read(), POPULATION_SHAPE)
-    above = directory.resolve().parent.parent
-    if (above / store.FILE).exists():
+    folder = directory.resolve().parent
+    above = folder.parent
+    if folder.name == store.MEMBERS and (above / store.FILE).exists():
         raise UserError(f"RUN: {directory} is a member of a population: name the population, {above}")
     what = f"a run of {read_config(directory, population=True)['system']}, not a population"
     raise UserError(f"RUN: {directory} is {what}: name a run of `polyplay train pbt`, with its {store.FILE}")
@@ -536,7 +537,6 @@ def read_population(directory: Path) -> Row:
 
 
 COUNTERS = ("frames", "steps", "wall_seconds")
-FULL = ("episodes", "episodic_return_mean")  # numbers of a report of full games
 
 
 def list_runs(places: Sequence[Path]) -> list[Row]:
@@ -564,14 +564,13 @@ def describe_run(directory: Path) -> Row:
         reports = list(read_lines(directory / "metrics.jsonl", *METRICS))
         if not summary:
             counters = _of_members(directory) if has_members(config) else {**reports[-1]} if reports else {}
-        for name in (*COUNTERS, "episodic_return_mean", "best_score"):
+        for name in (*COUNTERS, "episodic_return_mean", "episodic_return_mean_best", "best_score"):
             if not (counters.get(name) is None or is_number(counters[name])):
                 raise ValueError(f"{name} is {counters[name]!r}; it must be a number")
-        full = [r["episodic_return_mean"] for r in reports if is_row(r, FULL) and r["episodes"] >= 100]
         row |= {name: counters.get(name) for name in COUNTERS}
         row |= {"system": config["system"], "env": str(config["config"].get("env", "")), "seed": config.get("seed")}
         row |= {"return": counters.get("episodic_return_mean", counters.get("best_score"))}
-        row |= {"return_best": max(full, default=None), "reason": summary.get("reason")}
+        row |= {"return_best": counters.get("episodic_return_mean_best"), "reason": summary.get("reason")}
         return row | {"started": str(config.get("started", "")), "state": state_of(directory, summary)}
     except (ArithmeticError, LookupError, OSError, TypeError, UserError, ValueError) as e:
         return row | {"error": str(e) if isinstance(e, OSError | UserError) else f"{directory} is damaged: {e}"}

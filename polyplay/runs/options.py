@@ -237,7 +237,8 @@ class RunOptions:
     # assign workers to machines: ROLE=WHERE or ROLE[A-B]=WHERE, separated by commas; WHERE is here, others, even, a
     # machine's name or address, or res:NAME, a Ray resource (none: actors on other machines, replicas evenly)
     ship: str | None = None
-    # folder of modules to copy to other machines, for your own environment or network
+    # folder with the modules of your environment or network: other machines get a copy and import from it (none:
+    # the modules must be installed there)
     host_timeout: Seconds = 5.0  # seconds of silence before a machine counts as lost
     host_wait: Seconds = 300.0  # seconds that workers of a lost machine wait for a replacement; then the run ends
     dry_run: bool = False  # print the plan and measure the speed for two seconds; write nothing

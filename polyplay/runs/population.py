@@ -429,10 +429,14 @@ def _lines(plan: trainer.PopulationPlan, trainers: str) -> list[tuple[str, str]]
     """Return the plan's lines about a population."""
     evolution = plan.evolution
     steps = f"{plan.total:,} agent steps each, {plan.size * plan.total:,} together"
+    every = f"every {evolution.every:,} agent steps of a member"
+    decisions = ("decisions", f"{every}: {evolution.exploit}, {evolution.explore}")
+    if evolution.exploit == "none":
+        decisions = ("copies", "none: each member keeps its first values")
     return [
         ("members", f"{plan.size} run{'s' * (plan.size > 1)} of {plan.over}, {steps}"),
         *(("vary", f"{name} from {prior.label()}") for name, prior in evolution.priors.items()),
-        ("decisions", f"every {evolution.every:,} agent steps of a member: {evolution.exploit}, {evolution.explore}"),
+        decisions,
         ("trainers", trainers),
         *(("machines", f"members run on {machines}") for machines in [plan.machines] if machines),
     ]

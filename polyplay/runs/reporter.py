@@ -47,8 +47,9 @@ SB3 = {
 }
 KINDS = ("env", "infer", "learn", "replay", "wait")
 RATES = ("pps", "tps", "predict_batch", "train_batch", "prediction_queue", "agent_wait_ms", "cpu")
+BEST = "episodic_return_mean_best"
 GROUPS = {
-    "charts": ("episodic_return_mean", "episodic_length_mean", "frames", "episodes", "learning_rate"),
+    "charts": ("episodic_return_mean", "episodic_length_mean", "frames", "episodes", "learning_rate", BEST),
     "run": ("lag_mean", "lag_max", "queue_depth", "restarts", "memory_mb"),
     "service": (*RATES, "agents", "predictors", "trainers"),
 }
@@ -180,8 +181,9 @@ class Reporter:
     Games that ended after it do not count: they are played again. wall_seconds continues from the last line written.
     A full disk loses reports, but never ends the run; `warn` is called once per file.
 
-    Readable at any time: episodes, return_mean, return_best (the best mean over 100 games), wall_seconds. tasks: names
-    of several tasks; the mean return is then the mean of their scores (TaskReturns).
+    Readable at any time: episodes, return_mean, return_best (the highest return_mean after any game from the 100th on;
+    None before), wall_seconds. tasks: names of several tasks; the mean return is then the mean of their scores
+    (TaskReturns).
     """
 
     def __init__(
@@ -217,6 +219,7 @@ class Reporter:
         for row in read_lines(self.directory / "metrics.jsonl", *METRICS):
             last = row
         row = {k: start.get(k, last.get(k, 0)) for k in TOTALS}
+        self.return_best = last.get(BEST)
         wall = max(last.get("wall_seconds", 0.0), start.get("wall_seconds", 0.0))
         for game in read_lines(self.directory / "episodes.jsonl", *GAME):
             wall = max(wall, game["wall_seconds"])
@@ -241,6 +244,7 @@ class Reporter:
         return {
             "episodes": self.episodes,
             "episodic_return_mean": self.return_mean,
+            BEST: self.return_best,
             "episodic_length_mean": _mean(self.lengths),
             **({"agent_return_means": agents} if agents else {}),
             **(self.tasks.row() if self.tasks is not None else {}),
@@ -314,7 +318,6 @@ class Reporter:
                 "wall_seconds": round(self.wall_seconds, 3),
                 **{k: self.row[k] for k in TOTALS},
                 **self._means(),
-                "episodic_return_mean_best": self.return_best,
                 **({"agent_elo": self.row["agent_elo"]} if "agent_elo" in self.row else {}),
                 "restarts": self.row.get("restarts", 0),
                 "finished": now(),

@@ -484,7 +484,7 @@ class Session(Supervisor):
         self.callbacks = Callbacks(setup.callbacks, self.directory, self._finish)
         self.reporter.listen = self.callbacks.add
         self.checkpoints.listen = partial(self.callbacks.add, "checkpoint")
-        self.terminal = Terminal(self.reporter, setup.plan.frames)
+        self.terminal = Terminal(setup.plan.frames)
         self.terminal.begin(setup.description, self.directory, setup.plan.lines)
 
     # ---------------------------------------------------------------------------------------------- the loop

@@ -26,7 +26,7 @@ from rich.text import Text
 from polyplay.core.files import Row
 from polyplay.envs.atari import is_game
 from polyplay.runs.directory import RunDescription
-from polyplay.runs.reporter import KINDS, Reporter
+from polyplay.runs.reporter import KINDS
 
 # A console for permanent lines and, on a terminal, a panel below them that is redrawn.
 #
@@ -229,8 +229,8 @@ class Terminal:
     The live panel is redrawn 4 times a second. A serial run has none, so that a debugger can use the terminal.
     """
 
-    def __init__(self, reporter: Reporter, total_frames: int, screen: Screen | None = None) -> None:
-        self.reporter, self.total_frames, self.screen = reporter, total_frames, screen or Screen()
+    def __init__(self, total_frames: int, screen: Screen | None = None) -> None:
+        self.total_frames, self.screen = total_frames, screen or Screen()
         self.console, self.clock = self.screen.console, self.screen.clock
         self.title, self.quiet = "", False  # quiet: print only warnings and the last line
         self.minutes: float | None = None
@@ -319,7 +319,7 @@ class Terminal:
             f"{100 * done:5.1f} %  eta {eta:>8}",
             "" if alike else f"{_number(row['fps'], 0):>7} frames/s",
             f"{_number(row['sps'], 0):>7} steps/s",
-            *_returns(row, self.reporter.return_best, 9),
+            *_returns(row, 9),
             f"lag {_number(row['lag_mean']):>5}",
             f"queue {_number(row['queue_depth'], 0):>3}",
             f"machines {len(row['hosts'])}" if "hosts" in row else "",
@@ -331,7 +331,7 @@ class Terminal:
         row, steps = self.row, self.row["steps"] * frames // max(1, self.row["frames"])
         differ = frames != steps
         memory = f"{row['memory_mb']:,.0f} MB" if row.get("memory_mb") is not None else ""
-        returns = "   ".join(_returns(row, self.reporter.return_best))
+        returns = "   ".join(_returns(row))
         yield f"frames {frames:,}   " * differ + f"steps {'' if differ else ' '}{steps:,}   updates {row['updates']:,}"
         frames_per_second = f"{_number(row['fps'], 0)} frames/s   " * differ
         yield f"speed  {frames_per_second}{_number(row['sps'], 0)} steps/s   {memory}"
@@ -340,12 +340,13 @@ class Terminal:
         yield f"{lags}   queue {_number(row['queue_depth'], 0)}   restarts {row['restarts']}"
 
 
-def _returns(row: Row, best: float | None, width: int = 0) -> list[str]:
+def _returns(row: Row, width: int = 0) -> list[str]:
     """Return texts about mean returns: one agent's, with the best so far; several agents'; of many the extremes."""
     means, elo = row.get("agent_return_means"), row.get("agent_elo") or {}
     if (tasks := row.get("task_return_means")) is not None:
         return _task_returns(tasks, row.get("human_normalized"))
     if means is None:
+        best = row.get("episodic_return_mean_best")
         return [f"return {_number(row['episodic_return_mean']):>{width}}", f"best {_number(best):>{width}}"]
     there = sorted((k for k in means if means[k] is not None), key=lambda k: means[k])
     shown = list(means) if len(means) <= FEW else [there[0], there[-1]] if there else []
@@ -411,7 +412,7 @@ def closing_line(summary: Row, failed: bool = False) -> str:
     command = f" · next: polyplay {verb} {where}" if summary.get("checkpoint") and not failed else ""
     mean, why = summary["episodic_return_mean"], "failed" if failed else summary["reason"]
     counted = "steps" if summary["frames"] == summary.get("steps") else "frames"
-    returns = _returns(summary, None)[0]
+    returns = _returns(summary)[0]
     line = f"{why} · {summary['frames']:,} {counted} in {clock_text(summary['wall_seconds'])}"
     return line + f" · {returns} (last 100 games)" * (mean is not None) + command
 

@@ -285,9 +285,9 @@ def check_actions(c: Any, envs: Envs, needs: str, flaw: str) -> None:
     if flaw:
         name, action = type(c).__module__.rpartition(".")[2], envs.spec.action
         others = ["ppo", "impala", "a2c"]
-        others += [] if rules.values_flaw(action) else ["dqn", "sac"]
-        others += [] if rules.deterministic_flaw(action) else ["sac", "td3", "apex_dpg"]
-        others += ["sac"] if "sac" not in others and not rules.critics_flaw(action) else []
+        others += [] if rules.values_flaw(action) else ["dqn"]
+        others += [] if rules.critics_flaw(action) else ["sac", "apex_sac"]
+        others += [] if rules.deterministic_flaw(action) else ["td3", "apex_dpg"]
         text = f"--env: {envs.title} given, but {name} needs {needs} actions"
         raise UserError(f"{text}, this has {spaces.describe_actions(action)}; {', '.join(others)} take these")
 

@@ -24,7 +24,7 @@ from tests.verbs import refused
 Calls = list[tuple[Any, ...]]
 SCORE = {
     "episodes": 3, "episodic_return_mean": 20.5, "returns": [1.0], "video": None, "interval": (19.0, 1021.0),
-    "actions": "greedy", "epsilon": 0.05, "label": "null-op",
+    "actions": "greedy", "epsilon": 0.05, "label": "null-op", "chosen_by": "evaluation",
 }  # fmt: skip
 
 
@@ -69,9 +69,11 @@ def test_evaluate_prints_what_came_out(calls: Calls, run: str, capsys: pytest.Ca
     assert asked == EvaluateOptions(episodes=3, seed=7, video=True, checkpoint="best")
     assert more["watch"].signal == 0
     out = capsys.readouterr().out.splitlines()
-    score = "score 20.50, 95 % interval 19.00 to 1,021.00; 3 games, greedy actions, ε 0.05, protocol null-op"
+    score = "score 20.50, range 19.00 to 1,021.00; 3 games, greedy actions, ε 0.05, protocol null-op"
     assert out[0] == score
-    assert {"episodic_return_mean  20.50", "episodes              3", "video                 none"} <= {*out}
+    assert {"episodic_return_mean  20.50", "video                 none", "chosen_by             evaluation"} <= {*out}
+    assert main.main(["evaluate", run]) == 0
+    assert "chosen_by" not in capsys.readouterr().out  # nothing was chosen
 
 
 def test_a_score_of_fewer_games_says_so():

@@ -61,7 +61,7 @@ def test_a_folder_of_seeds_is_one_line(tmp_path: Path, capsys: pytest.CaptureFix
     for seed in (0, 1, 10):
         make(tmp_path / "catch", f"seed-{seed}", [*ROWS, (400, float(seed))])
     make(tmp_path / "catch", "seed-2", ROWS[:1])
-    assert legend(plot.draw_curves([tmp_path / "catch"])) == ["a2c (mean of 3 runs, 95 % interval)"]
+    assert legend(plot.draw_curves([tmp_path / "catch"])) == ["a2c (mean of 3 runs, range)"]
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith(f"polyplay: left out: {tmp_path}/catch/seed-2 has no finished game yet")
     make(tmp_path, "a-20")
@@ -114,13 +114,13 @@ def test_the_legend_is_below_the_panels_however_many_runs_there_are(tmp_path: Pa
 @pytest.mark.parametrize(
     ("pool", "lines", "bands", "label"),
     [
-        ("interval", 1, 1, "a2c (mean of 2 runs, 95 % interval)"),
-        ("range", 1, 1, "a2c (mean of 2 runs, lowest to highest)"),
-        ("none", 2, 0, "a2c (2 runs)"),
+        ("interval", 1, 1, "a2c (mean of 4 runs, 95 % interval)"),
+        ("range", 1, 1, "a2c (mean of 4 runs, range)"),
+        ("none", 4, 0, "a2c (4 runs)"),
     ],
 )
 def test_runs_that_differ_in_their_seed_are_one_line_with_a_band(tmp_path: Path, pool, lines, bands, label):
-    runs = [make(tmp_path, f"r{i}", [*ROWS, (400, float(i))]) for i in range(2)]
+    runs = [make(tmp_path, f"r{i}", [*ROWS, (400, float(i))]) for i in range(4)]
     figure = plot.draw_curves(runs, plot.PlotOptions(pool=pool))
     assert [(len(axes.lines), len(axes.collections)) for axes in figure.axes] == [(lines, bands)] * 2
     assert (legend(figure), figure.axes[0].get_title(loc="left")) == ([label], "toy:catch")
@@ -131,7 +131,7 @@ def test_runs_with_another_loss_are_another_line(tmp_path: Path):
     config = json.loads((runs[2] / "config.json").read_text())
     for run, loss in zip(runs, (None, None, "mine:loss"), strict=True):
         (run / "config.json").write_text(json.dumps({**config, "options": {"loss": loss, "quiet": True}}))
-    assert legend(plot.draw_curves(runs)) == ["a2c (mean of 2 runs, 95 % interval)", "a2c · loss mine:loss"]
+    assert legend(plot.draw_curves(runs)) == ["a2c (mean of 2 runs, range)", "a2c · loss mine:loss"]
 
 
 def test_mistakes_are_one_line(tmp_path: Path, capsys: pytest.CaptureFixture, monkeypatch: pytest.MonkeyPatch):

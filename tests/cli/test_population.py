@@ -95,10 +95,12 @@ def test_why_a_member_failed_is_said_and_the_picture_named(tmp_path: Path, capsy
 def test_mistakes_are_one_line(tmp_path: Path, capsys: pytest.CaptureFixture):
     run = make_population(tmp_path / "run", turns=12, members=4)
     plain = write_run(tmp_path / "plain", "a2c", {"env": "toy:catch"})
+    beside = write_run(run / "others" / "plain", "a2c", {"env": "toy:catch"})  # in its folder, but not a member
     for words, says in (
         ([], "population takes the directory of a run first"),
         ([str(tmp_path / "rum")], f"did you mean {run}?"),
         ([str(plain)], "plain is a run of a2c, not a population: name a run of `polyplay train pbt`"),
+        ([str(beside)], "plain is a run of a2c, not a population"),
         ([str(run / "members" / "01")], f"is a member of a population: name the population, {run}"),
         ([str(run), "--picture", "p.gif"], "--picture p.gif: must end in .png, .svg or .pdf"),
         ([str(run), "--picture", str(tmp_path / "no" / "p.png")], "--picture: "),

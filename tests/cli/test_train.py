@@ -33,7 +33,7 @@ def test_a_signal_ends_the_rest_and_a_failure_does_not(tmp_path: Path, monkeypat
     assert begun == [0, 1, 2]
     out, err = capsys.readouterr()
     assert "failed: actor 0 was killed" in err
-    assert out.splitlines()[-1] == "mean return 2.00, 95 % interval 1.00 to 3.00"
+    assert out.splitlines()[-1] == "mean return 2.00, range 1.00 to 3.00"
     assert several.train_parts(parts[:1], train, None) == 1
 
 

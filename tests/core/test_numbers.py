@@ -14,6 +14,8 @@ from polyplay.core.numbers import (
     Estimate,
     aggregate,
     aggregates_agree,
+    interval_name,
+    mean_interval,
     uniform,
 )
 
@@ -87,6 +89,12 @@ def test_the_bootstrap_never_leaves_a_game(values, copies):
     for estimate in aggregate(games, reps=20).values():
         assert estimate.low == pytest.approx(estimate.value, abs=1e-6)
         assert estimate.high == pytest.approx(estimate.value, abs=1e-6)
+
+
+@pytest.mark.parametrize("n", [2, 3, 4, 10])
+def test_the_interval_of_few_values_is_called_their_range(n: int):
+    values = [float(x) for x in range(n)]
+    assert (mean_interval(values) == (0.0, n - 1.0)) == (interval_name(n) == "range")
 
 
 def test_two_evaluations_agree_unless_their_means_are_far_apart():

@@ -43,10 +43,19 @@ def test_fields_have_their_default_meaning_and_choices():
 
 
 def test_presets_show_only_what_they_change():
-    text = generate.presets_of(PAGE, "a3c")
+    text, tuned = generate.presets_of(PAGE, "a3c").split("Presets that a run chooses by its environment")
     assert "| field | `paper` | `lstm` | `unreal` | `quick` |" in text
     assert "| `core` | `none` | `lstm` | `lstm` |  |" in text
     assert "`gamma`" not in text
+    assert "| field | `classic` |" in tuned
+    assert "| `gamma` | `0.98` |" in tuned
+    tuned = generate.presets_of(PAGE, "sac")
+    assert "- `images`, `CarRacing-v3`: `--stack 2`, `--gray`, `--size 64`, `--frame-skip 2`." in tuned
+    assert "- `classic`, `CartPole-v1`: `--entropy 0.1`, `--frames 50k`." in tuned
+
+
+def test_the_method_that_a_loss_inherits_is_described():
+    assert "### PPO.score\n\n```text\nscore(self, out: Batch" in generate.extend(PAGE)
 
 
 def test_every_verb_is_in_the_reference():

@@ -101,3 +101,22 @@ def test_the_code_that_pages_name_exists() -> None:
                 f"{page}: {file}: {n}" for n in names if not re.search(rf"(?m)^ *(def |class )?{n}\b *[(:=]", code)
             ]
     assert not gone, "\n".join(gone)
+
+
+OTHER_NOTATION = re.compile(r"r_t ?\+|r_\{t\+[a-z]\}|(?<![a-z])x_\{?t|(?<!\\hat)\\rho_t ?= ?\\min|\\beta_|\\varrho")
+
+
+def test_formulas_have_the_notation_of_the_glossary() -> None:
+    """A reward comes with the next row, and ρ is not clipped."""
+    assert "r_{t+1}" in (ROOT / "docs" / "reference" / "glossary.md").read_text()
+    assert OTHER_NOTATION.search(r"\delta_t=r_t+\gamma V(s_{t+1})")
+    found = {name: OTHER_NOTATION.findall(sections(name)["The loss"]) for name in systems.names()}
+    assert not {name: parts for name, parts in found.items() if parts}
+
+
+def test_the_answers_to_lag_have_the_defaults() -> None:
+    page = (ROOT / "docs" / "start" / "story.md").read_text()
+    a3c, a2c, ppo, impala = (systems.load(name).Config() for name in ("a3c", "a2c", "ppo", "impala"))
+    wanted = [f"1 lane × {a3c.unroll} steps", f"{a2c.lanes} lanes × {a2c.unroll} steps"]
+    wanted += [f"{ppo.lanes * ppo.unroll // ppo.minibatches} of {ppo.lanes} lanes × {ppo.unroll} steps"]
+    assert f"| default batch | {' | '.join([*wanted, f'{impala.batch} lanes × {impala.unroll} steps'])} |" in page

@@ -135,7 +135,7 @@ def test_what_train_refuses_is_what_check_says(shown: Any, taken: str):
             with pytest.raises(UserError, match=re.escape(always)) if always else contextlib.nullcontext():
                 make("auto", spec)
     line = checking.learners_of(spec)
-    said = tuple(f"not {system}" in line for system in ("values", "td3, apex_dpg", "sac"))
+    said = tuple(f"not {system}" in line for system in ("values", "td3, apex_dpg", "sac, apex_sac"))
     assert said == (taken != "one of", taken != "bounded", taken not in ("one of", "bounded"))
 
 

@@ -63,7 +63,7 @@ def test_totals_are_the_runs_and_rates_are_since_the_last_report(crew, metrics):
     wanted = {"frames": 428, "steps": 107, "updates": 18, "fps": 14.0, "sps": 3.5, "tps": 4.0, "restarts": 0}
     wanted |= {"loss": -2.0, "lag_mean": 2.0, "lag_max": 3, "queue_depth": 1.5}
     assert {k: first[k] for k in wanted} == wanted
-    assert {*KEYS} - {"wall_seconds", "episodes", "episodic_return_mean", "episodic_length_mean"} <= {*first}
+    assert {key for key in KEYS if key != "wall_seconds" and "episod" not in key} <= {*first}
     row(1).losses({"loss": -4.0, "entropy": 1.0})
     row(1).lag(np.array([2]))
     second = read(metrics)

@@ -52,7 +52,8 @@ def test_a_report_has_the_crews_numbers_those_of_games_and_the_losses(tmp_path: 
     reporter = make(tmp_path, clock)
     clock.now += 2
     row = reporter.report(numbers(queue_depth=math.nan), {"policy_loss": 0.5})
-    games = {"episodes": 0, "episodic_return_mean": None, "episodic_length_mean": None}
+    means = (f"episodic_{name}" for name in ("return_mean", "return_mean_best", "length_mean"))
+    games = {"episodes": 0, **dict.fromkeys(means)}
     assert row == {"wall_seconds": 2.0, **numbers(queue_depth=None), **games, "policy_loss": 0.5}
     assert metrics(tmp_path) == [row]
 
@@ -98,7 +99,10 @@ def test_returns_are_over_the_last_100_full_games(tmp_path: Path, clock: Clock):
     game(reporter, -100.0, 20, 404, 101, lane=0)
     row = reporter.report(numbers())
     assert (row["episodes"], row["episodic_return_mean"], row["episodic_length_mean"]) == (101, 48.5, 10.2)
-    assert reporter.return_best == 49.5
+    assert reporter.return_best == row["episodic_return_mean_best"] == 49.5
+    assert reporter.close("done", 0)["episodic_return_mean_best"] == 49.5
+    (tmp_path / "episodes.jsonl").unlink()
+    assert make(tmp_path, clock).return_best == 49.5  # of a resumed run whose games were not kept
 
 
 @pytest.mark.parametrize(

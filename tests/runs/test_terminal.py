@@ -6,7 +6,6 @@ import io
 import re
 import subprocess
 import sys
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -48,9 +47,8 @@ class Case:
     def __init__(self, live: bool, flags: str = "", width: int = 100, **options: Any):
         self.out, self.clock, self.frames = io.StringIO(), Clock(), 0
         console = Console(file=self.out, force_terminal=live, width=width, height=40, highlight=False, _environ={})
-        self.reporter: Any = SimpleNamespace(return_best=None)
         screen = terminal.Screen(console, live, self.clock)
-        self.terminal = terminal.Terminal(self.reporter, 1_000_000, screen)
+        self.terminal = terminal.Terminal(1_000_000, screen)
         self.terminal.begin(describe(flags, **options), "runs/x")
 
     def report(self, frames: int = 20_000, roles: tuple[str, ...] = ("actor", "learner"), **more: Any) -> None:
@@ -151,15 +149,15 @@ def test_on_a_terminal_a_panel_tells_how_it_goes():
     case = Case(True, "--seed 3", width=120)
     case.terminal.refresh()
     assert "starting, 0:00:00" in case.text
-    case.reporter.return_best = 49.5
-    case.report(lag_mean=1.5, lag_max=9, queue_depth=4, restarts=1, episodic_return_mean=49.5)
+    best = {"episodic_return_mean": 49.5, "episodic_return_mean_best": 50.25}
+    case.report(lag_mean=1.5, lag_max=9, queue_depth=4, restarts=1, **best)
     case.terminal.warn("lane 3  restarted")
     case.clock.now += 1
     case.terminal.refresh(24_000)
     case.terminal.screen.close()
     for words in ("fake · ALE/Pong-v5 · seed 3", "2.4 %", "0:00:06", "eta 0:04:04", "frames 24,000   steps 6,000"):
         assert words in case.text, words
-    for words in ("4,000 frames/s", "1,000 steps/s", "512 MB", "return 49.50   best 49.50", "games 100"):
+    for words in ("4,000 frames/s", "1,000 steps/s", "512 MB", "return 49.50   best 50.25", "games 100"):
         assert words in case.text, words
     for words in ("lag    1.50 mean, 9 most", "queue 4", "restarts 1", "warning: lane 3 restarted"):
         assert words in case.text, words

@@ -164,13 +164,13 @@ REFUSED: list[Any] = [
     ("a2c", {"env": "CartPole-v1", "atari": "impala"}, "--env CartPole-v1 is not an Atari game"),
     ("apex", {"actors": 3, "replay_workers": 2}, "--actors 3 does not divide among --replay-workers 2"),
     ("apex", {"learners": 3, "batch": 64}, "--batch 64 does not divide among --learners 3"),
-    ("apex_dpg", {}, "but apex_dpg needs bounded real actions, this has 3 discrete; ppo, impala, a2c, dqn, sac take"),
+    ("apex_dpg", {}, "apex_dpg needs bounded real actions, this has 3 discrete; .*a2c, dqn, sac, apex_sac take these"),
     ("apex_dpg", {"env": f"{TRAITS}+hybrid+continuous"}, "needs bounded real actions, this has .*; ppo, impala"),
     ("appo", {"minibatches": 9}, "--minibatches 9 of 8 trajectories per learner: lower it, or raise --batch"),
     ("appo", {"batch": 9}, "--batch 9 is not a multiple of --learners 1 x --lanes 4"),
     ("appo", {"batch": 8, "lag": 0, "actors": 3}, "--batch 8 takes 2 rollouts .*--lag 0 allow 1"),
     ("dqn", {"replicas": 2}, "--lanes 1 does not divide among --replicas 2: make it a multiple of 2"),
-    ("dqn", PENDULUM, "dqn needs discrete .* .1. real.*a2c, sac, td3, apex_dpg take these"),
+    ("dqn", PENDULUM, "dqn needs discrete .* .1. real.*a2c, sac, apex_sac, td3, apex_dpg take these"),
     ("dqn", CONDITIONAL, r"dqn needs discrete actions, this has verb: 4 discrete, unit.*\(verb 1, 3\)"),
     ("ga3c", {"min_batch": 200}, "--min-batch 200 may need more than --queue 100 chunks: raise --queue"),
     ("gorila", {"shards": 0}, "--shards: 0 given"),
@@ -194,7 +194,7 @@ ACTORS: list[Any] = [
     ("sac", {"subset": 3}, "--subset: 3 given, allowed: at most the 2 of --critics"),
     ("sac", {"dropout": 1.0}, "--dropout: 1 given, allowed: from 0, below 1"),
     ("sac", {"beta1": 1.0}, "--beta1: 1 given, allowed: from 0, below 1"),
-    ("td3", {"env": "CartPole-v1"}, "this has 2 discrete; ppo, impala, a2c, dqn, sac take these"),
+    ("td3", {"env": "CartPole-v1"}, "this has 2 discrete; ppo, impala, a2c, dqn, sac, apex_sac take these"),
 ]
 REFUSED += [(system, {"env": "Pendulum-v1", **settings}, said) for system, settings, said in ACTORS]
 
