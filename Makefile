@@ -1,7 +1,7 @@
 # make check: everything that a change has to pass. BIN: where the tools are.
 BIN ?= .venv/bin
 
-.PHONY: check docs format newest test
+.PHONY: check dist docs format lowest newest test
 
 check:
 	$(BIN)/ruff format --check .
@@ -21,6 +21,15 @@ docs:
 	$(BIN)/python docs/generate.py --check
 	$(BIN)/python docs/assemble.py build/pages
 	NO_MKDOCS_2_WARNING=true $(BIN)/mkdocs build --quiet --strict
+
+# The sdist and the wheel, in dist/. With changes that are not committed, the version ends in +dirty.
+dist:
+	rm -rf build/lib dist && mkdir -p build
+	@dirty=$$(git status --porcelain 2>/dev/null | head -c 1); \
+	test -z "$$dirty" || echo "make dist: the tree has changes that are not committed: the version ends in +dirty" >&2; \
+	$(BIN)/python -m build $${dirty:+-C--global-option=egg_info -C--global-option=--tag-build=+dirty} > build/dist.log 2>&1 \
+	|| { tail build/dist.log >&2; exit 1; }
+	@ls dist/*
 
 # All tests with the newest of everything that the ranges in pyproject.toml allow, in an environment of its own;
 # torch stays the one of constraints.txt: `make newest TORCH=` takes the newest of that too.

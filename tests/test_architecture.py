@@ -22,14 +22,14 @@ TOP = ["__init__", "__main__", "api", "extend"]
 
 # At most so many lines of code (bench/code_size.py). Whoever adds some takes some away, or says in the commit why not.
 BUDGET = {
-    "core": 1935,
-    "envs": 5363,
+    "core": 1953,
+    "envs": 5364,
     "buffers": 2104,
-    "games": 3835,
-    "nets": 3748,
+    "games": 3837,
+    "nets": 3749,
     "weights": 1611,
     "acting": 1162,
-    "search": 1306,
+    "search": 1307,
     "learning": 3868,
     "workers": 2372,
     "workers/hosts": 1300,
@@ -37,7 +37,7 @@ BUDGET = {
     "systems": 1983,
     "runs": 4274,
     "evaluation": 1570,
-    "cli": 2550,
+    "cli": 2553,
 }
 SHORTEST, LONGEST = 150, 800
 # Files of fewer lines, or that one other file imports at most, and why they are files; kernels and pages may be both.
