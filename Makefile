@@ -34,8 +34,18 @@ dist:
 # All tests with the newest of everything that the ranges in pyproject.toml allow, in an environment of its own;
 # torch stays the one of constraints.txt: `make newest TORCH=` takes the newest of that too.
 TORCH ?= -c constraints.txt
+PYTHON ?= python3
 newest:
-	python3 -m venv --clear build/newest
+	$(PYTHON) -m venv --clear build/newest
 	build/newest/bin/pip install -q --upgrade --upgrade-strategy eager $(TORCH) -e ".[dev]"
 	build/newest/bin/pip list | grep -iE "^(torch|numpy|gymnasium|ale-py|rich|onnx) "
 	build/newest/bin/python -m pytest -q
+
+# All tests with the lowest of everything that the ranges in pyproject.toml allow.
+lowest:
+	$(PYTHON) -m venv --clear build/lowest
+	build/lowest/bin/pip install -q uv
+	build/lowest/bin/uv pip compile -q --no-build --resolution lowest-direct --extra dev pyproject.toml -o build/lowest/all.txt
+	build/lowest/bin/pip install -q -r build/lowest/all.txt -e .
+	build/lowest/bin/pip list | grep -iE "^(torch|numpy|numba|gymnasium|ale-py|rich) "
+	build/lowest/bin/python -m pytest -q
