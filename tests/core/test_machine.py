@@ -86,4 +86,4 @@ def test_a_page_is_found_in_the_checkout_and_in_a_wheel(tmp_path, monkeypatch):
     monkeypatch.setattr(Installed, "files", [file])
     monkeypatch.setattr(metadata, "distributions", lambda name: [Installed(None)])
     assert machine.documentation(page) == str(tmp_path / "share/doc/polyplay" / page)
-    assert machine.documentation("docs/none.md") == "docs/none.md"
+    assert machine.documentation("no such page") == "no such page"
