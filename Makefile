@@ -24,12 +24,12 @@ docs:
 
 # The sdist and the wheel, in dist/. With changes that are not committed, the version ends in +dirty.
 dist:
-	rm -rf build/lib dist && mkdir -p build
+	rm -rf build/lib dist polyplay.egg-info && mkdir -p build
 	@dirty=$$(git status --porcelain 2>/dev/null | head -c 1); \
 	test -z "$$dirty" || echo "make dist: the tree has changes that are not committed: the version ends in +dirty" >&2; \
 	$(BIN)/python -m build $${dirty:+-C--global-option=egg_info -C--global-option=--tag-build=+dirty} > build/dist.log 2>&1 \
 	|| { tail build/dist.log >&2; exit 1; }
-	@ls dist/*
+	@rm -r polyplay.egg-info && ls dist/*
 
 # All tests with the newest of everything that the ranges in pyproject.toml allow, in an environment of its own;
 # torch stays the one of constraints.txt: `make newest TORCH=` takes the newest of that too.
