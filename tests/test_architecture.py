@@ -22,22 +22,22 @@ TOP = ["__init__", "__main__", "api", "extend"]
 
 # At most so many lines of code (bench/code_size.py). Whoever adds some takes some away, or says in the commit why not.
 BUDGET = {
-    "core": 99999,
-    "envs": 99999,
-    "buffers": 99999,
-    "games": 99999,
-    "nets": 99999,
-    "weights": 99999,
-    "acting": 99999,
-    "search": 99999,
-    "learning": 99999,
-    "workers": 99999,
-    "workers/hosts": 99999,
-    "population": 99999,
-    "systems": 99999,
-    "runs": 99999,
-    "evaluation": 99999,
-    "cli": 99999,
+    "core": 1955,
+    "envs": 5364,
+    "buffers": 2104,
+    "games": 3837,
+    "nets": 3749,
+    "weights": 1601,
+    "acting": 1161,
+    "search": 1307,
+    "learning": 3868,
+    "workers": 2372,
+    "workers/hosts": 1300,
+    "population": 1509,
+    "systems": 1980,
+    "runs": 4488,
+    "evaluation": 1575,
+    "cli": 2606,
 }
 SHORTEST, LONGEST = 150, 800
 # Files of fewer lines, or that one other file imports at most, and why they are files; kernels and pages may be both.

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 from polyplay.core.errors import Finding, UserError
 from polyplay.core.files import Row
+from polyplay.core.machine import install_command
 
 if TYPE_CHECKING:
     from polyplay.systems import Page
@@ -149,7 +150,7 @@ def print_result(result: Row) -> None:
 def check_extra(verb: str) -> None:
     """Raises UserError: a package that serves pages is missing."""
     if missing := [name for name in ("starlette", "uvicorn") if importlib.util.find_spec(name) is None]:
-        raise UserError(f"{verb} needs {' and '.join(missing)}: pip install 'polyplay[watch]'")
+        raise UserError(f"{verb} needs {' and '.join(missing)}: {install_command('watch')}")
 
 
 def listen(port: int) -> socket.socket:

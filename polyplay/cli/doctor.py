@@ -103,7 +103,7 @@ def atari() -> Iterator[Finding]:
         actions = Envs("ALE/Pong-v5", 1).spec.describe["actions"]
         yield Finding("atari", "ok", f"the ROM of Pong opens: {actions}")
     else:
-        yield Finding("atari", "warning", "ale-py is not installed", "pip install 'polyplay[atari]', for ALE/… games")
+        yield Finding("atari", "warning", "ale-py is not installed", "install the extra atari, for ALE/… games")
 
 
 def training() -> Iterator[Finding]:
@@ -176,7 +176,7 @@ def other_machines(hosts: str) -> Iterator[Finding]:
             info.check_versions(there["versions"])
             yield Finding(info.name, "ok", text)
         except UserError as e:
-            yield Finding(info.name, "failed", str(e), "see docs/guides/many_machines.md")
+            yield Finding(info.name, "failed", str(e), "see the page Many machines of the documentation")
     cluster.close()
 
 

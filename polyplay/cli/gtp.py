@@ -19,6 +19,7 @@ import numpy as np
 
 from polyplay.acting.play import GIVES_UP
 from polyplay.cli.play_session import simulate
+from polyplay.core.machine import install_command
 from polyplay.games import go, records
 from polyplay.games.boards import Go
 from polyplay.search.search import Finished, Search, SearchPolicy
@@ -161,7 +162,7 @@ def load_sgf(path: str, board: Go, until: int | None = None) -> tuple[GtpBoard, 
     try:
         from sgfmill import sgf, sgf_moves
     except ImportError:
-        raise GtpError("needs pip install 'polyplay[go]'") from None
+        raise GtpError(f"needs {install_command('go')}") from None
     try:
         file = sgf.Sgf_game.from_bytes(Path(path).read_bytes())
         if (size := file.get_size()) != board.rows:

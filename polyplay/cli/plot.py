@@ -16,6 +16,7 @@ import numpy as np
 from polyplay.cli.arguments import parse_words
 from polyplay.core.errors import Count, UserError
 from polyplay.core.files import Row
+from polyplay.core.machine import install_command
 from polyplay.core.numbers import interval_name, mean_interval, trailing_means
 from polyplay.envs.pool import task_order, task_words
 from polyplay.runs import directory as run_files
@@ -330,7 +331,7 @@ def blank_figure(what: str, height: float) -> Figure:
     try:
         from matplotlib.figure import Figure
     except ImportError:
-        raise UserError(f"{what} needs matplotlib, which is not installed: pip install 'polyplay[plots]'") from None
+        raise UserError(f"{what} needs matplotlib, which is not installed: {install_command('plots')}") from None
     return Figure(figsize=(10, height), dpi=160, layout="constrained", facecolor="white")
 
 

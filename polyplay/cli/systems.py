@@ -17,6 +17,7 @@ from rich.text import Text
 from polyplay.cli.arguments import page_and_words, parse_words, print_findings
 from polyplay.core.errors import Count, Seconds, Seed, UserError, as_json
 from polyplay.core.files import Row
+from polyplay.core.machine import documentation
 from polyplay.envs import check as env_check
 from polyplay.envs.pool import task_words
 from polyplay.runs import directory as run_files
@@ -40,7 +41,7 @@ def command(words: list[str]) -> None:
         table.add_row(Text(name, style="bold"), row.get("idea", ""), row.get("good for", ""))
     default_console().print(table)
     print("A lane is one parallel environment; other libraries count them with num_envs.")
-    print("Start with ppo. docs/systems/index.md compares all systems.")
+    print(f"Start with ppo. {documentation('docs/systems/index.md')} compares all systems.")
 
 
 # `polyplay diagram`.

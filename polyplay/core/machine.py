@@ -1,11 +1,13 @@
-"""This machine: cores, versions, a team of threads."""
+"""This machine: cores, versions, how Polyplay is installed, a team of threads."""
 
 from __future__ import annotations
 
 import contextlib
 import importlib.metadata
+import json
 import os
 import platform
+import shlex
 import shutil
 import subprocess
 import time
@@ -35,6 +37,35 @@ def version(package: str) -> str | None:
         return importlib.metadata.version(package)
     except importlib.metadata.PackageNotFoundError:
         return None
+
+
+def install_command(extra: str) -> str:
+    """Return the command that adds an extra: to the checkout, wheel or address that Polyplay was installed from, as PEP
+    610 records it, else from an index.
+    """
+    records = (found.read_text("direct_url.json") for found in importlib.metadata.distributions(name="polyplay"))
+    origin = json.loads(next(filter(None, records), "{}"))  # a checkout on the path has a distribution without it
+    url, repository, folder = origin.get("url", ""), origin.get("vcs_info"), origin.get("dir_info")
+    if repository:
+        url = f"{repository['vcs']}+{url}@{repository['commit_id']}"
+    if not url.startswith("file:"):
+        return f"pip install {shlex.quote(f'polyplay[{extra}]' + f' @ {url}' * bool(url))}"
+    from urllib.request import url2pathname  # loads slowly
+
+    path = url2pathname(url.removeprefix("file://"))
+    pinned = f"-c {shlex.quote(os.path.join(path, 'constraints.txt'))} " if folder is not None else ""
+    editable = "-e " if folder and folder.get("editable") else ""
+    return f"pip install {pinned}{editable}{shlex.quote(f'{path}[{extra}]')}"
+
+
+def documentation(name: str) -> str:
+    """Return the path of a page, such as docs/start/install.md, in the checkout or where a wheel puts it."""
+    root, marker = Path(__file__).parents[2], f"share/doc/polyplay/{name}"
+    if not (root / name).is_file():
+        there = importlib.metadata.distributions(name="polyplay")
+        files = (file for found in there for file in found.files or () if file.match(marker))
+        return str(next((Path(file.locate()).resolve() for file in files), name))
+    return name if root == Path.cwd() else str(root / name)
 
 
 def cores() -> int:

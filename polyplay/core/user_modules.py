@@ -15,6 +15,7 @@ from types import ModuleType
 from typing import Any
 
 from polyplay.core.errors import UserError
+from polyplay.core.machine import install_command
 
 # While a module of the user's is imported, nothing may start: a new process would import that module again, and so on.
 #
@@ -93,6 +94,7 @@ def title(given: Any) -> str:
     return given if isinstance(given, str) else getattr(given, "__qualname__", type(given).__name__)
 
 
+EXTRAS = {"minigrid": "minigrid", "mpe2": "pettingzoo", "pettingzoo": "pettingzoo"}  # package → the extra that has it
 PARSERS = ("argparse", "optparse", "getopt", "click", "typer", "absl", "tyro", "fire", "hydra", "docopt")
 
 
@@ -142,6 +144,7 @@ def import_module(module: str, name: str, option: str, allowed: str) -> ModuleTy
     except ModuleNotFoundError as e:
         what = f"no module {e.name!r}" + ("" if e.name == module else f", which {module} imports")
         where = f"it must be installed or lie in {os.getcwd()}"
+        where = f"`{install_command(EXTRAS[e.name])}`" if e.name in EXTRAS else where
         raise UserError(f"{option}: {name} given, {what}; {where}; allowed: {allowed}") from None
     except SystemExit as e:
         cure = MAIN.replace("it", "that", 1)

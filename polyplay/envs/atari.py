@@ -18,6 +18,7 @@ from typing import Any, Literal, get_args, get_type_hints
 import gymnasium
 
 from polyplay.core.errors import UserError
+from polyplay.core.machine import documentation, install_command
 from polyplay.core.tree import Field
 from polyplay.envs.images import BARE, IMAGES, ImageOptions
 from polyplay.envs.pool import WRAPPERS, Envs, EnvSpec, closest_names, need, options, task_words
@@ -375,7 +376,7 @@ def native_games() -> dict[str, str]:
     try:
         from ale_py import roms
     except ImportError as e:
-        raise UserError(f"ALE games need ale-py ({e}): pip install polyplay[atari]") from None
+        raise UserError(f"ALE games need ale-py ({e}): {install_command('atari')}") from None
     return {_title(rom): rom for rom in roms.get_all_rom_ids() if rom not in NO_SINGLE_PLAYER}
 
 
@@ -607,7 +608,7 @@ def apply(how: Protocol, envs: Envs, starts: str | None = None) -> tuple[Envs, S
     if how.name != "human-starts":
         return replace(envs, options=options), None
     if starts is None:
-        needs = f"start states of {title} as docs/guides/evaluation.md says"
+        needs = f"start states of {title} as {documentation('docs/guides/evaluation.md')} says"
         ways = "the papers' own were never released, `polyplay starts RUN` makes labeled substitutes from a run's play"
         raise UserError(f"--protocol human-starts needs --starts FILE, {needs}; {ways}")
     found = load_starts(starts, title)

@@ -23,7 +23,7 @@ from gymnasium import spaces as gym
 
 from polyplay.core import tree
 from polyplay.core.errors import EnvFailure, UserError
-from polyplay.core.machine import cores
+from polyplay.core.machine import cores, install_command
 from polyplay.core.tree import Batch, Spec, Tree
 from polyplay.envs import spaces
 from polyplay.envs.base_pool import READY, STEPPING, BasePool
@@ -41,8 +41,8 @@ def _module() -> Any:
     try:
         import envpool
     except ImportError as e:
-        install = "pip install 'polyplay[envpool]'"
-        raise UserError(f"envpool: environments need EnvPool ({one_line(e)}): {install}") from None
+        why = f"envpool: environments need EnvPool ({one_line(e)})"
+        raise UserError(f"{why}: {install_command('envpool')}") from None
     return envpool
 
 

@@ -129,7 +129,7 @@ def picture(step: Batch, pool: Pool, option: str) -> tuple[np.ndarray, float]:
     except Exception as e:
         why = " ".join(str(e).split())
         if isinstance(e, DependencyNotInstalled) and "pygame" in why:
-            raise UserError(f"{option}: needs the package pygame; `pip install 'polyplay[{option[2:]}]'`") from None
+            raise UserError(f"{option}: needs the package pygame; `{machine.install_command(option[2:])}`") from None
         raise UserError(f"{option}: rendering failed: {type(e).__name__}: {why}") from e
     if rendered is None:
         obs = step["obs"]
@@ -221,7 +221,7 @@ class Film:
         try:
             import av
         except ImportError:
-            raise UserError("--video: needs the package av; `pip install 'polyplay[video]'`") from None
+            raise UserError(f"--video: needs the package av; `{machine.install_command('video')}`") from None
         shown = shown[: len(shown) // 2 * 2, : shown.shape[1] // 2 * 2]  # the format has no odd sides
         if self._out is None:
             self._out = av.open(str(self._part), "w")
@@ -267,7 +267,7 @@ class Window:
         try:
             import pygame
         except ImportError:
-            raise UserError("--render: needs the package pygame; `pip install 'polyplay[render]'`") from None
+            raise UserError(f"--render: needs the package pygame; `{machine.install_command('render')}`") from None
         self._pygame, self._title = pygame, title
         self._clock, self._open, why = pygame.time.Clock(), True, ""
         try:

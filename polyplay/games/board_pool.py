@@ -23,6 +23,7 @@ import numpy as np
 from polyplay.core import tree
 from polyplay.core.compiled import bits
 from polyplay.core.errors import UserError
+from polyplay.core.machine import install_command
 from polyplay.core.numbers import SPLITMIX
 from polyplay.core.tree import Batch, Field, Tree
 from polyplay.envs.pool import Envs, EnvSpec, check_options, closest_names
@@ -171,7 +172,7 @@ def unsolved(game: Game) -> str:
     if not is_connect_four(game):
         return f"there is no solver for game:{game.name}"
     missing = importlib.util.find_spec("bitbully") is None
-    return "it needs the package bitbully; `pip install 'polyplay[solver]'`" if missing else ""
+    return f"it needs the package bitbully; `{install_command('solver')}`" if missing else ""
 
 
 class Solver:

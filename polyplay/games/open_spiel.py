@@ -20,6 +20,7 @@ import numpy as np
 
 from polyplay.core import user_modules
 from polyplay.core.errors import UserError
+from polyplay.core.machine import install_command
 from polyplay.envs.pool import closest_names
 from polyplay.games.own_game import GameRules, keep_newest
 from polyplay.games.records import DRAWN, GOES_ON, LOST, WON
@@ -130,7 +131,7 @@ def load_game(name: str) -> Any:
     try:
         import pyspiel
     except ImportError:
-        raise UserError(f"game:spiel:{name}: needs the package open_spiel; `pip install 'polyplay[spiel]'`") from None
+        raise UserError(f"game:spiel:{name}: needs the package open_spiel; `{install_command('spiel')}`") from None
     module, _, short = name.partition("(")[0].rpartition(":")
     if module:
         user_modules.import_module(module, f"{module}:{short}", "--env game:spiel", ALLOWED)

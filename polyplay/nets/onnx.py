@@ -25,6 +25,7 @@ from torch import Tensor, nn
 
 from polyplay.core import files, tree
 from polyplay.core.errors import UserError
+from polyplay.core.machine import install_command
 from polyplay.core.numbers import ValueUnits
 from polyplay.core.tree import Batch, Field, Spec
 from polyplay.nets import actor_critic, recurrent
@@ -65,7 +66,7 @@ def check_export(file: Path) -> None:
     """Raise UserError if nothing can be exported to `file`."""
     missing = [name for name in ("onnx", "onnxscript") if importlib.util.find_spec(name) is None]
     if missing:
-        raise UserError(f"--onnx: needs the package {' and '.join(missing)}; `pip install 'polyplay[onnx]'`")
+        raise UserError(f"--onnx: needs the package {' and '.join(missing)}; `{install_command('onnx')}`")
     if not file.parent.is_dir():
         raise UserError(f"--onnx: there is no directory {file.parent}; make it, or name another file")
 

@@ -20,7 +20,7 @@ from typing import Any
 
 from polyplay.core.errors import UserError
 from polyplay.core.files import AppendFile, JsonLines, LogWrites, Row, read_lines, to_plain, write_json
-from polyplay.core.machine import now
+from polyplay.core.machine import install_command, now
 from polyplay.envs.tasks import TaskReturns
 from polyplay.runs.directory import GAME, METRICS, read_config
 from polyplay.runs.options import RunOptions
@@ -102,7 +102,7 @@ def check_wandb(project: str | None) -> None:
     """Raise UserError if W&B is requested but not installed."""
     found = importlib.util.find_spec("wandb") if project else None
     if project and (found is None or found.origin is None):  # a directory named wandb has no origin
-        raise UserError("--wandb: needs the package wandb; `pip install 'polyplay[wandb]'`, or leave --wandb out")
+        raise UserError(f"--wandb: needs the package wandb; `{install_command('wandb')}`, or leave --wandb out")
 
 
 class WandbLogger:

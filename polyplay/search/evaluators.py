@@ -17,6 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from polyplay.core.errors import UserError
+from polyplay.core.machine import install_command
 from polyplay.nets.device import is_half
 from polyplay.nets.factory import build_network
 from polyplay.nets.residual import BoardNetworkFactory, DualResidualNetwork, FoldedNetwork
@@ -214,7 +215,7 @@ def one_thread() -> Iterator[None]:
 def check_backend(backend: str) -> None:
     """Check a backend. Raises UserError: its package is not installed."""
     if backend == "openvino" and not _has_openvino():
-        raise UserError("--evaluator openvino: needs the package openvino; `pip install 'polyplay[openvino]'`")
+        raise UserError(f"--evaluator openvino: needs the package openvino; `{install_command('openvino')}`")
 
 
 def _has_openvino() -> bool:

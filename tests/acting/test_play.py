@@ -20,6 +20,7 @@ from gymnasium.error import DependencyNotInstalled
 from polyplay.acting import play
 from polyplay.acting.actor import EpisodeCounter, MatchEnds
 from polyplay.acting.worker import MatchResults
+from polyplay.core.machine import install_command
 from polyplay.core.tree import Batch, Field
 from polyplay.core.worker import Counters, RunControl, WorkerContext
 from polyplay.envs import Discrete, Envs
@@ -132,7 +133,7 @@ def broken(picture: Any, missing: type[Exception] | None = None, at: int = 0) ->
         (envs(Shown, picture="x"), "--video: rendering failed: TypeError"),
         (
             envs(broken((8, 8, 3), DependencyNotInstalled)),
-            "--video: needs the package pygame; `pip install 'polyplay[video]'`",
+            f"--video: needs the package pygame; `{install_command('video')}`",
         ),
         (envs(broken((8, 8, 3), RuntimeError, at=5)), "--video: rendering failed: RuntimeError: pygame is not"),
         (envs(broken((0, 0, 3))), "--video: "),
@@ -171,7 +172,7 @@ def test_without_the_package_it_says_how_to_get_it(
 ):
     monkeypatch.setitem(sys.modules, "av", None)
     assert film(tmp_path / "x.mp4", envs(Shown)) == [(7.0, 7)] * 3
-    assert "--video: needs the package av; `pip install 'polyplay[video]'`" in capsys.readouterr().err
+    assert f"--video: needs the package av; `{install_command('video')}`" in capsys.readouterr().err
 
 
 # ------------------------------------------------------------------------------------------------- ε, and whose games

@@ -65,7 +65,7 @@ def test_a_lost_package_fails_and_a_lost_extra_does_not(monkeypatch: pytest.Monk
     assert "av" not in packages.seen
     monkeypatch.setattr(doctor.this_machine, "version", lambda name: None)
     (atari,) = doctor.atari()
-    assert (atari.level, "polyplay[atari]" in atari.fix) == ("warning", True)
+    assert (atari.level, "extra atari" in atari.fix) == ("warning", True)
 
 
 def test_limits_that_bite_are_warnings(monkeypatch: pytest.MonkeyPatch):

@@ -22,6 +22,7 @@ from hypothesis import strategies as st
 
 from polyplay.cli import watch
 from polyplay.cli.watch import RunReader
+from polyplay.core.machine import install_command
 from polyplay.runs.directory import lock_holder, take_save_request
 from tests.verbs import free_port, refused
 
@@ -198,7 +199,7 @@ def test_a_mistake_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str
         ([], "error: watch takes the directory of a run first"),
         (["nowhere"], "error: no run at nowhere"),
         ([run, "--port", "70000"], "error: --port: '70000' given, allowed: a whole number from 1 to 65535"),
-        ([run], "watch needs starlette and uvicorn: pip install 'polyplay[watch]'"),
+        ([run], f"watch needs starlette and uvicorn: {install_command('watch')}"),
     ):
         monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
         assert line in refused(capsys, "watch", *words)

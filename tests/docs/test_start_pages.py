@@ -1,5 +1,5 @@
 """The pages of docs/start, by their commands as printed: in an empty folder, without a display, in an environment that
-has the extras that the page names and no others.
+has the wheel, the extras that the page names and no others.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import pytest
 
 from docs import assemble
 from tests.docs import test_code
-from tests.docs.fresh import make_environment, packages
+from tests.docs.fresh import build, make_environment, packages
 
 START = assemble.ROOT / "docs" / "start"
 LIMIT = 300.0  # seconds of the page that promises five minutes: of a core, on a machine that is busy with other things
@@ -50,7 +50,8 @@ def walk(page: str, folder: Path) -> Path:
     """Run every command of the page in a folder; the folder."""
     path, there = START / page, folder / "here"
     there.mkdir()
-    python = make_environment(folder / "environment", {extra for extra in extras_on(path) if is_installed(extra)})
+    extras = {extra for extra in extras_on(path) if is_installed(extra)}
+    python = make_environment(folder / "environment", extras, build(folder))
     test_code.write_files(path, there)
     hidden = ("DISPLAY", "WAYLAND_DISPLAY", "PYTHONPATH", "SDL_VIDEODRIVER")
     environment = {k: v for k, v in os.environ.items() if k not in hidden}

@@ -11,6 +11,7 @@ import pytest
 import polyplay
 from polyplay.core import tree
 from polyplay.core.errors import Closed, UserError
+from polyplay.core.machine import install_command
 from polyplay.core.tree import Field
 from polyplay.envs import Discrete, Envs
 from polyplay.envs.spaces import action_sampler
@@ -117,9 +118,8 @@ def test_it_is_learnt_against_random_moves(system, steps, tmp_path):
     assert polyplay.evaluate(run.directory, episodes=200)["episodic_return_mean"] > 0.6
 
 
-SOLVER = (
-    "opponent=perfect given, but it needs the package bitbully; `pip install 'polyplay[solver]'`; other opponents: "
-)
+WITH_SOLVER = install_command("solver")
+SOLVER = f"opponent=perfect given, but it needs the package bitbully; `{WITH_SOLVER}`; other opponents: "
 
 
 @pytest.mark.parametrize(

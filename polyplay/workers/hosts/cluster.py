@@ -25,7 +25,7 @@ import psutil
 
 from polyplay.core import processes
 from polyplay.core.errors import UserError
-from polyplay.core.machine import cores
+from polyplay.core.machine import cores, install_command
 
 if TYPE_CHECKING:
     from polyplay.workers.hosts.fleet import Fleet
@@ -68,7 +68,7 @@ def _ray() -> Any:
     try:
         import ray
     except ImportError:
-        raise UserError("--hosts: Ray is not installed: pip install 'polyplay[ray]'") from None
+        raise UserError(f"--hosts: Ray is not installed: {install_command('ray')}") from None
     if tuple(map(int, ray.__version__.split(".")[:2])) < OLDEST:
         needed = ".".join(map(str, OLDEST))
         raise UserError(f"--hosts: Ray {ray.__version__} is installed; must be {needed} or newer: pip install -U ray")
