@@ -9,22 +9,28 @@ CPU time per row, and the median of the blocks' ratios.
 from __future__ import annotations
 
 import argparse
+import asyncio
 import contextlib
 import copy
 import io
+import json
 import logging
+import socket
 import statistics
+import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import psutil
 import torch
-from common import RESULTS, Row, about, command_line, commands, lines_about, publish, table
+from common import RESULTS, ROOT, Row, about, command_line, commands, lines_about, publish, table
 
+import polyplay
 from polyplay.buffers.rollout_queue import row_spec
 from polyplay.core import tree
 from polyplay.core.tree import Field
@@ -234,5 +240,92 @@ def run_inference() -> None:
     publish(asked.out, {**where, "rows": found}, text)
 
 
+# The server of examples/serve.py under load
+
+
+OBS = {"obs": [0.01, -0.02, 0.03, 0.04]}  # of CartPole
+
+
+async def ask(port: int, until: float) -> list[float]:
+    """A client: one request after the other on one connection, until a time; seconds that each took."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    body = json.dumps(OBS)
+    head = f"POST /act HTTP/1.1\r\nhost: here\r\ncontent-type: application/json\r\ncontent-length: {len(body)}\r\n\r\n"
+    taken = []
+    while (before := time.perf_counter()) < until:
+        writer.write((head + body).encode())
+        answer = await reader.readuntil(b"\r\n\r\n")
+        await reader.readexactly(int(answer.lower().partition(b"content-length:")[2].split()[0]))
+        if not answer.startswith(b"HTTP/1.1 200"):
+            raise SystemExit(f"serving: {answer.decode()}")
+        taken.append(time.perf_counter() - before)
+    writer.close()
+    return taken
+
+
+async def ask_together(port: int, clients: int, seconds: float) -> np.ndarray:
+    """Milliseconds of every request of so many clients."""
+    until = time.perf_counter() + seconds
+    return (
+        np.array([s for found in await asyncio.gather(*(ask(port, until) for _ in range(clients))) for s in found])
+        * 1e3
+    )
+
+
+def busy(*processes: psutil.Process) -> float:
+    """Seconds that the machine's cores have worked for others than these processes."""
+    all_of_it = psutil.cpu_times()
+    return sum(all_of_it[:3]) + sum(all_of_it[5:8]) - sum(sum(p.cpu_times()[:2]) for p in processes)
+
+
+def serve(policy: Path, clients: list[int], seconds: float) -> Iterator[Row]:
+    """Start the server of a policy, and yield a row for each number of clients."""
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    server = subprocess.Popen([sys.executable, ROOT / "examples" / "serve.py", policy, "--port", str(port)])
+    try:
+        while server.poll() is None:
+            with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port)):
+                break
+            time.sleep(0.1)
+        both = psutil.Process(server.pid), psutil.Process()
+        for n in clients:
+            asyncio.run(ask_together(port, n, 1.0))
+            before, taken = busy(*both), asyncio.run(ask_together(port, n, seconds))
+            row: Row = {"by": "onnxruntime" if policy.suffix else "polyplay.load", "clients": n}
+            row |= {"requests/s": len(taken) / seconds}
+            row |= {f"p{q}, ms": float(np.percentile(taken, q)) for q in (50, 99)}
+            row |= {"server, MB": both[0].memory_info().rss / 2**20}
+            yield row | {"others' cores": max(0.0, (busy(*both) - before) / seconds)}
+    finally:
+        server.terminate()
+        server.wait()
+
+
+def run_serving() -> None:
+    """Requests per second and latency of examples/serve.py, from a run and from its ONNX file, in float32.
+
+        pip install fastapi uvicorn onnxruntime
+        python bench/precision.py serving
+
+    The policy is ppo's network for CartPole, with normalized inputs. The server has one process; the clients, each with
+    one connection on loopback and one request at a time, are in this one and take a core of their own.
+    """
+    parser = command_line(run_serving.__doc__)
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser.add_argument("--clients", nargs="+", type=int, default=[1, 16, 64])
+    parser.add_argument("--seconds", type=float, default=5.0, help="for each number of clients")
+    parser.add_argument("--out", type=Path, default=RESULTS / "serving")
+    asked = parser.parse_args()
+    where, found = about(), list[Row]()
+    with tempfile.TemporaryDirectory() as place:
+        run = polyplay.train("ppo", env="CartPole-v1", inputs="normalize", steps=5_000, quiet=True, run=f"{place}/cart")
+        polyplay.export(run.directory, f"{place}/cart.onnx")
+        for policy in (run.directory, Path(place, "cart.onnx")):
+            found += serve(policy, asked.clients, asked.seconds)
+    text = ["# A served policy", "", *lines_about(where), "", *table(found)]
+    publish(asked.out, {**where, "rows": found}, text)
+
+
 if __name__ == "__main__":
-    sys.exit(commands({"": main, "inference": run_inference}))
+    sys.exit(commands({"": main, "inference": run_inference, "serving": run_serving}))

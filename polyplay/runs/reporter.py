@@ -28,7 +28,7 @@ from polyplay.runs.options import RunOptions
 # Names of metrics in TensorBoard and W&B: Polyplay's, CleanRL's or Stable-Baselines3's.
 #
 # metrics.jsonl always has Polyplay's. Only names differ (and the sign of SB3's entropy_loss): the values are those of
-# docs/guides/onnx_and_wandb.md. The x axis is agent steps in every style, as in the other libraries.
+# docs/guides/wandb.md. The x axis is agent steps in every style, as in the other libraries.
 
 
 # our name → theirs; a metric in no table becomes polyplay/NAME

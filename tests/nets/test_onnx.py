@@ -7,12 +7,14 @@ from typing import Any
 
 import numpy as np
 import onnx
+import onnxruntime
 import pytest
 import torch
 from onnx.reference import ReferenceEvaluator
 from torch import nn
 
 import polyplay
+from examples import serve
 from polyplay.cli import main
 from polyplay.core import checkpoint
 from polyplay.core.errors import UserError
@@ -65,6 +67,8 @@ def test_a_recurrent_policy_of_dict_observations(tmp_path: Path):
     assert kept["inputs"]["obs/at"] == {"shape": ["lanes", 3], "dtype": "float32"}
     assert kept["outputs"]["action"] == {"shape": ["lanes"], "dtype": "int64"}
     assert told["checked"].endswith("100 % of actions are the same"), "three steps, the state carried between them"
+    with pytest.raises(SystemExit, match="without memory and masks"):
+        serve.load_onnx(str(file))
 
 
 @pytest.mark.long
@@ -151,15 +155,27 @@ def test_the_file_s_values_are_in_the_environments_units(units: ValueUnits, tmp_
     assert value == pytest.approx(by_hand, rel=1e-3)
 
 
-def test_a_run_is_exported_by_the_command(tmp_path: Path, capsys: pytest.CaptureFixture):
-    run = tmp_path / "r"
-    settings = {"env": "toy:catch", "network": "mlp", "lanes": 4, "replicas": 1}
-    polyplay.train("a2c", **settings, steps=80, serial=True, run=str(run))
+def test_a_run_is_exported_by_the_command_and_acts_in_onnxruntime(tmp_path: Path, capsys: pytest.CaptureFixture):
+    """Its normalizer is inside: the file takes the environment's own observations."""
+    run, file = tmp_path / "r", tmp_path / "p.onnx"
+    settings = {"env": "CartPole-v1", "inputs": "normalize", "reward": "scale", "lanes": 4, "replicas": 1}
+    polyplay.train("a2c", **settings, steps=400, serial=True, run=str(run))
     capsys.readouterr()
-    assert main.main(["export", str(run), "--onnx", str(tmp_path / "p.onnx")]) == 0
+    assert main.main(["export", str(run), "--onnx", str(file)]) == 0
     assert "numbers differ by at most" in capsys.readouterr().out
-    props = onnx.load(tmp_path / "p.onnx").metadata_props
-    kept = json.loads(props[0].value)
-    assert (kept["env"], kept["system"], kept["checkpoint"]) == ("toy:catch", "a2c", checkpoint.newest(run, print).name)
-    assert kept["counters"]["steps"] >= 80
-    assert main.main(["export", str(run), "--onnx", str(tmp_path / "p.onnx"), "--checkpoint", "7"]) == 2
+    kept = json.loads(onnx.load(file).metadata_props[0].value)
+    assert (kept["env"], kept["system"]) == ("CartPole-v1", "a2c")
+    assert kept["checkpoint"] == checkpoint.newest(run, print).name
+    assert kept["counters"]["steps"] >= 400
+    assert main.main(["export", str(run), "--onnx", str(file), "--checkpoint", "7"]) == 2
+
+    obs = np.random.default_rng(0).normal(size=(500, 4)).astype(np.float32)
+    agent, session = polyplay.load(run), onnxruntime.InferenceSession(file)
+    value = session.run(["value"], {"obs": obs})[0]
+    np.testing.assert_allclose(value, agent.value(obs), rtol=1e-4, atol=1e-4)
+    shape, dtype, act = serve.load_onnx(str(file))
+    assert (shape, dtype) == ((4,), np.float32)
+    assert (act(obs) == agent.act(obs, greedy=True)[0]).mean() >= 0.998, "two actions may be equally likely"
+    (moments,) = agent._policy.inputs.moments
+    moments.mean += 1.0
+    assert np.abs(value - agent.value(obs)).max() > 0.05, "with another normalizer the values are others"
