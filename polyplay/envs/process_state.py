@@ -18,6 +18,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from polyplay.core import platform
 from polyplay.core.tree import Batch
 
 _seed: int | None = None  # last seed; None: this process has no environments
@@ -57,7 +58,8 @@ def _seed_fork() -> None:
         seed_process(int(np.random.SeedSequence([_seed, _forks]).generate_state(1)[0]) >> 1)
 
 
-os.register_at_fork(before=_count_fork, after_in_child=_seed_fork)
+if not platform.WINDOWS:  # which cannot fork
+    os.register_at_fork(before=_count_fork, after_in_child=_seed_fork)
 
 
 class GlobalGenerators:

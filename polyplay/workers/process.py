@@ -18,7 +18,7 @@ from collections.abc import Callable, Generator, Iterable, Iterator
 from multiprocessing.connection import Connection
 from typing import TYPE_CHECKING, NamedTuple, cast
 
-from polyplay.core import processes
+from polyplay.core import platform, processes
 from polyplay.core.errors import Closed, EnvFailure, NotFinite, UserError, WorkerLost
 from polyplay.core.processes import ForkServer, Handle
 from polyplay.core.worker import WorkerContext
@@ -58,7 +58,7 @@ def prepare() -> None:
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     os.environ.setdefault("KMP_BLOCKTIME", "0")
     os.environ.setdefault("PYTORCH_NVML_BASED_CUDA_CHECK", "1")  # forked processes need an uninitialized CUDA
-    processes.raise_open_files()
+    platform.raise_open_files()
 
 
 def _run(ctx: WorkerContext, role: Role) -> tuple[str, str]:
@@ -150,12 +150,12 @@ def keep_to(cores: int | None) -> None:
     """Bind this process, and all that it starts, to this many of its cores. Raises UserError."""
     if cores is None:
         return
-    if not hasattr(os, "sched_setaffinity"):
-        raise UserError(f"--cores {cores}: {sys.platform} cannot bind processes to cores; remove --cores")
-    there = sorted(os.sched_getaffinity(0))
+    if not platform.BINDS:
+        raise UserError(f"--cores {cores}: {platform.UNBOUND}; leave it out: the run then uses all cores")
+    there = platform.cores()
     if cores > len(there):
         raise UserError(f"--cores {cores}: must be 1 to {len(there)}, the cores that this process may use")
-    os.sched_setaffinity(0, there[:cores])
+    platform.bind(there[:cores])
 
 
 def start_early(given: Iterable[str]) -> None:
