@@ -67,8 +67,8 @@ def describe() -> str:
 # Signals.
 
 
-KILL = signal.SIGTERM if WINDOWS else signal.SIGKILL  # on Windows every signal kills
-ENDING = tuple(signal.Signals[name] for name in ("SIGINT", "SIGTERM", "SIGHUP") if name in signal.Signals.__members__)
+KILL: signal.Signals = vars(signal).get("SIGKILL", signal.SIGTERM)  # on Windows every signal kills
+ENDING = tuple(vars(signal)[name] for name in ("SIGINT", "SIGTERM", "SIGHUP") if name in vars(signal))
 _MASKED = "pthread_sigmask" in vars(signal)
 
 
@@ -443,6 +443,17 @@ def be_normal() -> None:
             os.setpriority(os.PRIO_PROCESS, 0, 0)
 
 
+def keep_freed_memory() -> None:
+    """Have glibc keep freed memory: updates allocate and free tensors of some MB, and returning these costs page
+    faults.
+    """
+    if not PORTABLE:
+        libc = ctypes.CDLL(None)
+        with contextlib.suppress(AttributeError):
+            libc.mallopt(-3, 1 << 30)  # M_MMAP_THRESHOLD
+            libc.mallopt(-1, 1 << 30)  # M_TRIM_THRESHOLD
+
+
 def need_linux(option: str, what: str, instead: str) -> None:
     """Raises UserError: the option needs Linux, and this is another platform."""
     if not sys.platform.startswith("linux"):
@@ -458,6 +469,12 @@ PDEATHSIG, SUBREAPER = 1, 36  # for prctl: signal when the parent dies; become t
 
 def _prctl(option: int, value: int) -> None:
     ctypes.CDLL(None).prctl(option, value)
+
+
+def at_fork(before: Callable[[], None], in_child: Callable[[], None]) -> None:
+    """Call these when this process forks, where a process can."""
+    if not WINDOWS:
+        os.register_at_fork(before=before, after_in_child=in_child)
 
 
 def end_with_parent() -> None:

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import contextlib
 import importlib
-import os
 import random
 import sys
 from collections.abc import Iterator
@@ -58,8 +57,7 @@ def _seed_fork() -> None:
         seed_process(int(np.random.SeedSequence([_seed, _forks]).generate_state(1)[0]) >> 1)
 
 
-if not platform.WINDOWS:  # which cannot fork
-    os.register_at_fork(before=_count_fork, after_in_child=_seed_fork)
+platform.at_fork(_count_fork, _seed_fork)
 
 
 class GlobalGenerators:

@@ -8,10 +8,8 @@ the message of that exception.
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import multiprocessing
 import os
-import sys
 import threading
 import traceback
 from collections.abc import Callable, Generator, Iterable, Iterator
@@ -138,12 +136,7 @@ def tune(threads: int) -> None:
     import torch
 
     torch.set_num_threads(threads)
-    if sys.platform.startswith("linux"):
-        # Keep freed memory: updates allocate and free tensors of some MB, and returning these costs page faults.
-        libc = ctypes.CDLL(None)
-        with contextlib.suppress(AttributeError):
-            libc.mallopt(-3, 1 << 30)  # M_MMAP_THRESHOLD
-            libc.mallopt(-1, 1 << 30)  # M_TRIM_THRESHOLD
+    platform.keep_freed_memory()
 
 
 def keep_to(cores: int | None) -> None:
