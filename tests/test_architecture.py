@@ -22,7 +22,7 @@ TOP = ["__init__", "__main__", "api", "extend"]
 
 # At most so many lines of code (bench/code_size.py). Whoever adds some takes some away, or says in the commit why not.
 BUDGET = {
-    "core": 1935,
+    "core": 2247,
     "envs": 5363,
     "buffers": 2104,
     "games": 3835,
@@ -85,7 +85,7 @@ ASKED = {
         runs/crew_metrics 1""",
     "exceptions": "cli/arguments 1 workers/crew 1 workers/process 1",
     "Ray's actors": "workers/hosts/cluster 1",
-    "the operating system": "core/shared_memory 1 workers/process 1",
+    "the operating system": "core/platform 1",
 }
 MOST_ASKED = 140
 

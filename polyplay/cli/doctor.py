@@ -71,9 +71,9 @@ def machine() -> Iterator[Finding]:
 
 
 def limits() -> Iterator[Finding]:
-    soft, hard = open_files() or (-1, -1)
+    soft, hard = found = open_files() or (-1, -1)
     fix = f"ulimit -n {FILES if hard < 0 else min(hard, 4 * FILES)}" if 0 <= soft < FILES else ""
-    yield _limit("open files", f"{soft:,} (at most {hard:,})", fix)
+    yield _limit("open files", f"{soft:,} (at most {hard:,})" if max(found) >= 0 else "no limit", fix)
     given = ", ".join(f"{name}={os.environ[name]}" for name in SETTINGS if name in os.environ)
     yield Finding("settings", "ok", given or "no thread or device settings in the environment")
 

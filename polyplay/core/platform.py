@@ -3,7 +3,7 @@
 | | on Linux | portable |
 |---|---|---|
 | shared memory | files in memory (memfd) | temporary files, deleted at once |
-| waits | POSIX semaphores in that memory | polling, with sleeps of 0.05 to 2 ms |
+| waits | POSIX semaphores in that memory | polling, with sleeps of 0.01 to 2 ms |
 | processes | forked from a server | spawned, each with its own imports |
 | the parent's end | a signal from the kernel | a thread that waits for it |
 | descendants, cores, memory, title | /proc, affinity, control groups | psutil; no title |
@@ -258,7 +258,7 @@ def forget_memory(path: str, os: Any = os, windows: bool = WINDOWS) -> None:
 
 
 _FENCE = threading.Lock()
-SHORTEST, LONGEST = 5e-5, 2e-3  # seconds that a wait sleeps: twice as long each time
+SHORTEST, LONGEST, GROWTH = 1e-5, 2e-3, 1.2  # seconds that a wait sleeps, each time longer by this factor
 C_CALLS: tuple[Any, ...] = ()  # sem_trywait, sem_wait, sem_post, memcpy, for loops without the interpreter's lock
 
 
@@ -305,7 +305,7 @@ def polled_wait(at: Any, timeout: float) -> bool:
         if (left := until - time.monotonic()) <= 0:
             return False
         time.sleep(min(pause, left))
-        pause = min(2 * pause, LONGEST)
+        pause = min(GROWTH * pause, LONGEST)
     return True
 
 

@@ -293,7 +293,7 @@ class _Popen(platform.ServerPopen):
             set_spawning_popen(None)
         fork = process_obj.server.fork(process_obj.name, self._fds, process_obj.check)
         self.pid, self.sentinel, data, lifeline = fork
-        self.finalizer = util.Finalize(self, util.close_fds, (lifeline, self.sentinel))
+        self.finalizer = util.Finalize(self, util.close_fds, (lifeline, self.sentinel))  # type: ignore[attr-defined]
         with open(data, "wb", closefd=True) as pipe:
             pipe.write(buffer.getbuffer())
 

@@ -20,6 +20,8 @@ from polyplay.core.processes import ForkedProcess, ForkServer
 from polyplay.envs.process_pool import EnvProcess
 from tests.envs.faulty import gone
 
+pytestmark = pytest.mark.skipif(platform.PORTABLE, reason="the portable way, in test_platform, has no fork server")
+
 MAIN = """
 import os, sys, time
 from polyplay.core.processes import ForkedProcess, ForkServer
