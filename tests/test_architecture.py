@@ -22,22 +22,22 @@ TOP = ["__init__", "__main__", "api", "extend"]
 
 # At most so many lines of code (bench/code_size.py). Whoever adds some takes some away, or says in the commit why not.
 BUDGET = {
-    "core": 1955,
-    "envs": 5364,
+    "core": 2274,
+    "envs": 5358,
     "buffers": 2104,
     "games": 3837,
     "nets": 3749,
     "weights": 1601,
-    "acting": 1161,
+    "acting": 1160,
     "search": 1307,
-    "learning": 3868,
-    "workers": 2372,
-    "workers/hosts": 1300,
-    "population": 1509,
+    "learning": 3867,
+    "workers": 2365,
+    "workers/hosts": 1299,
+    "population": 1506,
     "systems": 1980,
-    "runs": 4488,
-    "evaluation": 1575,
-    "cli": 2606,
+    "runs": 4481,
+    "evaluation": 1574,
+    "cli": 2598,
 }
 SHORTEST, LONGEST = 150, 800
 # Files of fewer lines, or that one other file imports at most, and why they are files; kernels and pages may be both.
@@ -85,7 +85,7 @@ ASKED = {
         runs/crew_metrics 1""",
     "exceptions": "cli/arguments 1 workers/crew 1 workers/process 1",
     "Ray's actors": "workers/hosts/cluster 1",
-    "the operating system": "core/shared_memory 1 workers/process 1",
+    "the operating system": "core/platform 1",
 }
 MOST_ASKED = 140
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import multiprocessing
-import os
 import time
 from collections.abc import Iterator, Sequence
 
@@ -26,7 +25,7 @@ from polyplay.acting.predictor import LaneTable, Predictor
 from polyplay.buffers import actor_checkpoint
 from polyplay.buffers.league import League
 from polyplay.buffers.rollout_queue import Producer, RolloutQueue, TrainingQueue
-from polyplay.core import checkpoint
+from polyplay.core import checkpoint, platform
 from polyplay.core.tree import Batch
 from polyplay.core.worker import WorkerContext
 from polyplay.envs.lane import Bot, load_bot, seat_bot
@@ -53,10 +52,10 @@ def act(
 ) -> Iterator[None]:
     """Act in the worker's own environments, with its own copy of the weights, and write rollouts into a queue. lag:
     rollouts that acting may be ahead of learning; -1: it waits for no update. nice: added to the process's niceness
-    (os.nice). keep: rollouts between pulls of the weights.
+    (see `nice`). keep: rollouts between pulls of the weights.
     """
     if nice and multiprocessing.parent_process() is not None:
-        os.nice(nice)
+        platform.be_nicer(nice)
     net = build_network(policy, ctx.seed, ctx.precision, enter_device(ctx.device))
     held = WeightCache(FlatParams(net), keep)
     saved = actor_checkpoint.load_actor(ctx, out.consumers)

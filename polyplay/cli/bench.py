@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import math
-import os
-import signal
 import subprocess
 import sys
 import tempfile
@@ -23,7 +21,7 @@ from rich.text import Text
 
 from polyplay import systems
 from polyplay.cli.arguments import parse_words
-from polyplay.core import machine
+from polyplay.core import machine, platform
 from polyplay.core.errors import Count, Seconds, UserError, WorkerLost
 from polyplay.core.files import Row, is_number, read_lines, read_object, write_json
 from polyplay.core.tree import Field, Spec
@@ -185,7 +183,7 @@ def watch_run(system: str, given: Row, seconds: float) -> Row:
         finally:
             status = child.poll()
             with contextlib.suppress(ProcessLookupError):
-                os.killpg(child.pid, signal.SIGKILL)  # at once: nothing needs saving
+                platform.kill_group(child.pid)  # at once: nothing needs saving
             child.wait()
         output.seek(0)
         tail = "\n".join(output.read().strip().splitlines()[-20:])

@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 import os
 import platform
-import resource
 import secrets
 import statistics
 import subprocess
@@ -26,8 +25,8 @@ from polyplay import __version__
 from polyplay.cli.arguments import print_findings
 from polyplay.core import machine as this_machine
 from polyplay.core.errors import Finding, UserError, as_json, status
+from polyplay.core.platform import cpu_limit, memory_limit, nvidia_gpus, open_files
 from polyplay.envs.pool import Envs
-from polyplay.runs.plan import memory_limit
 from polyplay.workers.hosts import line
 from polyplay.workers.hosts.cluster import Cluster, MachineInfo
 
@@ -71,18 +70,10 @@ def machine() -> Iterator[Finding]:
     yield _limit("memory", text, "a worker needs about 0.3 GB: lower --replicas, --actors or --lanes" * few)
 
 
-def cpu_limit() -> str:
-    """Return the control group's limit, "MICROSECONDS PERIOD", or "" without a limit file."""
-    try:
-        return Path("/sys/fs/cgroup/cpu.max").read_text("utf-8").strip()
-    except OSError:
-        return ""
-
-
 def limits() -> Iterator[Finding]:
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    soft, hard = found = open_files() or (-1, -1)
     fix = f"ulimit -n {FILES if hard < 0 else min(hard, 4 * FILES)}" if 0 <= soft < FILES else ""
-    yield _limit("open files", f"{soft:,} (at most {hard:,})", fix)
+    yield _limit("open files", f"{soft:,} (at most {hard:,})" if max(found) >= 0 else "no limit", fix)
     given = ", ".join(f"{name}={os.environ[name]}" for name in SETTINGS if name in os.environ)
     yield Finding("settings", "ok", given or "no thread or device settings in the environment")
 
@@ -94,7 +85,7 @@ def torch_build() -> Iterator[Finding]:
     yield Finding("torch", "ok", f"{torch.__version__}, {build} build, {torch.get_num_threads()} threads")
     cards = [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count() * torch.cuda.is_available())]
     driver = "; a driver is installed: install a torch that fits it to compute on the GPU"
-    none = "none that torch can use" + driver * Path("/proc/driver/nvidia").exists()
+    none = "none that torch can use" + driver * (nvidia_gpus() is not None)
     yield Finding("gpu", "ok", f"{len(cards)}: {', '.join(sorted({*cards}))}" if cards else none)
 
 

@@ -12,7 +12,6 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
-import os
 import re
 import shutil
 from collections.abc import Callable
@@ -23,6 +22,7 @@ import numpy as np
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import load_file, save
 
+from polyplay.core import platform
 from polyplay.core.errors import UserError
 from polyplay.core.files import Row, is_number, is_row, read_object, write_bytes
 
@@ -113,7 +113,7 @@ def complete(directory: Path, version: int, counters: Row) -> Path:
     taken = root.with_name(f"{root.name}-taken")
     try:
         shutil.rmtree(taken, ignore_errors=True)
-        os.rename(root, taken)
+        platform.replace(root, taken)
         for temporary in taken.rglob(".*"):  # from a worker that was killed during a write
             temporary.unlink(missing_ok=True)
         finish(taken, final, version, counters)
@@ -135,12 +135,12 @@ def finish(root: Path, final: Path, version: int, counters: Row) -> None:
     if place in old:  # an earlier process was killed at this point
         _remove(place)
         old.remove(place)
-    os.rename(root, place)
+    platform.replace(root, place)
     for path in old:
         _remove(path)
     if place != final:
-        os.rename(place, final)
-    _sync(final.parent)
+        platform.replace(place, final)
+    platform.sync(final.parent)
 
 
 def _remove(path: Path) -> None:
@@ -148,7 +148,7 @@ def _remove(path: Path) -> None:
     aside = path.with_name(f".partial-old-{path.name}")
     shutil.rmtree(aside, ignore_errors=True)
     with contextlib.suppress(OSError):
-        os.rename(path, aside)
+        platform.replace(path, aside)
     shutil.rmtree(aside, ignore_errors=True)
 
 
@@ -330,7 +330,7 @@ def set_aside(directory: Path, found: Path | None) -> None:
     for path in late:
         aside = path.with_name(f"{UNUSED}{path.name}")
         shutil.rmtree(aside, ignore_errors=True)
-        os.rename(path, aside)
+        platform.replace(path, aside)
 
 
 class OpenCheckpoint:
@@ -376,14 +376,6 @@ def load_into(module: Any, arrays: dict[str, np.ndarray]) -> None:
 def _digest(path: Path) -> str:
     with open(path, "rb") as f:
         return hashlib.file_digest(f, "sha256").hexdigest()
-
-
-def _sync(path: Path) -> None:
-    fd = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)
 
 
 # Files of past agents: an agent's weights at a version, in `past_agents/AGENT-VERSION.safetensors`, with a checksum.

@@ -7,7 +7,6 @@ of any of these files invalidates it. If no cache folder is writable, each proce
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import hashlib
 import sys
 import time
@@ -25,7 +24,7 @@ from numba.core.event import Event, Listener, register
 from numba.extending import intrinsic
 from numpy import generic
 
-from polyplay.core import processes
+from polyplay.core import platform, processes
 
 UNCACHED = (
     "Numba's cache cannot be written, so every process compiles its loops, for up to half a minute: set "
@@ -87,8 +86,8 @@ def _acquire(path: Path, held: contextlib.ExitStack) -> None:
     with contextlib.suppress(OSError):
         file = held.enter_context(path.open("wb"))
         while time.monotonic() < until:
-            with contextlib.suppress(BlockingIOError, PermissionError):
-                return fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if platform.lock(file.fileno()):
+                return
             time.sleep(0.02)
 
 

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from polyplay.core import platform
 from polyplay.core.errors import UserError
 
 Row = dict[str, Any]
@@ -25,7 +26,7 @@ class AppendFile:
     def __init__(self, path: Path) -> None:
         self.path = path
         try:
-            self.fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o644)
+            self.fd = platform.open_file(path, os.O_RDWR | os.O_CREAT | os.O_APPEND)
         except OSError as e:
             raise UserError(f"cannot write {path}: {e.strerror}; is the run's directory yours?") from None
 
@@ -49,13 +50,13 @@ class AppendFile:
         with open(self.path, "wb") as copy:
             try:
                 for at in range(0, os.fstat(self.fd).st_size, chunk):
-                    copy.write(os.pread(self.fd, chunk, at))
+                    copy.write(platform.pread(self.fd, chunk, at))
                 copy.flush()
             except OSError:
                 self.path.unlink()
                 raise
         self.close()
-        self.fd = os.open(self.path, os.O_RDWR | os.O_APPEND)
+        self.fd = platform.open_file(self.path, os.O_RDWR | os.O_APPEND)
 
     def flush(self) -> None:
         """Do nothing: no piece is ever buffered."""
@@ -120,7 +121,7 @@ def _whole_bytes(fd: int, chunk: int = 1 << 16) -> int:
     end = os.fstat(fd).st_size
     while end > 0:
         begin = max(0, end - chunk)
-        at = os.pread(fd, end - begin, begin).rfind(b"\n")
+        at = platform.pread(fd, end - begin, begin).rfind(b"\n")
         if at >= 0:
             return begin + at + 1
         end = begin
@@ -194,7 +195,7 @@ def write_bytes(path: Path, data: bytes) -> None:
             file.flush()
             os.fsync(file.fileno())
         os.chmod(name, 0o644)
-        os.replace(name, path)
+        platform.replace(name, path)
     except BaseException:
         Path(name).unlink(missing_ok=True)
         raise

@@ -17,6 +17,8 @@ from pathlib import Path
 from typing import TypeVar
 
 from polyplay.core.files import Row
+from polyplay.core.platform import bind, cpu_name
+from polyplay.core.platform import cores as usable_cores
 
 PACKAGES = ("polyplay", "torch", "numpy", "gymnasium", "ale-py")
 
@@ -24,7 +26,7 @@ PACKAGES = ("polyplay", "torch", "numpy", "gymnasium", "ale-py")
 def stamp() -> Row:
     """Describe this run's surroundings: start time, versions, machine, commit."""
     versions = {"python": platform.python_version()} | {name: version(name) for name in PACKAGES}
-    machine = {"platform": platform.platform(), "cpu": _cpu(), "cores": cores()}
+    machine = {"platform": platform.platform(), "cpu": cpu_name(), "cores": cores()}
     return {"started": now(), "versions": versions, "machine": machine, "commit": _commit()}
 
 
@@ -69,7 +71,7 @@ def documentation(name: str) -> str:
 
 
 def cores() -> int:
-    return len(os.sched_getaffinity(0))
+    return len(usable_cores())
 
 
 def cxx_compiler() -> str | None:
@@ -80,28 +82,20 @@ def cxx_compiler() -> str | None:
 def take_share(index: int, n: int) -> None:
     """Bind this thread, and what it starts, to its share of the cores: part `index` of `n` equal parts."""
     if n > 1:
-        there = sorted(os.sched_getaffinity(0))
+        there = usable_cores()
         own = {core for k, core in enumerate(there) if k * n // len(there) == index}
-        os.sched_setaffinity(0, own or {there[index % len(there)]})
+        bind(own or {there[index % len(there)]})
 
 
 @contextlib.contextmanager
 def share(n: int) -> Iterator[None]:
     """Within this context, use only one of `n` shares of the cores."""
-    before = os.sched_getaffinity(0)
+    before = usable_cores()
     take_share(0, n)
     try:
         yield
     finally:
-        os.sched_setaffinity(0, before)
-
-
-def _cpu() -> str:
-    try:
-        lines = Path("/proc/cpuinfo").read_text("utf-8").splitlines()
-        return next(line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
-    except (OSError, StopIteration):
-        return platform.processor() or platform.machine()
+        bind(before)
 
 
 def _commit() -> str | None:

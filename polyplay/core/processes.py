@@ -4,27 +4,24 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import fcntl
 import io
 import json
 import os
-import select
 import signal
 import socket
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from multiprocessing import forkserver, popen_forkserver, process, reduction, spawn, util
+from multiprocessing import forkserver, process, reduction, spawn, util
 from multiprocessing.context import set_spawning_popen
-from pathlib import Path
 from types import FrameType
 from typing import Any, NoReturn
+from weakref import WeakSet
 
-from polyplay.core import user_modules
+from polyplay.core import platform, user_modules
+from polyplay.core.platform import ENDING, kill_when_closed, readable, set_title
 
-PDEATHSIG, SUBREAPER = 1, 36  # for prctl: signal when the parent dies; become the parent of orphaned descendants
-PREFIX = "polyplay: "
 STEPPING = ("resume", "reproduce", "evaluate", "verify", "starts", "tournament")  # verbs for existing runs
 SERIAL = ("--serial", "--config", "--sweep")  # options of other verbs that may step here
 HASH_SEED = "PYTHONHASHSEED"  # Python reads it at its start: it decides the order of sets of strings
@@ -37,28 +34,6 @@ on_compile: list[Callable[[], None]] = []  # called when this process starts to 
 def is_limit(e: BaseException) -> bool:
     """Tell whether a limit of open files, processes or threads was reached; using fewer of them helps."""
     return (isinstance(e, OSError) and e.errno in REFUSED) or "can't start new thread" in str(e)
-
-
-def prctl(option: int, value: int) -> None:
-    import ctypes
-
-    ctypes.CDLL(None).prctl(option, value)
-
-
-def set_title(text: str) -> None:
-    """Set the title that `ps` and `top` show. It is cut to the length of the command; the kernel's own name has 15
-    letters.
-    """
-    import ctypes
-
-    with contextlib.suppress(OSError, ValueError, IndexError):
-        Path("/proc/self/comm").write_bytes((PREFIX + text).encode(errors="replace")[:15])
-        fields = Path("/proc/self/stat").read_text("utf-8", "replace").rpartition(")")[2].split()
-        start, end = int(fields[45]), int(fields[46])  # addresses of the arguments; 0: unknown
-        if 0 < start < end:
-            title = (PREFIX + text).encode(errors="replace")[: end - start - 1]
-            ctypes.memset(start, 0, end - start)
-            ctypes.memmove(start, title, len(title))
 
 
 def sets_are_fixed() -> bool:
@@ -85,7 +60,7 @@ def fix_sets() -> None:
     """Restart this command with a fixed order of sets, unless the user fixed it."""
     if not sets_are_fixed():
         with hash_seed():
-            os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])
+            platform.restart([sys.executable, *sys.orig_argv[1:]])
 
 
 def may_step(words: Sequence[str]) -> bool:
@@ -100,45 +75,11 @@ def describe_sets(here: bool) -> str:
     return ", and sets in order (start the program with PYTHONHASHSEED=0)" if here and not sets_are_fixed() else ""
 
 
-def raise_open_files() -> int:
-    """Raise the limit of open files as far as the system allows; return it."""
-    import resource
-
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if soft != hard:
-        with contextlib.suppress(OSError, ValueError):  # containers may forbid it
-            resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-    return resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-
-
 def end_descendants(titled: bool = False, seconds: float = 2.0) -> None:
     """Kill all descendants of this process and wait for them, so that none outlives the command. titled: only those
-    with our title, and their descendants.
+    that this module started, and their descendants.
     """
-    with contextlib.suppress(Exception):  # in a signal handler, `ctypes` may be half imported
-        prctl(SUBREAPER, 1)  # adopt orphans
-    until = time.monotonic() + seconds
-    while (left := _below(os.getpid(), titled)) and time.monotonic() < until:
-        for pid in left:
-            with contextlib.suppress(OSError):
-                os.kill(pid, signal.SIGKILL)
-        for pid in left:
-            with contextlib.suppress(OSError):
-                os.waitpid(pid, os.WNOHANG)
-        time.sleep(0.002)
-
-
-def _below(pid: int, titled: bool) -> list[int]:
-    found = []
-    for file in Path(f"/proc/{pid}/task").glob("*/children"):
-        with contextlib.suppress(OSError):
-            for child in map(int, file.read_text("utf-8").split()):
-                # a process that just ended has no title and no descendants
-                with contextlib.suppress(OSError):
-                    comm = Path(f"/proc/{child}/comm").read_bytes() if titled else b""
-                    if not titled or comm.startswith(PREFIX.strip().encode()):
-                        found += [child, *_below(child, False)]
-    return found
+    platform.end_descendants(titled, seconds, lambda: [p.pid for p in [*_spawned] if p.is_alive() and p.pid])
 
 
 # SIGINT, SIGTERM and SIGHUP, from a command's first instruction to its exit.
@@ -148,7 +89,6 @@ def _below(pid: int, titled: bool) -> list[int]:
 
 
 Handler = Callable[[int, FrameType | None], Any]
-ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 IMPORTS = "<frozen importlib._bootstrap>"  # file name of the import machinery
 AGAIN = 1.0  # seconds during which further signals are ignored: schedulers send several at once
 
@@ -167,7 +107,7 @@ def name(number: int) -> str:
 
 def install(handler: Handler | signal.Handlers) -> dict[signal.Signals, Any]:
     """Handle these signals by `handler`; return the earlier handlers. Under nohup SIGHUP stays ignored."""
-    handled = [n for n in ENDING if n != signal.SIGHUP or signal.getsignal(n) != signal.SIG_IGN]
+    handled = [n for n in ENDING if n.name != "SIGHUP" or signal.getsignal(n) != signal.SIG_IGN]
     return {n: signal.signal(n, handler) for n in handled}
 
 
@@ -187,21 +127,11 @@ def handled(handler: Handler) -> Iterator[None]:
             signal.signal(number, signal.SIG_IGN if handler_before is end_at_once else handler_before)
 
 
-@contextlib.contextmanager
-def blocked() -> Iterator[None]:
-    """Block these signals within this context, also in processes started there."""
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, ENDING)
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
-
-
 def ignore() -> None:
     """Ignore these signals, in child processes and at the end of a command."""
     for number in ENDING:
         signal.signal(number, signal.SIG_IGN)
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, ENDING)
+    platform.unblock(ENDING)
 
 
 def stop(number: int, frame: FrameType | None) -> NoReturn:
@@ -226,7 +156,8 @@ def _end(number: int, text: str) -> NoReturn:
     os._exit(128 + number)
 
 
-# Processes are forked from servers, which import once what all of them need.
+# Processes are forked from servers, which import once what all of them need. In the portable way there is no server:
+# each process is spawned, and imports all of that itself.
 #
 # multiprocessing has one such server, known to every child; it listens on a file that a killed main process leaves
 # behind, and lives as long as any child. Ours belongs to one process, communicates by a socket pair, and is killed with
@@ -243,7 +174,8 @@ TICK = 0.1  # seconds between calls of `check` while a server starts
 
 
 class ForkServer:
-    """The owner's side of a fork server, which starts when first needed, or by `ensure_running`.
+    """The owner's side of a fork server, which starts when first needed, or by `ensure_running`; in the portable way
+    only how its processes are started.
 
     tied: its children are killed when it dies. reordered: its sets have another order, see hash_seed.
     """
@@ -258,7 +190,7 @@ class ForkServer:
         """Start the server if it is not running. Raises UserError: nothing may start, see user_modules."""
         user_modules.refuse("a process")
         with self._lock:
-            if not self._pid or self._ended(0.0):
+            if not platform.PORTABLE and (not self._pid or self._ended(0.0)):
                 self._start()
 
     def _start(self) -> None:
@@ -270,7 +202,7 @@ class ForkServer:
         given = json.dumps([*passed, self.preload, self.tied, sys.path])
         command = [spawn.get_executable(), *flags, "-c", CODE, given, ROOM]
         try:
-            with blocked(), hash_seed(self.reordered):
+            with platform.blocked(ENDING), hash_seed(self.reordered):
                 self._pid = util.spawnv_passfds(command[0], command, passed)
         except OSError:
             self._channel.close()
@@ -340,20 +272,12 @@ class ForkServer:
         return ending_text(self.status) if ended and self.status is not None else ""
 
 
-def readable(fds: list[int], seconds: float | None = None) -> set[int]:
-    """Wait up to `seconds` for descriptors that are readable or closed at the other end; return them."""
-    poll = select.poll()
-    for fd in fds:
-        poll.register(fd, select.POLLIN)
-    return {fd for fd, _ in poll.poll(None if seconds is None else 1000 * seconds)}
-
-
 def ending_text(code: int | None) -> str:
     """Describe how a process ended."""
     return f"was killed by {name(-code)}" if code and code < 0 else f"ended with exit status {code}"
 
 
-class _Popen(popen_forkserver.Popen):
+class _Popen(platform.ServerPopen):
     """multiprocessing's Popen with our server, which does not import `__main__` again."""
 
     def _launch(self, process_obj: ForkedProcess) -> None:
@@ -367,7 +291,7 @@ class _Popen(popen_forkserver.Popen):
             reduction.dump(process_obj, buffer)
         finally:
             set_spawning_popen(None)
-        fork = process_obj.server.fork(process_obj.name, self._fds, process_obj.check)  # type: ignore[attr-defined]
+        fork = process_obj.server.fork(process_obj.name, self._fds, process_obj.check)
         self.pid, self.sentinel, data, lifeline = fork
         self.finalizer = util.Finalize(self, util.close_fds, (lifeline, self.sentinel))  # type: ignore[attr-defined]
         with open(data, "wb", closefd=True) as pipe:
@@ -414,8 +338,25 @@ class Handle:
         """Release its resources, after it has ended or will not run again."""
 
 
+class _Spawning:
+    """Part of a spawned process that is read first: it prepares the process, as a fork server its children."""
+
+    def __reduce__(self) -> tuple:
+        return _begin_spawned, ()
+
+
+def _begin_spawned() -> None:
+    global served
+    served = True
+    ignore()
+    user_modules.close()
+
+
+_spawned = WeakSet["ForkedProcess"]()
+
+
 class ForkedProcess(process.BaseProcess, Handle):
-    """A process forked from a server. It ends with its parent, even a daemonic one."""
+    """A process forked from a server, or spawned. It ends with its parent, even a daemonic one."""
 
     apart = True
     _start_method = None  # its own children use the platform's start method
@@ -426,20 +367,38 @@ class ForkedProcess(process.BaseProcess, Handle):
         self.server = server
 
     def __getstate__(self) -> dict[str, Any]:
-        return {k: v for k, v in self.__dict__.items() if k not in ("server", "check")}
+        first = {"_spawning": _Spawning()} if platform.PORTABLE else {}
+        return first | {k: v for k, v in self.__dict__.items() if k not in ("server", "check")}
+
+    def _bootstrap(self, parent_sentinel: int | None = None) -> int:
+        """Run the new process to its end; spawned, end it here, as a fork server does, without Python's own end."""
+        code: int = super()._bootstrap(parent_sentinel)  # type: ignore[misc]
+        if platform.PORTABLE:
+            os._exit(code)
+        return code
 
     def run(self) -> None:
         """Run in the new process."""
         if self.starts:
             user_modules.lift()
+            if platform.PORTABLE and (parent := process.parent_process()) is not None:
+                kill_when_closed(parent.sentinel, os.getpid())
         super().run()
 
     def start(self, check: Callable[[], None] = lambda: None) -> None:
         """Fork the process. check: see ForkServer.fork. Raises OSError; UserError: nothing may start."""
         self.check = check
-        self._popen = _Popen(self)
+        self._popen = self._spawn() if platform.PORTABLE else _Popen(self)
         self._sentinel = self._popen.sentinel
         del self._target, self._args, self._kwargs  # type: ignore[attr-defined]
+
+    def _spawn(self) -> Any:
+        self.server.ensure_running()
+        self.check()
+        with platform.blocked(ENDING), hash_seed(self.server.reordered):
+            popen = platform.spawn_process(self)
+        _spawned.add(self)
+        return popen
 
     def ending(self) -> str:
         """Describe how it ended, also if it was lost with its fork server."""
@@ -452,7 +411,7 @@ class ForkedProcess(process.BaseProcess, Handle):
     def end(self) -> None:
         """Kill the process and everything it started; reap it."""
         with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.killpg(self._popen.pid, signal.SIGKILL)  # its group, if it has one
+            platform.kill_group(self._popen.pid)  # its group, if it has one
         self.kill()
         self.join(5.0)
 
@@ -476,13 +435,6 @@ def main(channel: int, lifeline: int, preload: str, tied: bool) -> None:
             sys.exit(f"polyplay: fork server: {type(e).__name__}: {' '.join(str(e).split())}")
     util._close_stdin()  # type: ignore[attr-defined]
     _Server(requests, tied).serve()
-
-
-def kill_when_closed(fd: int, owner: int) -> None:
-    """Have the kernel kill process `owner`, or group -`owner` if negative, when the other end closes."""
-    fcntl.fcntl(fd, fcntl.F_SETOWN, owner)
-    fcntl.fcntl(fd, fcntl.F_SETSIG, signal.SIGKILL)
-    fcntl.fcntl(fd, fcntl.F_SETFL, fcntl.fcntl(fd, fcntl.F_GETFL) | os.O_ASYNC)
 
 
 class _Server:
@@ -547,7 +499,7 @@ class _Server:
             signal.set_wakeup_fd(-1)
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
             if self.tied:
-                prctl(PDEATHSIG, signal.SIGKILL)
+                platform.end_with_parent()
                 if os.getppid() != server:
                     os._exit(1)
             for fd in (self.woken, self.wake, status, *self.statuses.values()):

@@ -2,27 +2,23 @@
 
 Blocks are anonymous (memfd), so nothing is left behind when the last holder dies, however it dies. Waits use unnamed
 POSIX semaphores inside a block, as token counts. No lock is shared by processes, so a killed worker cannot keep one.
-The semaphore calls are the memory fences.
+The semaphore calls are the memory fences. Other platforms than Linux have other blocks and waits, see `platform`.
 """
 
 from __future__ import annotations
 
-import ctypes
-import fcntl
 import mmap
 import os
-import threading
-import time
 from collections.abc import Callable, Sequence
 from functools import cached_property
-from multiprocessing import reduction, resource_sharer
-from typing import TYPE_CHECKING, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import numpy as np
 from numpy.typing import DTypeLike
 
-from polyplay.core import tree
+from polyplay.core import platform, tree
 from polyplay.core.errors import Closed
+from polyplay.core.platform import memory_barrier, sem_post, sem_try, sem_wait
 
 if TYPE_CHECKING:
     from polyplay.core.flows import Crossing
@@ -31,23 +27,16 @@ Place = tuple[tuple[int, ...] | int, DTypeLike, int]  # shape, dtype and offset 
 LINE = 64  # bytes of a cache line: neighbors that different workers write are kept this far apart
 
 
-_FENCE = threading.Lock()
-
-
-def memory_barrier() -> None:
-    """Order this thread's memory accesses: earlier reads and writes complete before later ones."""
-    with _FENCE:
-        pass
-
-
 class SharedBlock:
-    """Anonymous shared memory. Pass it to a worker as an argument; the worker maps the same bytes."""
+    """Anonymous shared memory. Pass it to a worker as an argument; the worker maps the same bytes. named: for
+    RobustLocks.
+    """
 
-    fd = -1  # no descriptor yet
+    fd, path, made = -1, "", False  # no descriptor yet
 
-    def __init__(self, nbytes: int):
-        self.nbytes = max(int(nbytes), 1)
-        self.fd = os.memfd_create("polyplay")
+    def __init__(self, nbytes: int, named: bool = False):
+        self.nbytes, self.made = max(int(nbytes), 1), named
+        self.fd, self.path = platform.new_memory(named)
         os.ftruncate(self.fd, self.nbytes)
 
     @cached_property
@@ -61,17 +50,21 @@ class SharedBlock:
         return np.frombuffer(self.memory, np.dtype(dtype), count, offset).reshape(shape)
 
     def __reduce__(self) -> tuple:
-        return _open_block, (reduction.DupFd(self.fd), self.nbytes)
+        return _open_block, (*platform.send_memory(self.fd, self.path), self.nbytes)
 
-    def __del__(self, close: Callable[[int], None] = os.close) -> None:
+    def __del__(
+        self, close: Callable[[int], None] = os.close, forget: Callable[[str], None] = platform.forget_memory
+    ) -> None:
         fd, self.fd = self.fd, -1
         if fd >= 0:
             close(fd)  # the mapping outlives the descriptor; `os` may be gone when Python ends
+            if self.made:
+                forget(self.path)
 
 
-def _open_block(fd: resource_sharer.DupFd, nbytes: int) -> SharedBlock:
+def _open_block(fd: Any, path: str, nbytes: int) -> SharedBlock:
     block = SharedBlock.__new__(SharedBlock)
-    block.fd, block.nbytes = fd.detach(), nbytes
+    (block.fd, block.path), block.nbytes = platform.receive_memory(fd, path), nbytes
     return block
 
 
@@ -135,36 +128,30 @@ class SharedObject:
         self._attach()
 
 
-class _Timespec(ctypes.Structure):
-    _fields_ = [("seconds", ctypes.c_long), ("nanoseconds", ctypes.c_long)]
-
-
-_libc = ctypes.CDLL(None, use_errno=True)
-_clockwait = getattr(_libc, "sem_clockwait", None)
-_EINTR = 4
 RELAY = 32  # bytes of a semaphore in its line; the number of the link that gets its tokens follows
 
 
 class Semaphore:
     """A token count in shared memory: `post` adds tokens, `wait` takes one or gives up after `timeout` seconds.
 
-    POSIX's unnamed semaphore, in `LINE` bytes of a block. relays: semaphores of links to other machines; if the waiting
-    worker is on another machine, that machine's link gets the tokens.
+    POSIX's unnamed semaphore, in `LINE` bytes of a block; the portable one (see `platform`) counts no tokens. relays:
+    semaphores of links to other machines; if the waiting worker is on another machine, that machine's link gets the
+    tokens.
     """
 
     def __init__(self, cell: np.ndarray, create: bool = False, relays: Semaphores | None = None):
         self._cell, self._relays = cell, relays
-        self._at = ctypes.c_void_p(cell.ctypes.data)
+        self._at = platform.sem_at(cell)
         self._relay = cell[RELAY : RELAY + 8].view(np.int64)
-        if create and _libc.sem_init(self._at, 1, 0):
-            raise OSError(ctypes.get_errno(), "sem_init failed")
+        if create:
+            platform.sem_create(self._at)
 
     def post(self, n: int = 1) -> None:
         if self._relays is not None and (relay := int(self._relay[0])):
             self._relays[relay - 1].post()
             return
         for _ in range(n):
-            _libc.sem_post(self._at)
+            sem_post(self._at)
 
     def relay(self, to: int | None) -> None:
         """Send tokens to this link; None: the waiting worker is on this machine."""
@@ -177,18 +164,9 @@ class Semaphore:
 
     def wait(self, timeout: float) -> bool:
         """Take a token; return False if `timeout` seconds pass without one."""
-        if _libc.sem_trywait(self._at) == 0:
+        if sem_try(self._at) == 0:
             return True
-        if timeout <= 0:
-            return False
-        clock = time.CLOCK_MONOTONIC if _clockwait else time.CLOCK_REALTIME
-        until = time.clock_gettime(clock) + timeout
-        spec = _Timespec(int(until), int((until % 1.0) * 1e9))
-        wait, given = (_clockwait, (self._at, clock)) if _clockwait else (_libc.sem_timedwait, (self._at,))
-        while wait(*given, ctypes.byref(spec)):
-            if ctypes.get_errno() != _EINTR:
-                return False
-        return True
+        return timeout > 0 and sem_wait(self._at, timeout)
 
 
 class Semaphores(SharedObject):
@@ -293,21 +271,22 @@ class Ring:
 
 
 class RobustLocks:
-    """One worker's view of locks that end with their holder. Each locks an unnamed file; the operating system releases
-    the lock when the holding process ends, however it ends.
+    """One worker's view of locks that end with their holder. Each locks the file of a named block; the operating system
+    releases the lock when the holding process ends, however it ends.
     """
 
     def __init__(self, blocks: Sequence[SharedBlock]):
         # separate open files: a lock belongs to its open file, and several workers may share this process
-        self._files = [open(f"/proc/self/fd/{block.fd}", "rb") for block in blocks]  # noqa: SIM115 - as long as self
+        # separate descriptors: a lock belongs to its open file, and several workers may share this process
+        self._fds = [platform.reopen(block.fd, block.path) for block in blocks]
 
     def acquire(self, index: int) -> bool:
         """Try to take a lock; return False if another worker has it."""
-        try:
-            fcntl.flock(self._files[index], fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return False
-        return True
+        return platform.lock(self._fds[index])
 
     def release(self, index: int) -> None:
-        fcntl.flock(self._files[index], fcntl.LOCK_UN)
+        platform.unlock(self._fds[index])
+
+    def __del__(self, close: Callable[[int], None] = os.close) -> None:
+        while self._fds:
+            close(self._fds.pop())

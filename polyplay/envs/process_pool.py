@@ -7,8 +7,6 @@ replaced, and its lanes restart.
 
 from __future__ import annotations
 
-import contextlib
-import faulthandler
 import math
 import multiprocessing
 import os
@@ -25,7 +23,7 @@ from typing import NoReturn
 
 import numpy as np
 
-from polyplay.core import processes, tree, user_modules
+from polyplay.core import platform, processes, tree, user_modules
 from polyplay.core.errors import EnvFailure, UserError
 from polyplay.core.processes import LOST, ForkedProcess, ForkServer
 from polyplay.core.shared_memory import LINE, Ring, Semaphore, Semaphores, SharedBlock, SharedObject
@@ -58,8 +56,7 @@ class EnvProcess(ForkedProcess):
 
     def dump(self) -> None:
         """Have the process write its Python stack into the block that it passed to `settle`."""
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(self._popen.pid, signal.SIGUSR1)
+        platform.ask_for_dump(self._popen.pid)
 
 
 # One environment process: single environments, stepped in place into memory that the pool shares.
@@ -103,13 +100,13 @@ class StateMail:
         from safetensors.numpy import save as pack
 
         data = pack({k: np.asarray(v, order="C") for k, v in tree.leaves(saved)})
-        os.pwrite(self.block.fd, data, 0)
+        platform.pwrite(self.block.fd, data, 0)
         os.ftruncate(self.block.fd, len(data))
 
     def take(self) -> Batch:
         from safetensors.numpy import load
 
-        return tree.nest(load(os.pread(self.block.fd, os.fstat(self.block.fd).st_size, 0)))
+        return tree.nest(load(platform.pread(self.block.fd, os.fstat(self.block.fd).st_size, 0)))
 
 
 def serve(
@@ -218,13 +215,10 @@ def settle(trace: SharedBlock) -> None:
     """Set up an environment process: a new process group, which ends with its parent."""
     for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
         os.environ.setdefault(name, "1")  # for libraries that environments load: one process, one core
-    with contextlib.suppress(OSError):
-        os.setpgid(0, 0)  # so that an environment's children can be killed with it
-    faulthandler.enable(trace.fd, all_threads=False)
-    faulthandler.register(signal.SIGUSR1, trace.fd, all_threads=False)
+    group = platform.lead_group()  # so that an environment's children can be killed with it
+    platform.dump_on_signal(trace.fd)
     if (parent := parent_process()) is not None:
-        group = -os.getpid() if os.getpgrp() == os.getpid() else os.getpid()
-        processes.kill_when_closed(parent.sentinel, group)  # by the kernel: an environment may hold the GIL forever
+        platform.kill_when_closed(parent.sentinel, group)  # by the kernel: an environment may hold the GIL forever
         if wait([parent.sentinel], 0):
             os._exit(1)
 
@@ -583,7 +577,7 @@ class ProcessPool(UnitPool):
     def _ended(self, workers: Iterable[EnvProcessHandle]) -> list[EnvProcessHandle]:
         """Return the processes that have ended."""
         sentinels = {worker.process.sentinel: worker for worker in workers}
-        return [sentinels[fd] for fd in processes.readable([*sentinels], 0.0)]
+        return [sentinels[fd] for fd in platform.readable([*sentinels], 0.0)]
 
     def _hangs(self, worker: EnvProcessHandle) -> bool:
         return 0.0 < self._board.deadline[worker.index] < time.monotonic()

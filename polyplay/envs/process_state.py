@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import contextlib
 import importlib
-import os
 import random
 import sys
 from collections.abc import Iterator
@@ -18,6 +17,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from polyplay.core import platform
 from polyplay.core.tree import Batch
 
 _seed: int | None = None  # last seed; None: this process has no environments
@@ -57,7 +57,7 @@ def _seed_fork() -> None:
         seed_process(int(np.random.SeedSequence([_seed, _forks]).generate_state(1)[0]) >> 1)
 
 
-os.register_at_fork(before=_count_fork, after_in_child=_seed_fork)
+platform.at_fork(_count_fork, _seed_fork)
 
 
 class GlobalGenerators:

@@ -24,7 +24,7 @@ from gymnasium.error import DependencyNotInstalled
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from polyplay.core import checkpoint, machine, processes
+from polyplay.core import checkpoint, machine, platform, processes
 from polyplay.core.errors import Count, Fraction, Seed, Simulations, UserError, Whole
 from polyplay.core.files import Row, write_json
 from polyplay.core.numbers import mean_interval
@@ -211,8 +211,8 @@ class Film:
                     out.mux(self._stream.encode())
                 if not self.fault:
                     write_gif(self._part, self._gif)
-                    os.replace(self._gif, self.path.with_suffix(".gif"))
-                    os.replace(self._part, self.path)
+                    platform.replace(self._gif, self.path.with_suffix(".gif"))
+                    platform.replace(self._part, self.path)
         for part in (self._part, self._gif):
             with contextlib.suppress(OSError):
                 part.unlink(missing_ok=True)

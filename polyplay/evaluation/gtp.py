@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-import os
 import re
 import shlex
-import signal
 import subprocess
 import threading
 from collections.abc import Iterable, Iterator
@@ -16,6 +14,7 @@ from subprocess import PIPE
 
 import numpy as np
 
+from polyplay.core import platform
 from polyplay.core.errors import UserError
 from polyplay.core.files import Row
 from polyplay.games import records
@@ -228,7 +227,7 @@ class GtpPlayer:
 
 def _kill(process: subprocess.Popen[str]) -> None:
     with contextlib.suppress(OSError):
-        os.killpg(process.pid, signal.SIGKILL)
+        platform.kill_group(process.pid)
 
 
 @contextmanager

@@ -10,14 +10,12 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-import fcntl
 import hashlib
 import io
 import math
 import os
 import pickle
 import shutil
-import signal
 import subprocess
 import sys
 import tempfile
@@ -35,7 +33,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from polyplay.core import processes
+from polyplay.core import platform, processes
 from polyplay.core.compiled import call_address, compiled
 from polyplay.core.machine import cxx_compiler
 from polyplay.core.shared_memory import LINE, Semaphore
@@ -61,8 +59,7 @@ def packages_folder() -> Path:
 @cache
 def _this_machine() -> bytes:
     """Return a digest of what all packages depend on: torch, the processor's instructions, the project's code."""
-    flags = Path("/proc/cpuinfo").read_text("utf-8").partition("flags")[2].partition("\n")[0]
-    digest = hashlib.sha256(f"{sys.version} {torch.__version__} {flags}".encode())
+    digest = hashlib.sha256(f"{sys.version} {torch.__version__} {platform.cpu_features()}".encode())
     for path in sorted(PACKAGE.rglob("*.py")):
         digest.update(path.read_bytes())
     return digest.digest()
@@ -124,14 +121,16 @@ class Package:
         """Start to compile in a separate process that ends with this one, unless another process is compiling it."""
         if self.process is not None or self.failure:
             return
+        if platform.WINDOWS:
+            self.failure = "Windows passes no lock to the compiler's process"
+            return
         if (compiler := cxx_compiler()) is None:
             self.failure = "there is no C++ compiler: install g++"
             return
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
-            with open(self.path.with_suffix(".lock"), "wb") as lock, contextlib.suppress(BlockingIOError):
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                if not self.path.exists():
+            with open(self.path.with_suffix(".lock"), "wb") as lock:
+                if platform.lock(lock.fileno()) and not self.path.exists():
                     self._start(compiler, lock.fileno())
         except Exception as e:
             self.failure = why_failed(e)
@@ -186,7 +185,7 @@ class Package:
         if self.process is None:
             return
         with contextlib.suppress(OSError):
-            os.killpg(self.process.pid, signal.SIGKILL)
+            platform.kill_group(self.process.pid)
         self.process.wait()
         with contextlib.suppress(OSError):
             self.process.stdin.close()  # type: ignore[union-attr]
@@ -287,10 +286,8 @@ class UpdateThread:
         self.calls = list[BackgroundCall]()
         self._cells = np.zeros((2, LINE), np.uint8)
         self.started, self.done = (Semaphore(cell, create=True) for cell in self._cells)
-        libc = ctypes.CDLL(None)
-        functions = (libc.sem_trywait, libc.sem_wait, libc.sem_post, libc.memcpy)
         semaphores = (int(cell.ctypes.data) for cell in self._cells)
-        self.words = np.array([*semaphores, 0, 0, 0, 0, *map(_address_of, functions)], np.int64)
+        self.words = np.array([*semaphores, 0, 0, 0, 0, *map(_address_of, platform.C_CALLS)], np.int64)
         self.thread: threading.Thread | None = None
 
     def add(self, call: BackgroundCall) -> int:
@@ -347,6 +344,8 @@ class BackgroundCall:
         copies: Iterable[tuple[Tensor, Tensor]] = (),
         thread: UpdateThread | None = None,
     ):
+        if not platform.C_CALLS:
+            raise OSError("the portable way has no semaphores for compiled loops")
         if not all(x.is_contiguous() for each in results for x in each):
             raise ValueError("results that are views")
         self.given, self.results, self.copies = given, results, list(copies)
@@ -450,11 +449,11 @@ def build_package(job: CompileJob, place: Path) -> None:
 def main(path: Path, length: int) -> None:
     """Compile the job that comes by stdin."""
     data, parent = sys.stdin.buffer.read(length), sys.stdin.fileno()
-    processes.kill_when_closed(parent, -os.getpid())
-    if processes.readable([parent], 0.0):  # it was closed before
+    platform.kill_when_closed(parent, -os.getpid())
+    if platform.readable([parent], 0.0):  # it was closed before
         return
-    processes.set_title("compiler")
-    os.nice(NICE)
+    platform.set_title("compiler")
+    platform.be_nicer(NICE)
     torch.set_num_threads(1)
     with tempfile.TemporaryDirectory(prefix="compiling-", dir=path.parent) as place:
         os.environ["TORCHINDUCTOR_CACHE_DIR"] = place
@@ -464,7 +463,7 @@ def main(path: Path, length: int) -> None:
         except Exception as e:
             traceback.print_exc()
             sys.exit(why_failed(e))
-        os.replace(Path(place) / "package.pt2", path)
+        platform.replace(Path(place) / "package.pt2", path)
     _tidy(path.parent)
 
 

@@ -8,7 +8,6 @@ when their holder ends in any way. Imports no torch.
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import os
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -16,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from polyplay.core import platform
 from polyplay.core.errors import UserError
 from polyplay.core.files import JsonLines, Row, is_row, read_lines, read_object, write_json
 from polyplay.core.machine import now
@@ -147,9 +147,9 @@ class Store:
     @contextlib.contextmanager
     def locked(self) -> Iterator[Row]:
         """Yield population.json; other processes can't change the files. Raises UserError: it is missing or damaged."""
-        fd = os.open(self.directory / ".population.lock", os.O_RDWR | os.O_CREAT, 0o644)
+        fd = platform.open_file(self.directory / ".population.lock", os.O_RDWR | os.O_CREAT)
         try:
-            fcntl.flock(fd, fcntl.LOCK_EX)
+            platform.lock(fd, wait=True)
             yield self.read()
         finally:
             os.close(fd)
@@ -157,12 +157,9 @@ class Store:
     @contextlib.contextmanager
     def claimed(self, i: int) -> Iterator[bool]:
         """Yield whether the member is the caller's alone until the end of this block."""
-        fd = os.open(self.directory / MEMBERS / f".{i:02d}.lock", os.O_RDWR | os.O_CREAT, 0o644)
+        fd = platform.open_file(self.directory / MEMBERS / f".{i:02d}.lock", os.O_RDWR | os.O_CREAT)
         try:
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            yield True
-        except BlockingIOError:
-            yield False
+            yield platform.lock(fd)
         finally:
             os.close(fd)
 

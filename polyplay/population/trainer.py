@@ -21,7 +21,7 @@ from typing import ClassVar, Literal
 
 import numpy as np
 
-from polyplay.core import checkpoint
+from polyplay.core import checkpoint, platform
 from polyplay.core.errors import UserError, WorkerLost
 from polyplay.core.files import Row, refusal_text
 from polyplay.core.machine import take_share
@@ -65,7 +65,7 @@ def complete_copy(member: Path, name: str, final: str) -> bool:
     place = checkpoint.checkpoints_dir(member)
     if not (place / final).exists():
         with contextlib.suppress(FileNotFoundError):
-            os.rename(place / f".partial-{name}", place / final)
+            platform.replace(place / f".partial-{name}", place / final)
     return agent_flaw(place / final) is None
 
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 import contextlib
 import difflib
 import errno
-import fcntl
 import hashlib
 import hmac
 import json
@@ -26,7 +25,7 @@ from importlib.machinery import PathFinder
 from pathlib import Path
 from typing import Any
 
-from polyplay.core import machine
+from polyplay.core import machine, platform
 from polyplay.core.errors import UserError
 from polyplay.core.files import Row, is_number, is_row, parse_json, read_lines, read_object, write_bytes, write_json
 from polyplay.envs.pool import ATARI57, task_words
@@ -70,22 +69,22 @@ class DirectoryLock:
 
     def take(self) -> None:
         """Take the lock, also after the directory was deleted and made again. Raises UserError, OSError."""
-        fd = os.open(self.path, os.O_RDWR | os.O_CREAT, 0o644)
-        if not _lock(fd, fcntl.LOCK_EX) and not _lock(fd, fcntl.LOCK_EX, after=0.05):
-            who = parse_json(os.pread(fd, 4096, 0))
+        fd = platform.open_file(self.path, os.O_RDWR | os.O_CREAT)
+        if not _lock(fd) and not _lock(fd, after=0.05):
+            who = parse_json(platform.pread(fd, 4096, 0))
             os.close(fd)
             who = who if isinstance(who, dict) else {}
             holder = f"process {who.get('pid', '?')} on {who.get('host', '?')}, since {who.get('since', '?')}"
             raise UserError(f"RUN: {self.path.parent} is being written by {holder}: wait until it has ended, or end it")
         self.close()
         self.fd = fd
-        self.place = os.open(self.path.parent, os.O_RDONLY)  # while open, no other directory gets its inode
+        self.place = platform.open_directory(self.path.parent)  # while open, no other directory gets its inode
         if not self.held:  # deleted between open and lock
             return self.take()
         who = {"pid": os.getpid(), "host": socket.gethostname(), "since": machine.now()}
         with contextlib.suppress(OSError):  # full disk: the lock holds without its text
             os.ftruncate(fd, 0)
-            os.pwrite(fd, json.dumps(who).encode(), 0)
+            platform.pwrite(fd, json.dumps(who).encode(), 0)
 
     @property
     def held(self) -> bool:
@@ -95,7 +94,7 @@ class DirectoryLock:
     @property
     def in_place(self) -> bool:
         """Whether our path still leads to the directory that we locked, even if its lock file was deleted."""
-        return _same(self.path.parent, self.place)
+        return _same(self.path.parent, self.place) if self.place >= 0 else platform.WINDOWS and self.held
 
     def close(self) -> None:
         """Release the lock. May be called again."""
@@ -109,18 +108,16 @@ def is_locked(directory: Path) -> bool:
     """Tell whether a process holds the lock on a directory. Writes nothing."""
     try:
         with open(directory / LOCK_FILE, "rb") as file:
-            return not _lock(file.fileno(), fcntl.LOCK_SH)
+            return not _lock(file.fileno(), shared=True)
     except OSError:
         return False
 
 
-def _lock(fd: int, how: int, after: float = 0.0) -> bool:
+def _lock(fd: int, shared: bool = False, after: float = 0.0) -> bool:
     """Try to lock an open file; True if it is locked now. `is_locked` elsewhere may hold it briefly. Raises OSError."""
     time.sleep(after)
     try:
-        fcntl.flock(fd, how | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
+        return platform.lock(fd, shared)
     except OSError as e:
         if e.errno not in (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP):  # file system without locks: run without one
             raise
@@ -137,16 +134,16 @@ def _same(path: Path, fd: int) -> bool:
 # Requests from another program to a running run: to save a checkpoint, or to end.
 #
 # A request to save is a file in the run's directory, which the session removes; a request to end is SIGINT to the
-# process that holds the directory's lock.
+# process that holds the directory's lock, and on Windows, where another's signal only kills, a file too.
 
 
-SAVE = ".save"  # in the run's directory
+SAVE, END = ".save", ".end"  # in the run's directory
 
 
-def take_save_request(directory: Path) -> bool:
-    """Tell whether a checkpoint was requested since the last call."""
+def take_request(directory: Path, name: str = SAVE) -> bool:
+    """Tell whether this was requested since the last call."""
     with contextlib.suppress(OSError):
-        os.unlink(directory / SAVE)
+        os.unlink(directory / name)
         return True
     return False
 
@@ -163,7 +160,10 @@ def request_end(directory: Path) -> bool:
     """End the run in this directory as Ctrl-C does; return False if no run is going there. Signals only that run."""
     with contextlib.suppress(OSError):
         if (pid := lock_holder(directory)) is not None:
-            os.kill(pid, signal.SIGINT)
+            if platform.WINDOWS:
+                (directory / END).touch()
+            else:
+                os.kill(pid, signal.SIGINT)
             return True
     return False
 
@@ -179,9 +179,8 @@ def lock_holder(directory: Path) -> int | None:
 
 def _has_open(pid: int, directory: Path) -> bool:
     """Tell whether a process has the lock file open: its text names the last holder until the new one has written."""
-    with contextlib.suppress(OSError):
-        lock = os.stat(directory / LOCK_FILE)
-        return any(os.path.samestat(os.stat(fd), lock) for fd in Path(f"/proc/{pid}/fd").iterdir())
+    with contextlib.suppress(Exception):  # of psutil too
+        return platform.has_open(pid, directory / LOCK_FILE)
     return False
 
 

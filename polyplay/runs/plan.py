@@ -7,21 +7,18 @@ Imports no torch.
 
 from __future__ import annotations
 
-import contextlib
 import math
 import sys
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import psutil
-
 from polyplay.buffers.league import League
-from polyplay.core import processes, tree
+from polyplay.core import platform, processes, tree
 from polyplay.core.errors import UserError
 from polyplay.core.machine import cores
+from polyplay.core.platform import memory_limit
 from polyplay.envs.atari import game, plays_games
 from polyplay.envs.images import BARE
 from polyplay.envs.make import native, split_steps
@@ -55,17 +52,6 @@ def size_text(n: float) -> str:
 
 
 # ---------------------------------------------------------------------------------------------- available memory
-
-
-def memory_limit(groups: Path = Path("/sys/fs/cgroup")) -> int:
-    """Return the bytes that this process and its children may use: the machine's, or its control group's if less."""
-    found = [psutil.virtual_memory().total]
-    with contextlib.suppress(OSError):
-        own = groups / Path("/proc/self/cgroup").read_text("utf-8").partition("::/")[2].strip()
-        for place in (own, *own.parents):
-            with contextlib.suppress(OSError, ValueError):  # "max" means no limit
-                found.append(int((place / "memory.max").read_text("utf-8")))
-    return min(found)
 
 
 # ------------------------------------------------------------------------------------------------- needed memory
@@ -187,6 +173,7 @@ def make_plan(crew: Any, wired: Any, options: Any, done: int = 0) -> Plan:
     best = "" if any(r.agents for r in crew.roles) else " and the best"
     when = f"every {options.checkpoint_every:g} s, the last {options.keep}{best} stay"
     lines = [
+        *([("platform", text)] if (text := platform.describe()) else []),
         *([("atari", _atari(envs.spec.describe))] if game(envs) else []),
         *([("images", text)] if (text := _images(envs)) else []),
         *([("tasks", _tasks(envs))] if envs.spec.tasks else []),

@@ -14,7 +14,7 @@ from typing import Any
 
 from polyplay import systems
 from polyplay.buffers import replay
-from polyplay.core import checkpoint, machine
+from polyplay.core import checkpoint, machine, platform
 from polyplay.core.errors import EnvFailure, NotFinite, UserError, WorkerLost
 from polyplay.core.files import Row, is_row, parse_json, read_lines, refusal_text, write_json
 from polyplay.envs.pool import task_words
@@ -421,7 +421,8 @@ def _wire(page: Page, settings: Any, options: RunOptions) -> tuple[Crew, trainer
         other, wired = _presets.wire_member(settings, crew)
         own = _presets.member_settings(settings)
         member = run.complete_plan(systems.load(settings.over), other, wired, own, options)
-    trainers = f"{role.n} at once, {each} of {there} cores each; a member's own plan follows"
+    cores = f"{each} of {there} cores each" if platform.BINDS else f"{platform.UNBOUND}: they share all {there}"
+    trainers = f"{role.n} at once, {cores}; a member's own plan follows"
     return crew, plan, [*_lines(plan, trainers), *member.lines]
 
 

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 
 import numpy as np
 
-from polyplay.core import checkpoint, machine
+from polyplay.core import checkpoint, machine, platform
 from polyplay.core.errors import UserError, WorkerLost
 from polyplay.core.files import Row, write_json
 from polyplay.runs import directory as run_files
@@ -77,9 +77,9 @@ class DirectoryChanges:
         if mark == before:
             return
         grows = name.endswith(".jsonl") or "tfevents" in name
-        if not grows or size < begin or os.pread(fd, len(tail), begin - len(tail)) != tail:
+        if not grows or size < begin or platform.pread(fd, len(tail), begin - len(tail)) != tail:
             begin = 0
-        self.known[name] = mark, size, os.pread(fd, min(TAIL, size), max(0, size - TAIL))
+        self.known[name] = mark, size, platform.pread(fd, min(TAIL, size), max(0, size - TAIL))
         yield from _read(fd, begin, size, *((name, "") if begin else (f".coming-{name.replace('/', '-')}", name)))
 
 
@@ -104,7 +104,7 @@ def _checkpoint(found: Path) -> Iterator[Piece]:
 
 def _read(fd: int, begin: int, end: int, name: str, final: str) -> Iterator[Piece]:
     for at in range(begin, max(end, begin + 1), PIECE):
-        data = np.frombuffer(os.pread(fd, min(PIECE, end - at), at), np.uint8)
+        data = np.frombuffer(platform.pread(fd, min(PIECE, end - at), at), np.uint8)
         yield name, at, data, final if at + PIECE >= end else ""
 
 
@@ -134,7 +134,7 @@ def put_piece(directory: Path, piece: Piece) -> None:
             os.fsync(file.fileno())
     if final:
         (directory / final).parent.mkdir(parents=True, exist_ok=True)
-        os.replace(path, directory / final)
+        platform.replace(path, directory / final)
 
 
 def _put_checkpoint(root: Path, final: Path, about: Row) -> None:

@@ -556,7 +556,9 @@ class Session(Supervisor):
             self._report()
             for line in self.metrics.silent(now):
                 self.log("caution", line)
-        asked = run_files.take_save_request(self.directory)
+        if run_files.take_request(self.directory, run_files.END):
+            self._receive(signal.SIGINT, None)
+        asked = run_files.take_request(self.directory)
         if (asked or now >= self.next_save) and not self.finishing_since:
             self.next_save = now + self.options.checkpoint_every
             self.crew.control.save()

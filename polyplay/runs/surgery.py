@@ -13,7 +13,7 @@ import numpy as np
 
 from polyplay import systems
 from polyplay.buffers.league import blocks_of_teams
-from polyplay.core import checkpoint, tree
+from polyplay.core import checkpoint, platform, tree
 from polyplay.core.errors import UserError
 from polyplay.core.files import Row, write_json
 from polyplay.core.machine import now
@@ -160,7 +160,7 @@ def grow_run(directory: Path, out: Path, changes: Mapping[str, Any], settle: int
         write_json(made / REPORT, report)
         run_directory.write_config(made, contents)
         write_json(made / "config.json", run_directory.read_config(made) | more)
-        os.rename(made, out)
+        platform.replace(made, out)
     except OSError as e:
         raise UserError(f"--out: {out} could not be written: {e.strerror or e}; name another directory") from None
     finally:

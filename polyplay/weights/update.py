@@ -659,7 +659,7 @@ class Chunked(SharedWeights):
     done = shared_array(np.int64, lambda c: (c.chunks,))  # updates of each chunk
 
     def __init__(self, optim: OptimizerSpec, weights: int, size: int, workers: int, chunks: int = 3):
-        self.chunks, self.locks = chunks, [SharedBlock(1) for _ in range(chunks)]
+        self.chunks, self.locks = chunks, [SharedBlock(1, named=True) for _ in range(chunks)]
         self.detail = f", {chunks} parts"
         super().__init__(optim, weights, size, workers)
 

@@ -8,17 +8,15 @@ the message of that exception.
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import multiprocessing
 import os
-import sys
 import threading
 import traceback
 from collections.abc import Callable, Generator, Iterable, Iterator
 from multiprocessing.connection import Connection
 from typing import TYPE_CHECKING, NamedTuple, cast
 
-from polyplay.core import processes
+from polyplay.core import platform, processes
 from polyplay.core.errors import Closed, EnvFailure, NotFinite, UserError, WorkerLost
 from polyplay.core.processes import ForkServer, Handle
 from polyplay.core.worker import WorkerContext
@@ -58,7 +56,7 @@ def prepare() -> None:
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     os.environ.setdefault("KMP_BLOCKTIME", "0")
     os.environ.setdefault("PYTORCH_NVML_BASED_CUDA_CHECK", "1")  # forked processes need an uninitialized CUDA
-    processes.raise_open_files()
+    platform.raise_open_files()
 
 
 def _run(ctx: WorkerContext, role: Role) -> tuple[str, str]:
@@ -138,24 +136,19 @@ def tune(threads: int) -> None:
     import torch
 
     torch.set_num_threads(threads)
-    if sys.platform.startswith("linux"):
-        # Keep freed memory: updates allocate and free tensors of some MB, and returning these costs page faults.
-        libc = ctypes.CDLL(None)
-        with contextlib.suppress(AttributeError):
-            libc.mallopt(-3, 1 << 30)  # M_MMAP_THRESHOLD
-            libc.mallopt(-1, 1 << 30)  # M_TRIM_THRESHOLD
+    platform.keep_freed_memory()
 
 
 def keep_to(cores: int | None) -> None:
     """Bind this process, and all that it starts, to this many of its cores. Raises UserError."""
     if cores is None:
         return
-    if not hasattr(os, "sched_setaffinity"):
-        raise UserError(f"--cores {cores}: {sys.platform} cannot bind processes to cores; remove --cores")
-    there = sorted(os.sched_getaffinity(0))
+    if not platform.BINDS:
+        raise UserError(f"--cores {cores}: {platform.UNBOUND}; leave it out: the run then uses all cores")
+    there = platform.cores()
     if cores > len(there):
         raise UserError(f"--cores {cores}: must be 1 to {len(there)}, the cores that this process may use")
-    os.sched_setaffinity(0, there[:cores])
+    platform.bind(there[:cores])
 
 
 def start_early(given: Iterable[str]) -> None:

@@ -23,7 +23,7 @@ from hypothesis import strategies as st
 from polyplay.cli import watch
 from polyplay.cli.watch import RunReader
 from polyplay.core.machine import install_command
-from polyplay.runs.directory import lock_holder, take_save_request
+from polyplay.runs.directory import lock_holder, take_request
 from tests.verbs import free_port, refused
 
 
@@ -290,9 +290,9 @@ def test_with_the_token_a_checkpoint_is_asked_for_once_and_stop_interrupts_who_h
             assert (lock_holder(run), page.get("/state").json()[0]["standing"]) == (process.pid, "running")
             for headers in ({}, {"X-Polyplay-Token": "wrong"}, {"X-Polyplay-Token": ""}):
                 assert [ask(what, **headers) for what in ("stop", "checkpoint")] == [403, 403]
-            assert (take_save_request(run), process.poll()) == (False, None)
+            assert (take_request(run), process.poll()) == (False, None)
             assert ask("checkpoint", **TOKEN) == 200
-            assert (take_save_request(run), take_save_request(run)) == (True, False)
+            assert (take_request(run), take_request(run)) == (True, False)
             assert ask("stop", **TOKEN) == 200
             assert process.wait(timeout=20) == 7
         finally:
@@ -307,7 +307,7 @@ def test_a_process_that_only_the_file_names_is_left_alone(tmp_path: Path):
         time.sleep(0.2)
         found = process.poll()
         process.kill()
-    assert (statuses, found, take_save_request(run)) == ([409, 409], None, False)
+    assert (statuses, found, take_request(run)) == ([409, 409], None, False)
 
 
 def test_there_is_no_other_run_and_no_other_file(tmp_path: Path):

@@ -14,11 +14,13 @@ from pathlib import Path
 
 import pytest
 
-from polyplay.core import processes, user_modules
+from polyplay.core import platform, processes, user_modules
 from polyplay.core.errors import Closed, UserError
 from polyplay.core.processes import ForkedProcess, ForkServer
 from polyplay.envs.process_pool import EnvProcess
 from tests.envs.faulty import gone
+
+pytestmark = pytest.mark.skipif(platform.PORTABLE, reason="the portable way, in test_platform, has no fork server")
 
 MAIN = """
 import os, sys, time
@@ -87,7 +89,7 @@ def test_processes_are_called_what_they_are(server, monkeypatch):
 
 def live_until_the_parent_ends(answer):
     """As an environment's process does."""
-    processes.kill_when_closed(parent_process().sentinel, os.getpid())
+    platform.kill_when_closed(parent_process().sentinel, os.getpid())
     answer.send(True)
     time.sleep(1000)
 

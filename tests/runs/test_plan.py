@@ -9,6 +9,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
+import psutil
 import pytest
 import torch
 from torch import nn
@@ -46,8 +47,9 @@ def line(made: plan.Plan, head: str) -> str:
 
 
 @pytest.mark.parametrize("name", ["a2c", "dqn", "impala"])
-def test_every_line_of_a_plan_is_told_at_once_or_with_verbose(name: str):
+def test_every_line_of_a_plan_is_told_at_once_or_with_verbose(name: str, monkeypatch: pytest.MonkeyPatch):
     """A new heading is printed before every run, unless it is one of DETAILS."""
+    monkeypatch.setattr(plan.platform, "describe", lambda: "")
     heads = [head for head, _ in make(name).lines]
     told = [*terminal.BRIEF, terminal.LAST]
     assert set(heads) <= {*told, *terminal.DETAILS}
@@ -236,6 +238,7 @@ def test_a_dry_run_tells_the_plan_and_the_speed_and_writes_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
 ):
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(plan.platform, "describe", lambda: "")
     monkeypatch.setattr(plan, "SECONDS", 0.3)
     words = "train a2c --env toy:catch --network mlp --lanes 4 --replicas 1 --serial --steps 1M --dry-run"
     assert main.main(words.split()) == 0
@@ -285,7 +288,7 @@ def test_what_there_is_is_the_least_of_the_machine_and_its_control_groups(tmp_pa
     own = tmp_path / Path("/proc/self/cgroup").read_text().partition("::/")[2].strip() / "inner"
     own.mkdir(parents=True)
     (own.parent / "memory.max").write_text("max\n")
-    assert 2**26 < plan.memory_limit(tmp_path) <= plan.psutil.virtual_memory().total
+    assert 2**26 < plan.memory_limit(tmp_path) <= psutil.virtual_memory().total
     (tmp_path / "memory.max").write_text("4096\n")
     assert plan.memory_limit(tmp_path) == 4096
 

@@ -16,6 +16,7 @@ import pytest
 
 from polyplay.acting import act
 from polyplay.buffers import RolloutQueue
+from polyplay.core import platform
 from polyplay.core.errors import EnvFailure, UserError, WorkerLost
 from polyplay.core.processes import ForkedProcess, Handle
 from polyplay.core.shared_memory import SharedBlock
@@ -269,6 +270,7 @@ def test_a_role_finds_what_it_holds_by_class_and_its_edges_by_argument():
         crew.add(act, envs=SOURCE.envs, policy=NET, out=queue, params=params)
 
 
+@pytest.mark.skipif(platform.PORTABLE, reason="the portable way has no fork server")
 def test_the_death_of_the_fork_server_is_told_as_what_it_is():
     crew = Crew(log=lambda kind, text: None)
     crew.add(count, 2, learner=True, if_lost="replace", block=SharedBlock(512), until=10**9)

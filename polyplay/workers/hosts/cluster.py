@@ -26,6 +26,7 @@ import psutil
 from polyplay.core import processes
 from polyplay.core.errors import UserError
 from polyplay.core.machine import cores, install_command
+from polyplay.core.platform import need_linux
 
 if TYPE_CHECKING:
     from polyplay.workers.hosts.fleet import Fleet
@@ -330,6 +331,7 @@ def fleet_of(options: Any) -> Fleet | None:
             if (given := vars(options)[name]) is not None:
                 raise UserError(f"--{name} {given}: needs other machines; add --hosts")
         return None
+    need_linux(f"--hosts {hosts}", "workers on other machines", "leave it out: this machine does all the work")
     if options.serial or options.on == "thread":
         how = "--serial" if options.serial else "--on thread"
         raise UserError(f"--hosts {hosts}: workers must be processes; remove {how}")

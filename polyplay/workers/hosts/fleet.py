@@ -7,7 +7,6 @@ import itertools
 import os
 import queue
 import secrets
-import signal
 import sys
 import threading
 import time
@@ -19,7 +18,7 @@ from multiprocessing import connection
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from polyplay.core import processes
+from polyplay.core import platform, processes
 from polyplay.core.errors import UserError
 from polyplay.core.files import JsonLines, LogWrites
 from polyplay.core.shared_memory import Semaphores, SharedObject
@@ -73,7 +72,7 @@ class RemoteWorker(processes.Handle):
 
     def kill(self) -> None:
         """See Handle."""
-        self.signal(signal.SIGKILL)
+        self.signal(platform.KILL)
 
     def ending(self) -> str:
         """See Handle."""

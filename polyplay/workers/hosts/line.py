@@ -12,7 +12,6 @@ import functools
 import json
 import math
 import queue
-import select
 import socket
 import struct
 import threading
@@ -24,6 +23,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from polyplay.core import platform
 from polyplay.core.errors import Closed
 from polyplay.core.shared_memory import Semaphore
 
@@ -57,8 +57,7 @@ class Line:
             sock.setsockopt(socket.SOL_SOCKET, option, span)
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self.timeout, self._sock, self._connection = timeout, sock, Connection(sock.dup().detach())
-        self._lock, self._poll = threading.Lock(), select.poll()
-        self._poll.register(self._connection.fileno(), select.POLLIN)
+        self._lock, self._ready = threading.Lock(), platform.reader_of(self._connection.fileno())
         self.sent = self.received = 0  # bytes
         self._large: dict[tuple[int, int], np.ndarray] = {}  # memory for large arrays
         try:
@@ -101,7 +100,7 @@ class Line:
     def receive(self) -> list[Message]:
         """Return the next messages. Their large arrays hold until the next call."""
         try:
-            if not any(self._poll.poll(1e3 * self.timeout / TRIES) for _ in range(TRIES)):
+            if not any(self._ready(self.timeout / TRIES) for _ in range(TRIES)):
                 raise BlockingIOError
             data = bytearray(self._connection.recv_bytes())  # arrays may be written to
             self.received, at, messages = self.received + len(data), data.index(b"\n") + 1, list[Message]()

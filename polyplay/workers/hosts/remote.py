@@ -23,7 +23,7 @@ from typing import Any
 import cloudpickle
 import psutil
 
-from polyplay.core import checkpoint, processes
+from polyplay.core import checkpoint, platform, processes
 from polyplay.core.machine import cores
 from polyplay.core.processes import ForkedProcess
 from polyplay.core.shared_memory import Semaphores, SharedBlock, SharedObject
@@ -114,8 +114,7 @@ class RemoteCrew:
 
     def __init__(self, key: bytes, address: str, timeout: float):
         os.environ.pop("OMP_NUM_THREADS", None)  # set by Ray for its own workers
-        with contextlib.suppress(PermissionError):
-            os.setpriority(os.PRIO_PROCESS, 0, 0)  # Ray's workers are 15 nicer
+        platform.be_normal()  # Ray's workers are 15 nicer
         sweep()
         self.root, self.bells = Path(tempfile.mkdtemp(prefix=f"{FOLDER}{os.getpid()}-")), Semaphores(1)
         _twins[BELLS] = self.bells
@@ -139,7 +138,7 @@ class RemoteCrew:
     def about(self) -> dict[str, Any]:
         """Return the facts that the main process needs."""
         where = {"address": self.listener.getsockname()[:2], "pid": os.getpid(), "folder": str(self.root)}
-        has = {"memory": psutil.virtual_memory().total, "gpus": len([*Path("/proc/driver/nvidia/gpus").glob("*")])}
+        has = {"memory": psutil.virtual_memory().total, "gpus": platform.nvidia_gpus() or 0}
         return {**where, "cores": cores(), **has, "versions": needed_versions()}
 
     def open(self, data: bytes) -> None:

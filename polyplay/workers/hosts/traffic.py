@@ -5,7 +5,6 @@ The main machine has a line to each other machine, and forwards data from one ma
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
@@ -14,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from polyplay.core import platform
 from polyplay.core.flows import ANY, EVERYONE, EVERYWHERE, FILE, Crossing, End, Flow, Piece
 from polyplay.core.shared_memory import SharedObject, memory_barrier
 
@@ -192,7 +192,7 @@ class Traffic:
         temporary = path.with_name(f".{path.name}.line")
         try:
             if at == WHOLE:
-                os.replace(temporary, path)
+                platform.replace(temporary, path)
             elif at or not _is_late(self.root, name):
                 if not at:
                     temporary.parent.mkdir(parents=True, exist_ok=True)
