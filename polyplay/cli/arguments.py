@@ -37,14 +37,17 @@ def parse_words(
     """
     from polyplay.runs import flags
 
+    table: Any = cls
+    for mode in modes:
+        name, kind = next(iter(flags.option_types(mode).items()))
+        switch = flags.flag(name)
+        rest, after = take_option(words, switch[2:])
+        if after is not None:
+            table, command, modes = mode, f"{command} {switch}", ()
+            words = [*after, *rest] if kind is bool else words  # the subject may follow a switch
     before = next((i for i, word in enumerate(words) if word.startswith("-")), len(words))
     n = before if several else min(before, 1)
-    given = [word.partition("=")[0] for word in words]
-    for mode in modes:
-        if (switch := flags.flag(next(iter(flags.option_types(mode))))) in given:
-            found: Any = flags.read_flags(mode, words[n:], f"{command} {switch}", about)
-            return list(words[:n]), *found
-    return list(words[:n]), *flags.read_flags(cls, words[n:], command, about, modes)
+    return list(words[:n]), *flags.read_flags(table, words[n:], command, about, modes)
 
 
 def run_and_options(

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Literal, get_args, get_origin
 
+from polyplay import systems
 from polyplay.cli import main
 from polyplay.core.errors import UserError
 from polyplay.runs import flags
 from polyplay.runs.options import RunOptions
-from polyplay.systems import _presets, load, names
+from polyplay.systems import _presets
 
 SHELLS = {  # shell → where the script belongs
     "bash": "~/.local/share/bash-completion/completions/polyplay",
@@ -42,12 +43,12 @@ def completion(words: Sequence[str]) -> str:
     shell = words[0] if words else ""
     if shell not in SHELLS or len(words) > 1:
         raise UserError(f"--completion: '{' '.join(words)}' given, allowed: {', '.join(SHELLS)}")
-    common, own = _values_of(RunOptions), {name: _values_of(load(name).Config) for name in names()}
+    common, own = _values_of(RunOptions), {name: _values_of(systems.load(name).Config) for name in systems.names()}
     found = {verb: options_of(verb) for verb in main.VERBS if verb not in ("train", "systems")}
     found["systems"] = {"--diagram": [], "--new": []}
     found["train"] = {**common, "--seeds": [], "--config": []}
     for name, options in own.items():
-        found[f"train {name}"] = options | {"--preset": _presets.names(load(name))}
+        found[f"train {name}"] = options | {"--preset": _presets.names(systems.load(name))}
     place = SHELLS[shell]
     if shell == "fish":
         return "\n".join([f"# polyplay --completion fish > {place}", *_fish(found)])
@@ -61,9 +62,9 @@ def completion(words: Sequence[str]) -> str:
     ]
     both = {context: {**(found["train"] if " " in context else {}), **found[context]} for context in order}
     listed = [f'      "{context} "*) words="{" ".join(options)}" ;;' for context, options in both.items()]
-    begin = "autoload -U +X compinit bashcompinit && compinit && bashcompinit\n" if shell == "zsh" else ""
+    begin = "autoload -U +X compinit bashcompinit; (( $+functions[compdef] )) || compinit; bashcompinit\n"
     texts = {"values": "\n".join(values), "options": "\n".join(listed), "verbs": " ".join(main.VERBS)}
-    return BASH.format(shell=shell, place=place, begin=begin, systems=" ".join(own), **texts)
+    return BASH.format(shell=shell, place=place, begin=begin * (shell == "zsh"), systems=" ".join(own), **texts)
 
 
 def options_of(verb: str) -> Options:
@@ -86,8 +87,8 @@ def _values_of(*tables: type) -> Options:
 
 def _fish(found: dict[str, Options]) -> Iterator[str]:
     yield f"complete -c polyplay -n __fish_use_subcommand -fa '{' '.join(main.VERBS)}'"
-    systems = " ".join(names())
-    yield f"complete -c polyplay -n '__fish_seen_subcommand_from train systems bench' -a '{systems}'"
+    every = " ".join(systems.names())
+    yield f"complete -c polyplay -n '__fish_seen_subcommand_from train systems bench' -a '{every}'"
     for context, options in found.items():
         seen = "; and ".join(f"__fish_seen_subcommand_from {word}" for word in context.split())
         for option, allowed in options.items():

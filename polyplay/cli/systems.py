@@ -69,7 +69,7 @@ def show_systems() -> None:
         table.add_row(Text(name, style="bold"), row.get("idea", ""), row.get("good for", ""))
     default_console().print(table)
     print("A lane is one parallel environment; other libraries count them with num_envs.")
-    print("Start with ppo. `polyplay systems ppo` shows one; docs/systems/index.md compares all.")
+    print("Start with ppo: `polyplay systems ppo`. docs/systems/index.md compares all.")
 
 
 def show_system(words: Sequence[str]) -> None:

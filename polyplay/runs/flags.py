@@ -51,7 +51,7 @@ T = TypeVar("T")
 OptionTypes = Mapping[str, object]  # option → its type
 
 ALIASES = {"env_id": "env", "total_timesteps": "steps", "n": "steps", "num_envs": "lanes"}
-ELSEWHERE = {  # names in other libraries → options here, the first that there is: suggested, never accepted
+ELSEWHERE = {  # names in other libraries → options here; the first that a system has is suggested, never accepted
     "learning_rate": "lr", "lr": "learning_rate", "n_envs": "lanes", "envs": "lanes", "total_frames": "frames",
     "num_workers": "actors", "num_steps": "unroll", "n_steps": "unroll", "rollout": "unroll",
     "ent_coef": "entropy_cost", "vf_coef": "value_cost", "train_for_env_steps": "steps", "n_timesteps": "steps",

@@ -64,7 +64,7 @@ COMMON += "gamma network hidden device dry_run"  # options that most people chan
 
 
 def show_options(defaults: Sequence[object], command: str, about: str, whole: bool) -> NoReturn:
-    """Raise Help: the options of a page's configuration, if given, and of every run. whole: not the COMMON ones alone."""
+    """Raise Help: the options of a page, if given, and of every run. whole: not the COMMON ones alone."""
     *page, run = (flags.option_types(type(of)) for of in defaults)
     short = [name for name in COMMON.split() if name in {**run, **(page[0] if page else {})}]
     groups = grouped(page[0] if page else (), run)
@@ -351,7 +351,7 @@ def parse(page: Page, args: Sequence[str], verb: str = "train", file: OptionFile
         named = flags.parse_values(given, types)
         settings, options, _ = _choose(page, named, "command line", None)
         own = "" if "env" in named else ", its own environment; with --env ID before --help, for ID"
-        about = f"{page.row['idea'].capitalize()}; good for {page.row['good for']}.\n" if page.row else ""
+        about = f"{page.row['idea'].capitalize()}; good for {page.row['good for']}.\n" if "idea" in page.row else ""
         about += f"Defaults [in brackets] are for {settings.env}{own}.\n"
         about += f"Presets: {', '.join(_presets.names(page))}.\n{MORE}"
         whole = flags.HELP[-1] in args
