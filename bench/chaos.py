@@ -240,7 +240,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--events", type=int, default=100, help="faults")
     parser.add_argument("--minutes", type=float, default=30.0, help="end after so long in any case")
     parser.add_argument("--checkpoint-every", type=float, default=2.0, help="seconds")
-    parser.add_argument("--replay", action="store_true", help="at the end `polyplay reproduce` (impala, appo)")
+    parser.add_argument("--replay", action="store_true", help="at the end `polyplay check RUN` (impala, appo)")
     parser.add_argument("--keep", action="store_true", help="leave the run's directory")
     parser.add_argument("--out", type=Path, default=None, help="without suffix (default: bench/results/chaos_SYSTEM)")
     own, dashes, more = sys.argv[1:], "--", []
@@ -292,7 +292,7 @@ def told(run: Path, life: Life) -> Row:
 
 def replayed(run: Path, place: Path) -> list[str]:
     with open(place / "said-replay", "w+") as said:
-        command = [sys.executable, "-m", "polyplay", "reproduce", str(run)]
+        command = [sys.executable, "-m", "polyplay", "check", str(run)]
         status = subprocess.run(command, stdout=said, stderr=subprocess.STDOUT, cwd=HERE).returncode
         said.seek(0)
         text = said.read()

@@ -38,33 +38,34 @@ RUNS: dict[str, str] = {
 }
 OF_A_RUN: dict[str, str] = {
     "evaluate": "evaluate {run} --episodes 10",
-    "verify": "verify {run}",
+    "verify": "evaluate {run} --verify",
     "plot": "plot {run} --out {run}.png",
     "runs": "runs {run}",
-    "games": "games {run}",
-    "population": "population {run}",
+    "games": "play {run} --games",
     "tournament": "tournament {run} random --matches 4",
-    "scores": "scores {run}",
+    "scores": "runs {run} --scores",
     "export": "export {run} --onnx {run}.onnx",
-    "reproduce": "reproduce {run}",
-    "starts": "starts {run} --out {run}.starts",
+    "check": "check {run}",
+    "starts": "evaluate {run} --save-starts {run}.starts",
     "surgery": "surgery {run} --out {run}-grown --core-size 24",
     "play": "play {run} --gtp",
     "watch": "watch {run} --port 99999",
     "resume": "resume {run} --steps 5000",
     "resume_nothing": "resume {run} --steps 10",
 }
-VERBS = "train resume surgery evaluate play games plot runs watch systems diagram scores tournament verify starts"
-VERBS += " new export reproduce check population bench doctor"
+VERBS = "train resume surgery evaluate play plot runs watch systems tournament export check bench doctor"
 SYSTEMS = "a2c a3c accel accel_dqn alphago_zero apex apex_dpg appo dqn five ftw ga3c gorila impala league pbt ppo r2d2"
 ALONE: dict[str, str] = {
     **{f"help_{verb}": f"{verb} --help" for verb in VERBS.split()},
-    **{f"help_train_{system}": f"train {system} --help" for system in [*SYSTEMS.split(), "rainbow"]},
-    **{f"diagram_{system}": f"diagram {system}" for system in ("a2c", "apex", "ftw", "alphago_zero", "pbt")},
+    **{f"help_all_{verb}": f"{verb} --help-all" for verb in VERBS.split()},
+    **{f"help_train_{system}": f"train {system} --help-all" for system in [*SYSTEMS.split(), "rainbow"]},
+    **{f"diagram_{system}": f"systems {system} --diagram" for system in ("a2c", "apex", "ftw", "alphago_zero", "pbt")},
     **{f"plan_{name}": f"train {words} --dry-run" for name, words in RUNS.items()},
     "help": "--help",
     "systems": "systems",
-    "new": "new system example",
+    "system": "systems ppo",
+    "new": "systems --new example",
+    "completion": "--completion bash",
     "check": "check toy:catch",
     "check_gymnasium": "check CartPole-v1",
     "doctor": "doctor",
@@ -110,13 +111,14 @@ WRONG: list[str] = [
     "evaluate {folder}/on_policy --checkpoint 12",
     "evaluate {folder}/on_policy --protocol humanstarts",
     "resume {folder}/on_policy --lanes 0",
-    "population {folder}/on_policy",
+    "runs {folder}/on_policy --picture p.png",
     "tournament {folder}/board",
     "export {folder}/on_policy",
     "check nowhere:make",
     "bench a4c",
     "runs nowhere",
-    "diagram a4c",
+    "systems a4c",
+    "scores",
 ]
 GTP = "name\nboardsize 3\ngenmove b\nquit\n"
 # from what changes from one time or machine to the next, to what stands for it

@@ -19,7 +19,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import fields, is_dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args, get_origin
-from unittest import mock
 
 ROOT = Path(__file__).resolve().parents[1]
 if str(ROOT) not in sys.path:
@@ -239,35 +238,26 @@ def fence(text: str) -> str:
     return f"```text\n{text.strip()}\n```"
 
 
-class Help(Exception):
-    """Raised where a command would print its help: the dataclasses, the command, and what is said about it."""
-
-
 def verb(page: Path, name: str) -> str:
-    """The options of one verb, as its --help has them."""
-
-    def show(defaults: Any, groups: Any, command: str, about: str = "") -> None:
-        raise Help(defaults, command, about)
-
+    """The options of one verb, as its --help-all has them."""
     printed = io.StringIO()
-    with (
-        mock.patch.object(flags, "show_help", show),
-        mock.patch.dict(os.environ, {"COLUMNS": "100"}),
-        contextlib.redirect_stdout(printed),
-        contextlib.redirect_stderr(io.StringIO()),
-    ):
-        try:
-            status = main.main([name, "--help"])
-        except Help as shown:
-            defaults, command, text = shown.args
-            tables = [of_dataclass(v, page, flags.flag, "option") for v in defaults if is_dataclass(v) and fields(v)]
-            return "\n\n".join([f"`{command}`", prose(" ".join(text.split()), page), *tables])
-    return fence(printed.getvalue()) if status == 0 else f"`polyplay {name}` takes no options."
+    try:
+        with contextlib.redirect_stdout(printed):
+            main.dispatch([name, "--help-all"])
+    except flags.Help as asked:
+        tables = [of_dataclass(v, page, flags.flag, "option") for v in asked.defaults if is_dataclass(v) and fields(v)]
+        for switch, mode in asked.modes.items():
+            tables += [
+                prose(f"{switch}: {flags.docstring(mode)}", page),
+                of_dataclass(mode(), page, flags.flag, "option"),
+            ]
+        return "\n\n".join([f"`{asked.command}`", prose(" ".join(asked.about.split()), page), *tables])
+    return fence(printed.getvalue())
 
 
 def verbs(page: Path) -> str:
     """A section for every verb but those that take a system."""
-    rest = [name for name in main.VERBS if name not in ("train", "diagram")]
+    rest = [name for name in main.VERBS if name != "train"]
     return "\n\n".join(f"## {name}\n\n{verb(page, name)}" for name in rest)
 
 

@@ -18,7 +18,7 @@ ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "polyplay"
 FILES = sorted(PACKAGE.rglob("*.py"))
 ORDER = {room: i for i, line in enumerate(rooms.layers()) for room in line}
-TOP = ["__init__", "__main__", "api", "extend"]
+TOP = ["__init__", "__main__", "api", "extend", "train"]
 
 # At most so many lines of code (bench/code_size.py). Whoever adds some takes some away, or says in the commit why not.
 BUDGET = {
@@ -35,19 +35,19 @@ BUDGET = {
     "workers/hosts": 1299,
     "population": 1506,
     "systems": 1980,
-    "runs": 4481,
-    "evaluation": 1574,
-    "cli": 2598,
+    "runs": 4565,
+    "evaluation": 1575,
+    "cli": 2768,
 }
 SHORTEST, LONGEST = 150, 800
 # Files of fewer lines, or that one other file imports at most, and why they are files; kernels and pages may be both.
 ALONE = {
     "a verb, which cli/main finds by its name": """
-        cli/bench cli/doctor cli/evaluate cli/games cli/plot cli/population cli/systems cli/tournament cli/train
+        cli/bench cli/doctor cli/evaluate cli/plot cli/systems cli/tournament cli/train
         cli/watch cli/play""",
     "the verb's other half, loaded when there is work": """
-        cli/gtp cli/pages cli/play_session""",
-    "the entry of a program": "__main__ api cli/main",
+        cli/completion cli/games cli/gtp cli/pages cli/play_session cli/population""",
+    "the entry of a program": "__main__ api cli/main train",
     "the names of all rooms that users import": "extend",
     "loaded late, for it needs torch, Numba or a package of an extra": """
         envs/envpool games/board_pool games/open_spiel games/records nets/onnx
@@ -125,7 +125,7 @@ def is_page(path: Path) -> bool:
     return path.parent.name == "systems" and not path.stem.startswith("_")
 
 
-def test_the_package_is_fifteen_rooms_and_four_files():
+def test_the_package_is_fifteen_rooms_and_five_files():
     inside = {p.name for p in PACKAGE.iterdir() if any(p.glob("*.py"))}
     assert inside == set(ORDER) == set(BUDGET) - {"workers/hosts"}
     assert len(ORDER) == 15

@@ -29,37 +29,49 @@ BEGIN = "start with ppo (any actions), dqn (discrete actions) or impala (many co
 
 
 def parse_words(
-    cls: type[T], words: Sequence[str], command: str, about: str, several: bool = False
-) -> tuple[list[str], T, set[str]]:
-    """Return (words before the options: at most one unless `several`, options, names of the given options).
+    cls: type[T], words: Sequence[str], command: str, about: str, several: bool = False, modes: Sequence[type] = ()
+) -> tuple[list[str], T | Any, set[str]]:
+    """Return (words before the options: at most one unless `several`, options, names of the given options). modes:
+    classes of options, each taken instead of `cls` if the words have the option of its first field.
 
-    --help prints and raises SystemExit(0).
+    Raises flags.Help for --help.
     """
     from polyplay.runs import flags
 
+    table: Any = cls
+    for mode in modes:
+        name, kind = next(iter(flags.option_types(mode).items()))
+        switch = flags.flag(name)
+        rest, after = take_option(words, switch[2:])
+        if after is not None:
+            table, command, modes = mode, f"{command} {switch}", ()
+            words = [*after, *rest] if kind is bool else words  # the subject may follow a switch
     before = next((i for i, word in enumerate(words) if word.startswith("-")), len(words))
     n = before if several else min(before, 1)
-    options, given = flags.read_flags(cls, words[n:], command, about)
-    return list(words[:n]), options, given
+    return list(words[:n]), *flags.read_flags(table, words[n:], command, about, modes)
 
 
-def run_and_options(cls: type[T], words: Sequence[str], verb: str) -> tuple[Path, T, set[str]]:
+def run_and_options(
+    cls: type[T], words: Sequence[str], verb: str, modes: Sequence[type] = ()
+) -> tuple[Path, T | Any, set[str]]:
     """Return (a run's directory, options, names of the given options), checked before anything heavy is loaded."""
     from polyplay.runs import directory
 
-    first, options, given = parse_words(cls, words, f"polyplay {verb} RUN", "RUN is the directory of a run.")
+    about = "RUN is the directory of a run."
+    first, options, given = parse_words(cls, words, f"polyplay {verb} RUN", about, modes=modes)
     if not first:
         raise UserError(f"{verb} takes the directory of a run first: polyplay {verb} runs/… [--OPTION VALUE …]")
-    directory.read_config(Path(first[0]), population=verb in ("resume", "population"))
+    directory.read_config(Path(first[0]), population=verb == "resume")
     return Path(first[0]), options, given
 
 
 def page_and_words(words: Sequence[str], verb: str, over: object = None) -> tuple[Page, list[str]]:
     """Return (the system's page, remaining words). over: the population's system, unless the words have --over."""
     from polyplay import systems
+    from polyplay.runs import flags
 
-    if words and words[0] in ("-h", "--help"):
-        _show_general_help(verb)
+    if words and words[0] in flags.HELP:
+        _show_general_help(verb, words[0] == flags.HELP[-1])
     if not words or words[0].startswith("-"):
         given = f", not '{words[0]}'" if words else ""
         text = f"{verb} takes a system first{given}: polyplay {verb} {EXAMPLES[0]}; {BEGIN}"
@@ -78,16 +90,16 @@ def take_option(words: Sequence[str], name: str) -> tuple[list[str], list[str] |
     return [*words[:at], *words[end:]], [*([value] if equals else []), *words[at + 1 : end]]
 
 
-def _show_general_help(verb: str) -> NoReturn:
-    """Print the options that all systems have, and exit."""
+def _show_general_help(verb: str, whole: bool) -> NoReturn:
+    """Raise flags.Help: the options that all systems have."""
     from polyplay import systems
     from polyplay.runs import options
 
     lines = [f"systems: {', '.join(systems.names())}; `polyplay systems` says what each is good for.", "examples:"]
     lines += [f"  polyplay {verb} {example}" for example in EXAMPLES]
-    lines += [options.MORE, "The options below are the same for every system."]
-    lines += [f"`polyplay {verb} ppo --help` lists those of ppo too: --env, --lanes, --network, --learning-rate, …"]
-    options.show_options([options.RunOptions()], f"polyplay {verb} SYSTEM", "\n".join(lines))
+    lines += [options.MORE, "Below are options of every system; `polyplay train ppo --help` lists those of ppo too:"]
+    lines += ["--env, --lanes, --network, --learning-rate, …"]
+    options.show_options([options.RunOptions()], f"polyplay {verb} SYSTEM", "\n".join(lines), whole)
 
 
 # Printed results: findings as a table, a result as lines.

@@ -1,12 +1,13 @@
-"""evaluate, verify, starts, scores, export: test and use a run's weights."""
+"""evaluate, export: test and use a run's weights; runs --scores."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from polyplay.cli.arguments import parse_words, print_findings, print_result, run_and_options
+from polyplay.cli.arguments import print_findings, print_result, run_and_options
 from polyplay.core import checkpoint, files
 from polyplay.core.errors import UserError, status
 from polyplay.core.files import Row
@@ -18,9 +19,34 @@ from polyplay.runs import load
 from polyplay.workers import process
 
 
+@dataclass(frozen=True)
+class VerifyOptions:
+    """Repeats a recorded evaluation. The exit status is 0 only if the score is the same."""
+
+    verify: bool = False  # repeat a recorded evaluation and compare the score
+    evaluation: str | None = None  # file in the run's directory, evaluation-….json (none: the newest)
+    starts: str | None = None  # file of the start states, if it has moved
+    trust: bool = False
+    # open a run that was made by another user or machine and imports a module for its environment or network
+
+
 def command(words: list[str]) -> int:
     """Print the score and its details; return 130 or 143 if a signal ended the games early, else 0."""
-    directory, options, _ = run_and_options(evaluate.EvaluateOptions, words, "evaluate")
+    modes = VerifyOptions, verify.StartsOptions
+    directory, options, _ = run_and_options(evaluate.EvaluateOptions, words, "evaluate", modes)
+    if isinstance(options, VerifyOptions):
+        findings = verify.verify(directory, options.evaluation, options.starts, options.trust)
+        print_findings(f"verify {directory}", findings, {}, "rule")
+        return status(findings)
+    if isinstance(options, verify.StartsOptions):
+        files.write_bytes(Path(str(options.save_starts)), verify.record_starts(directory, options))
+        about = f"{options.number} start states of the run's own play, labeled substitute"
+        print(f"{about}: {options.save_starts}")
+        return 0
+    return _evaluate(directory, options)
+
+
+def _evaluate(directory: Path, options: evaluate.EvaluateOptions) -> int:
     watch = evaluate.GamesWatch()
     try:
         result = evaluate.evaluate(directory, options, watch=watch)
@@ -60,47 +86,9 @@ def score_line(result: Row) -> str:
     return "\n".join(lines)
 
 
-# `polyplay verify`.
-
-
-@dataclass(frozen=True)
-class VerifyOptions:
-    """Repeat a recorded evaluation. The exit status is 0 only if the score is the same."""
-
-    evaluation: str | None = None  # file in the run's directory, evaluation-….json (none: the newest)
-    starts: str | None = None  # file of the start states, if it has moved
-    trust: bool = False
-    # open a run that was made by another user or machine and imports a module for its environment or network
-
-
-def command_verify(words: list[str]) -> int:
-    """Print a finding per rule and return the exit status."""
-    directory, options, _ = run_and_options(VerifyOptions, words, "verify")
-    findings = verify.verify(directory, options.evaluation, options.starts, options.trust)
-    print_findings(f"verify {directory}", findings, {}, "rule")
-    return status(findings)
-
-
-# `polyplay starts`.
-
-
-def command_starts(words: list[str]) -> None:
-    """Write the file."""
-    directory, options, _ = run_and_options(verify.StartsOptions, words, "starts")
-    if options.out is None:
-        raise UserError(f"starts takes the file to write: polyplay starts {directory} --out FILE")
-    files.write_bytes(Path(options.out), verify.record_starts(directory, options))
-    print(f"{options.number} start states of the run's own play, labeled substitute: {options.out}")
-
-
-# `polyplay scores`.
-
-
-def command_scores(words: list[str]) -> None:
+def show_scores(runs: Sequence[Path], options: scores.ScoresOptions) -> None:
     """Print a table of runs beside published scores, or of all published scores."""
-    about = "RUN: directories of runs."
-    runs, options, _ = parse_words(scores.ScoresOptions, words, "polyplay scores [RUN …]", about, several=True)
-    result = scores.compare_runs([Path(r) for r in runs], options) if runs else scores.list_published()
+    result = scores.compare_runs(runs, options) if runs else scores.list_published()
     if options.json:
         print(json.dumps(result, indent=2))
     else:

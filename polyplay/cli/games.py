@@ -1,4 +1,4 @@
-"""games: the games of a run of a board game, as a table or as files."""
+"""play RUN --games: the games of a run of a board game, as a table or as files."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from string import ascii_lowercase
 from rich.table import Column, Table
 
 from polyplay import __version__
-from polyplay.cli.arguments import run_and_options
 from polyplay.core.errors import UserError
 from polyplay.core.files import Row, read_lines, write_bytes
 from polyplay.games.boards import KO, Go
@@ -23,15 +22,15 @@ NUMBERS = ("steps", "black", "white", "outcome")  # numbers that each line must 
 
 @dataclass(frozen=True)
 class GamesOptions:
-    """List the games that a run of a board game recorded: a sample of self-play, and all matches of its gate."""
+    """Lists the games that a run of a board game recorded: a sample of self-play, and all matches of its gate."""
 
+    games: bool = False  # list the recorded games
     export: str | None = None  # directory for an SGF file of each game of Go (none: no files)
     json: bool = False  # print a JSON list instead of a table
 
 
-def command(words: list[str]) -> None:
+def show_games(directory: Path, options: GamesOptions) -> None:
     """Print the table, or write the files."""
-    directory, options, _ = run_and_options(GamesOptions, words, "games")
     games = read_games(directory)
     if options.export is not None:
         export_games(games, directory.resolve().name, Path(options.export))

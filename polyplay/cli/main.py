@@ -15,39 +15,60 @@ import sys
 from collections.abc import Sequence
 
 from polyplay import __version__
-from polyplay.cli.arguments import EXAMPLES, complain
+from polyplay.cli.arguments import complain
 from polyplay.core import processes
 from polyplay.core.errors import Diverged, EnvFailure, NotFinite, UserError, WorkerLost
 from polyplay.core.files import refusal_text
+from polyplay.runs.flags import Help
 
+ABOUT = """usage: polyplay VERB …
+
+Polyplay trains agents by deep reinforcement learning, on all cores."""
 VERBS = {  # verb → (arguments, description)
     "train": ("SYSTEM", "train an agent"),
-    "resume": ("RUN", "continue a run from its newest checkpoint"),
-    "surgery": ("RUN --out RUN2", "enlarge a run's network or game"),
-    "evaluate": ("RUN", "play full games with a run's weights"),
-    "play": ("RUN", "play a board game against a run's agent"),
-    "games": ("RUN", "list the games of a board game's run, or export them"),
-    "plot": ("RUN … --out FILE", "plot learning curves to an image file"),
-    "runs": ("[DIR …]", "list runs, newest first"),
+    "evaluate": ("RUN", "play full games: the score, a film, a check of a score"),
+    "plot": ("RUN …", "plot learning curves of one or several runs"),
+    "systems": ("[SYSTEM]", "list the systems; show or draw one; write your own"),
+    "check": ("ENV", "test an environment, or repeat a run in one thread"),
+    "resume": ("RUN", "continue a run, also with other options"),
+    "runs": ("[RUN …]", "list runs, rank populations, compare with papers"),
     "watch": ("RUN …", "serve a live page with curves and controls"),
-    "systems": ("", "list the systems and what each is good for"),
-    "diagram": ("SYSTEM", "draw the workers and buffers of a system"),
-    "scores": ("[RUN …]", "compare runs with published Atari scores"),
+    "play": ("RUN", "play a board game against an agent; list its games"),
     "tournament": ("RUN …", "rate agents by round-robin matches"),
-    "verify": ("RUN", "repeat a saved evaluation and compare the score"),
-    "starts": ("RUN --out FILE", "save start states for --protocol human-starts"),
-    "export": ("RUN --onnx FILE", "export a run's policy to ONNX"),
-    "reproduce": ("RUN", "repeat a run in one thread and compare its losses"),
-    "check": ("ENV", "test an environment and measure its speed"),
-    "population": ("RUN", "rank the members of a population"),
+    "export": ("RUN", "export an agent to ONNX"),
+    "surgery": ("RUN", "enlarge a run's network or game"),
     "bench": ("[SYSTEM …]", "measure the speed of this machine and each system"),
-    "new": ("system NAME", "write a template of a system to a file"),
     "doctor": ("", "print versions, limits and self-tests for bug reports"),
 }
+FIRST = (  # commands of a first day
+    ("train ppo --env CartPole-v1", "train an agent; its run goes to runs/"),
+    ("evaluate RUN --video", "its score, and a film"),
+    ("plot RUN RUN", "learning curves in a chart"),
+    ("systems", "all systems, and what each is for"),
+    ("check module:make_env", "test your own environment"),
+)
 FILES = {  # verbs whose function, command_VERB, is in another verb's file
-    **dict.fromkeys(("resume", "reproduce", "surgery"), "train"),
-    **dict.fromkeys(("verify", "starts", "scores", "export"), "evaluate"),
-    **dict.fromkeys(("diagram", "runs", "check", "new"), "systems"),
+    **dict.fromkeys(("resume", "surgery"), "train"),
+    **dict.fromkeys(("runs", "check"), "systems"),
+    "export": "evaluate",
+}
+MOVED = {  # earlier verbs, and words of other libraries → the command here
+    "diagram": "systems SYSTEM --diagram",
+    "new": "systems --new NAME",
+    "scores": "runs RUN … --scores",
+    "population": "runs RUN",
+    "verify": "evaluate RUN --verify",
+    "starts": "evaluate RUN --save-starts FILE",
+    "reproduce": "check RUN",
+    "games": "play RUN --games",
+    **dict.fromkeys(("learn", "fit", "run"), "train SYSTEM --env ENV"),
+    **dict.fromkeys(("eval", "test", "score"), "evaluate RUN"),
+    **dict.fromkeys(("enjoy", "record", "video", "film"), "evaluate RUN --video"),
+    **dict.fromkeys(("list", "algos", "algorithms", "agents"), "systems"),
+    **dict.fromkeys(("continue", "load"), "resume RUN"),
+    **dict.fromkeys(("tune", "optimize"), "train pbt --env ENV"),
+    "render": "evaluate RUN --render",
+    "benchmark": "bench",
 }
 
 
@@ -55,7 +76,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run one command line and return the exit status."""
     words = list(sys.argv[1:] if argv is None else argv)
     try:
-        return _dispatch(words)
+        try:
+            return dispatch(words)
+        except Help as e:
+            e.show()
+            return 0
     except UserError as e:
         return _complain(f"error: {' '.join(str(e).split())}", 2, e)
     except KeyboardInterrupt as e:
@@ -79,7 +104,8 @@ def _complain(text: str, status: int, e: BaseException) -> int:
     return status
 
 
-def _dispatch(words: list[str]) -> int:
+def dispatch(words: list[str]) -> int:
+    """Run a verb. Raises UserError, Help, and all that a run raises."""
     verb, rest = (words[0], words[1:]) if words else ("--help", [])
     if verb in ("-h", "--help", "help"):
         print(usage())
@@ -87,6 +113,13 @@ def _dispatch(words: list[str]) -> int:
     if verb in ("--version", "-V", "version"):
         print(f"polyplay {__version__}")
         return 0
+    if verb == "--completion":
+        from polyplay.cli.completion import completion
+
+        print(completion(rest))
+        return 0
+    if verb in MOVED:
+        raise UserError(f"unknown verb {verb}; use polyplay {MOVED[verb]}")
     if verb not in VERBS:
         near = difflib.get_close_matches(verb, VERBS, 1)
         hint = f"did you mean {near[0]}?" if near else f"choose one of {', '.join(VERBS)}"
@@ -99,11 +132,13 @@ def _dispatch(words: list[str]) -> int:
 
 
 def usage() -> str:
-    """Return the text of `polyplay --help`, at most 80 columns wide."""
-    lines = [f"  {f'{verb} {takes}':<24}{what}" for verb, (takes, what) in VERBS.items()]
-    examples = [f"  polyplay train {example}" for example in EXAMPLES]
-    rest = ["", "`polyplay VERB --help` lists a verb's options; --version prints the version.", "", "examples:"]
-    return "\n".join(["usage: polyplay VERB …", "", *lines, *rest, *examples])
+    """Return the text of `polyplay --help`: one screen of 80 columns."""
+    first = [f"  polyplay {f'{words}':<30}{what}" for words, what in FIRST]
+    named = {words.partition(" ")[0] for words, _ in FIRST}
+    others = [f"  {f'{verb} {takes}':<18}{what}" for verb, (takes, what) in VERBS.items() if verb not in named]
+    rest = ["`polyplay VERB --help` explains a verb, `polyplay train ppo --help` a system."]
+    rest += ["Shell completion: polyplay --completion bash. Pages: docs/start/first_run.md, …"]
+    return "\n".join([ABOUT, "", *first, "", "other verbs:", *others, "", *rest])
 
 
 if __name__ == "__main__":

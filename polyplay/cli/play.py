@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from polyplay.cli.arguments import check_extra, listen, run_and_options, serve_page
+from polyplay.cli.games import GamesOptions, show_games
 from polyplay.core import checkpoint
 from polyplay.core.errors import Port, Simulations, UserError
 from polyplay.games import records
@@ -125,7 +126,10 @@ class PageOptions:
 
 def command(words: list[str]) -> None:
     """Serve until Ctrl-C."""
-    directory, options, _ = run_and_options(PageOptions, words, "play")
+    directory, options, _ = run_and_options(PageOptions, words, "play", (GamesOptions,))
+    if isinstance(options, GamesOptions):
+        show_games(directory, options)
+        return
     if options.gtp:
         from polyplay.cli.gtp import main
 

@@ -1,9 +1,8 @@
-"""population: tables and charts of members, leagues and rated versions."""
+"""runs RUN: tables and charts of members, leagues and rated versions."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,8 +10,7 @@ import numpy as np
 from rich.console import RenderableType
 from rich.text import Text
 
-from polyplay.cli.arguments import run_and_options
-from polyplay.cli.plot import COLORS, INK, blank_figure, check_name, dress, print_picture, thin
+from polyplay.cli.plot import COLORS, INK, blank_figure, dress, print_picture, thin
 from polyplay.core import checkpoint
 from polyplay.core.errors import UserError
 from polyplay.core.files import Row
@@ -186,38 +184,27 @@ def draw_ratings(directory: Path, rated: Sequence[ratings.RatedVersion], referen
     return figure
 
 
-@dataclass(frozen=True)
-class RankingOptions:
-    """List the members of a population, best first, and the winner's ancestors; the agents of a league or ftw run; for
-    versions rated by TrueSkill, the newest version and the references. Works during training.
-    """
-
-    picture: str | None = None
-    # image file (.png, .svg or .pdf) for a chart of scores, copies and hyperparameters over agent steps, of a league
-    # over matches, or of TrueSkill over agent steps (none: no chart). Needs polyplay[plots]
-
-    def __post_init__(self) -> None:
-        if self.picture is not None:
-            check_name(self.picture, "--picture")
-
-
 Shown = tuple[str, Iterable[RenderableType], Callable[[], "Figure"]]  # title, lines, function that draws the chart
 
 
-def command(words: list[str]) -> None:
-    """Print the table, and the name of the image file."""
-    directory, options, _ = run_and_options(RankingOptions, words, "population")
+def print_ranking(directory: Path, picture: str | None) -> bool:
+    """Print the members of a population, best first, and the winner's ancestors; the agents of a league or ftw run; or
+    the newest of versions rated by TrueSkill, and the references. Then draw them. Return False for any other run.
+    """
     if rated := ratings.read_rated(directory):
         title, lines, draw = _show_ratings(directory, rated)
     elif league_log.has_league(directory):
         title, lines, draw = _show_league(directory)
-    else:
+    elif run_files.has_members(run_files.read_config(directory, population=True)):
         population, rows = run_files.read_population(directory), store.read_lineage(directory)
         title, lines = report.population_title(population), report.population_report(directory, population, rows)
         draw = lambda: draw_population(directory, population, rows)  # noqa: E731
+    else:
+        return False
     print_all(default_console(), [Text(title, style="bold"), *lines])
-    if options.picture is not None:
-        print_picture(draw(), Path(options.picture), "--picture")
+    if picture is not None:
+        print_picture(draw(), Path(picture), "--picture")
+    return True
 
 
 def _matches(rated: Sequence[ratings.RatedVersion]) -> int:

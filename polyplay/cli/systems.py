@@ -1,4 +1,4 @@
-"""systems, diagram, runs, check, new: list and test systems, runs and environments."""
+"""systems, runs, check: list and test systems, runs and environments."""
 
 from __future__ import annotations
 
@@ -14,7 +14,14 @@ from typing import Any
 from rich.table import Column, Table
 from rich.text import Text
 
-from polyplay.cli.arguments import page_and_words, parse_words, print_findings
+from polyplay.cli.arguments import (
+    page_and_words,
+    parse_words,
+    print_findings,
+    print_result,
+    run_and_options,
+    take_option,
+)
 from polyplay.core.errors import Count, Seconds, Seed, UserError, as_json
 from polyplay.core.files import Row
 from polyplay.core.machine import documentation
@@ -24,35 +31,61 @@ from polyplay.runs import directory as run_files
 from polyplay.runs import options as run_options
 from polyplay.runs.terminal import default_console, ruled_table, short_count
 
+HELP = """usage: polyplay systems [SYSTEM] [--diagram | --new NAME]
+
+polyplay systems                    all systems, and what each is good for
+polyplay systems ppo                one system: its choices, presets and source
+polyplay systems impala --diagram   its workers and buffers; takes the options of
+                                    train: --env, --actors, --hosts, …
+polyplay systems --new NAME         write NAME.py, a system that trains as it is,
+                                    with options, a loss and the wiring to change"""
+
 
 def command(words: list[str]) -> None:
-    """Print the table of systems."""
-    from polyplay import systems
-    from polyplay.runs import flags
+    """Print the table of systems, one system or its figure, or write a template."""
+    from polyplay.runs import flags, options, run
 
-    if words and not flags.wants_help(words):
-        raise UserError(f"unexpected '{words[0]}' for polyplay systems: it takes no options")
-    if words:
-        print("usage: polyplay systems\n\nList the systems and what each is good for.")
-        return
+    words, drawn = take_option(words, "diagram")
+    words, new = take_option(words, "new")
+    if flags.wants_help(words):
+        print(HELP)
+    elif new is not None:
+        write_system(new + words)
+    elif drawn is not None:
+        page, rest = page_and_words(drawn + words, "systems")
+        print(run.diagram(page, *options.parse(page, rest, "systems")))
+    elif words:
+        show_system(words)
+    else:
+        show_systems()
+
+
+def show_systems() -> None:
+    """Print what each system is good for."""
+    from polyplay import systems
+
     table = ruled_table("system", "idea", "good for")
     for name in systems.names():
         row = systems.load(name).row
         table.add_row(Text(name, style="bold"), row.get("idea", ""), row.get("good for", ""))
     default_console().print(table)
     print("A lane is one parallel environment; other libraries count them with num_envs.")
-    print(f"Start with ppo. {documentation('docs/systems/index.md')} compares all systems.")
+    print(f"Start with ppo: `polyplay systems ppo`. {documentation('docs/systems/index.md')} compares all.")
 
 
-# `polyplay diagram`.
+def show_system(words: Sequence[str]) -> None:
+    """Print the choices, presets and source of one system. Raises UserError: another word."""
+    from polyplay.systems import _presets
 
-
-def command_diagram(words: list[str]) -> None:
-    """Print the figure of a system."""
-    from polyplay.runs import options, run
-
-    page, rest = page_and_words(words, "diagram")
-    print(run.diagram(page, *options.parse(page, rest, "diagram")))
+    page, rest = page_and_words(words, "systems")
+    if rest:
+        raise UserError(f"unexpected '{rest[0]}' for polyplay systems {page.name}: it takes --diagram or --new NAME")
+    facts = {**page.row, "presets": ", ".join(_presets.names(page))}
+    table = Table.grid(Column(style="bold", no_wrap=True), Column(), padding=(0, 2, 0, 0))
+    for head, text in {"system": page.name, **facts}.items():
+        table.add_row(head, text)
+    default_console().print(table)
+    print(f"`polyplay train {page.name} --help` lists its options; --diagram draws it.")
 
 
 # `polyplay runs`: a table of the runs in some directories.
@@ -64,21 +97,46 @@ STYLES = {"running": "green", "stopped": "yellow", "failed": "bold red", "damage
 
 @dataclass(frozen=True)
 class RunsOptions:
-    """List the runs in directories, newest first."""
+    """List runs, newest first. Of one population, rank the members; of one run of a league, ftw or five, the agents."""
 
+    picture: str | None = None
+    # image file (.png, .svg or .pdf) for a chart of a ranking: scores, copies and hyperparameters of a population over
+    # agent steps, of a league over matches, or TrueSkill over agent steps (none: no chart). Needs polyplay[plots]
     json: bool = False  # print a JSON list instead of a table
+
+    def __post_init__(self) -> None:
+        if self.picture is not None:
+            from polyplay.cli.plot import check_name
+
+            check_name(self.picture, "--picture")
 
 
 def command_runs(words: list[str]) -> None:
-    """Print the table."""
-    about = "DIR: directories of runs, or runs (none: runs/)."
-    places, options, _ = parse_words(RunsOptions, words, "polyplay runs [DIR …]", about, several=True)
-    rows = run_files.list_runs([Path(place) for place in places] or [HOME] * HOME.is_dir())
+    """Print the table, the ranking, or the scores."""
+    from polyplay.evaluation.scores import ScoresOptions
+
+    about = "RUN: runs, or directories of runs (none: runs/)."
+    given, options, _ = parse_words(RunsOptions, words, "polyplay runs [RUN …]", about, True, (ScoresOptions,))
+    places = [Path(place) for place in given]
+    if isinstance(options, ScoresOptions):
+        from polyplay.cli.evaluate import show_scores
+
+        show_scores(places, options)
+        return
+    if len(places) == 1 and (places[0] / "config.json").exists() and not options.json:
+        from polyplay.cli.population import print_ranking
+
+        if print_ranking(places[0], options.picture):
+            return
+    if options.picture is not None:
+        allowed = "name one run of pbt, league, ftw or five; `polyplay plot` draws other runs"
+        raise UserError(f"--picture {options.picture}: there is no ranking to draw: {allowed}")
+    rows = run_files.list_runs(places or [HOME] * HOME.is_dir())
     if options.json:
         print(json.dumps(rows, indent=2))
     elif not rows:
-        begin = "" if places else "/ yet: polyplay train ppo --env CartPole-v1 starts one"
-        print(f"no runs in {', '.join(places) or HOME}{begin}")
+        begin = "" if given else "/ yet: polyplay train ppo --env CartPole-v1 starts one"
+        print(f"no runs in {', '.join(given) or HOME}{begin}")
     else:
         console = default_console()
         console.print(table_of(rows))
@@ -130,10 +188,13 @@ class CheckOptions:
 
 
 def command_check(words: list[str]) -> int:
-    """Print a finding per rule, for each task, and return the exit status."""
-    env, options, _ = parse_words(CheckOptions, words, "polyplay check ENV", "ENV is what train's --env takes.")
+    """Print a finding per rule, for each task, and return the exit status. Of a run, print the comparison."""
+    if words and (Path(words[0]) / "config.json").exists():
+        return _reproduce(words)
+    about = "ENV is what train's --env takes. Of a RUN, repeats it from its delivery log: polyplay check RUN --help."
+    env, options, _ = parse_words(CheckOptions, words, "polyplay check ENV", about)
     if not env:
-        raise UserError("check takes an environment first: polyplay check CartPole-v1 [--OPTION VALUE …]")
+        raise UserError("check takes an environment or a run first: polyplay check CartPole-v1 [--OPTION VALUE …]")
     given = {name: value for name, value in vars(options).items() if name in run_options.HOW_MADE}
     made = run_options.how_made(run_options.RunOptions(**given))  # as in training
     trials: dict[str, Any] = {name: vars(options)[name] for name in ("steps", "step_timeout", "seed")}
@@ -141,6 +202,23 @@ def command_check(words: list[str]) -> int:
     title = str(run_options.listed({"env": env[0]})["env"])
     tasks = [name for name, _ in task_words(title)] or [title]
     return max(_check(task, trials, options.json) for task in tasks)
+
+
+@dataclass(frozen=True)
+class ReproduceOptions:
+    """Repeat an asynchronous run from its delivery log, in one thread, where a debugger works."""
+
+    updates: Count | None = None  # stop after this many updates (none: all logged updates)
+    trust: bool = False
+    # open a run that was made by another user or machine and imports a module for its environment or network
+
+
+def _reproduce(words: list[str]) -> int:
+    directory, options, _ = run_and_options(ReproduceOptions, words, "check")
+    from polyplay.runs import reproduce
+
+    print_result(reproduce.reproduce(directory, options.updates, options.trust))
+    return 0
 
 
 def _check(env: str, trials: Mapping[str, Any], as_row: bool) -> int:
@@ -160,27 +238,20 @@ def _check(env: str, trials: Mapping[str, Any], as_row: bool) -> int:
     return report.status
 
 
-# `polyplay new system`.
+# `polyplay systems --new NAME`.
 
 TEMPLATE = Path(__file__).parent / "page" / "system.txt"
 
 
-@dataclass(frozen=True)
-class NewOptions:
-    """Write NAME.py, a system that trains as it is: options, a loss and the wiring, for you to change."""
-
-
-def command_new(words: list[str]) -> None:
+def write_system(given: Sequence[str]) -> None:
     """Write a system's file into the current directory. Raises UserError: the name cannot be a module's."""
-    usage = "polyplay new system NAME"
-    given, _, _ = parse_words(NewOptions, words, usage, "NAME is a module name, such as my_system.", several=True)
-    if len(given) != 2 or given[0] != "system":
-        raise UserError(f"new takes 'system' and a name, not '{' '.join(given)}': {usage}")
-    name, path = given[1], Path(f"{given[1]}.py")
+    if len(given) != 1:
+        raise UserError(f"--new '{' '.join(given)}': must be one name, such as my_system")
+    name, path = given[0], Path(f"{given[0]}.py")
     if not name.isidentifier() or keyword.iskeyword(name):
-        raise UserError(f"NAME: {name} is not a module name; use letters, digits and _, as in my_system")
+        raise UserError(f"--new: {name} is not a module name; use letters, digits and _, as in my_system")
     if path.exists() or importlib.util.find_spec(name) is not None:
         taken = f"file {path}" if path.exists() else f"module {name}"
-        raise UserError(f"NAME: a {taken} already exists; choose another name")
+        raise UserError(f"--new: a {taken} already exists; choose another name")
     path.write_text(TEMPLATE.read_text("utf-8").replace("NAME:", f"{name}:"), "utf-8")
     print(f"{path} written; `polyplay train {name}:system` trains it")

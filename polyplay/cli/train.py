@@ -1,4 +1,4 @@
-"""train, resume, reproduce, surgery: start, continue, repeat and enlarge runs."""
+"""train, resume, surgery: start, continue and enlarge runs."""
 
 from __future__ import annotations
 
@@ -187,12 +187,11 @@ def command(words: list[str]) -> int:
 class ResumeOptions:
     """Continue a run from its newest checkpoint. Options that you leave out keep their values."""
 
-    frames: errors.Count | None = None  # stop after this many frames, counted from the start of the run
+    frames: errors.Count | None = None  # stop at this many frames, counted from the start of the run
     steps: errors.Count | None = None
-    # stop after this many agent steps, counted from the start of the run (also --total-timesteps, -n)
-    minutes: errors.Seconds | None = None
-    # stop after this many minutes of wall time, counted from the start of the run
-    until_return: float | None = None  # stop when the mean return of the last 100 full games reaches this
+    # stop at this many agent steps, counted from the start of the run (also --total-timesteps, -n)
+    minutes: errors.Seconds | None = None  # stop at this many minutes, counted from the start of the run
+    until_return: float | None = None  # stop at this mean return of the last 100 full games
     learning_rate: errors.Positive | None = None
     # new learning rate; if it decays over the run, it decays from this value
     entropy_cost: errors.NonNegative | None = None  # new weight of the entropy bonus
@@ -200,12 +199,12 @@ class ResumeOptions:
     actors: errors.SomeWorkers | None = None  # new number of acting workers; lanes start new episodes
     learners: errors.SomeWorkers | None = None  # new number of learning workers; lanes start new episodes
     change: tuple[str, ...] = ()
-    # new schedule of hyperparameters, as in `polyplay train`; replaces the run's schedule
-    # (empty: no schedule)
+    # new schedule of hyperparameters; replaces the run's schedule, form as in `polyplay train` (empty: no schedule)
+    device: Literal["auto", "cpu", "cuda"] | None = None  # new device of learners and replicas
+    dry_run: bool = False  # print the plan, measure the speed for two seconds, write nothing
     report_every: errors.Seconds | None = None  # seconds between reports
     checkpoint_every: errors.Seconds | None = None  # seconds between checkpoints
     keep: errors.Count | None = None  # number of newest checkpoints to keep; the best one is always kept
-    device: Literal["auto", "cpu", "cuda"] | None = None  # new device of learners and replicas
     compile: Literal["auto", "on", "off"] | None = None  # whether to compile updates, as in `polyplay train`
     hosts: str | None = None  # other machines to use, as in `polyplay train` (none: this machine alone)
     place: str | None = None  # machines of the workers, as in `polyplay train`
@@ -214,7 +213,6 @@ class ResumeOptions:
     host_wait: errors.Seconds | None = None  # seconds that workers of a lost machine wait for a new one
     quiet: bool = False  # print warnings, errors and the last line only
     verbose: bool = False  # print every value with its source, and the whole plan, at the start
-    dry_run: bool = False  # print the plan, measure the speed for two seconds, write nothing
     trust: bool = False
     # open a run that was made by another user or machine and imports a module for its environment or network
 
@@ -226,26 +224,6 @@ def command_resume(words: list[str]) -> int:
 
     changes = {name: vars(options)[name] for name in given - {"trust"}}
     return run.resume(directory, changes, options.trust).exit_code
-
-
-# `polyplay reproduce`.
-
-
-@dataclass(frozen=True)
-class ReproduceOptions:
-    """Repeat an asynchronous run from its delivery log, in one thread, where a debugger works."""
-
-    updates: errors.Count | None = None  # stop after this many updates (none: all logged updates)
-    trust: bool = False
-    # open a run that was made by another user or machine and imports a module for its environment or network
-
-
-def command_reproduce(words: list[str]) -> None:
-    """Print the comparison."""
-    directory, options, _ = run_and_options(ReproduceOptions, words, "reproduce")
-    from polyplay.runs import reproduce
-
-    print_result(reproduce.reproduce(directory, options.updates, options.trust))
 
 
 # `polyplay surgery`.

@@ -609,7 +609,7 @@ def apply(how: Protocol, envs: Envs, starts: str | None = None) -> tuple[Envs, S
         return replace(envs, options=options), None
     if starts is None:
         needs = f"start states of {title} as {documentation('docs/guides/evaluation.md')} says"
-        ways = "the papers' own were never released, `polyplay starts RUN` makes labeled substitutes from a run's play"
+        ways = "the papers' were never released, `polyplay evaluate RUN --save-starts FILE` makes labeled substitutes"
         raise UserError(f"--protocol human-starts needs --starts FILE, {needs}; {ways}")
     found = load_starts(starts, title)
     late = [i for i, s in enumerate(found.starts) if s.frames >= options["max_frames"]]

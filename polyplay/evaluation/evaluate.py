@@ -347,19 +347,19 @@ class EvaluateOptions:
     episodes: Count | None = None  # number of full games (none: the protocol's, 30 or 100)
     seed: Seed = 0  # seed of environments and actions
     epsilon: Fraction | None = None  # probability of a uniform random action (none: the system's value, mostly 0)
-    starts: str | None = None  # file of start states, for --protocol human-starts
-    simulations: Simulations | None = None
-    # simulations of the search per move, also for a run in --against; 0: the network alone (none: the run's own number)
-    against: str | None = None
-    # opponent in --protocol versus: random, mcts:N, in connect four perfect, in Go a program (gtp:COMMAND), or the
-    # directory of a run or of a checkpoint
-    opening_plies: Whole | None = None  # random moves before a game of --protocol versus (none: 2)
-    task: str | None = None  # task to play, if the run has several (none: each in turn)
     video: bool = False  # write the first game to the run's directory as MP4, and its first seconds as GIF
     render: bool = False  # show the games in a window, at normal speed
     checkpoint: str | None = None  # checkpoint to load: best, or the number its name begins with (none: the newest)
-    agent: str | None = None  # agent of a league: best (by its Elo), or its number (none: the first)
     greedy: bool = False  # take the most probable action instead of a sampled one
+    agent: str | None = None  # agent of a league: best (by its Elo), or its number (none: the first)
+    task: str | None = None  # task to play, if the run has several (none: each in turn)
+    against: str | None = None
+    # opponent in --protocol versus: random, mcts:N, in connect four perfect, in Go a program (gtp:COMMAND), or the
+    # directory of a run or of a checkpoint
+    starts: str | None = None  # file of start states, for --protocol human-starts
+    simulations: Simulations | None = None
+    # simulations of the search per move, also for a run in --against; 0: the network alone (none: the run's own number)
+    opening_plies: Whole | None = None  # random moves before a game of --protocol versus (none: 2)
     device: Literal["auto", "cpu", "cuda"] = "auto"  # where the network computes (auto: on CUDA if there is a GPU)
     max_steps: Count | None = None
     # stop after this many agent steps, summed over all parallel games, with the score of the games that have ended

@@ -63,7 +63,7 @@ def column(name: str) -> Mapping[str, float]:
     known = columns()
     if name not in known:
         hint = closest_names(name, known)
-        raise UserError(f"--published: {name!r} given{hint}; `polyplay scores` lists all {len(known)}")
+        raise UserError(f"--published: {name!r} given{hint}; `polyplay runs --scores` lists all {len(known)}")
     return known[name]
 
 
@@ -152,8 +152,9 @@ NOTES = {
 
 @dataclass(frozen=True)
 class ScoresOptions:
-    """Compares runs with published scores. Without a run, prints all published columns and their aggregates."""
+    """Compares runs with published Atari scores. Without a run, prints all published columns and their aggregates."""
 
+    scores: bool = False  # compare with published scores
     place: Literal["final", "best", "training", "snapshots"] = "final"
     # score of the last weights (final), the best checkpoint, the training games, or other checkpoints (snapshots)
     protocol: str | None = None  # protocol of the scores (none: the only one that the runs have)

@@ -1,6 +1,6 @@
 """Verify a recorded evaluation, and record start states.
 
-`polyplay verify RUN` repeats a recorded evaluation and compares the scores.
+`polyplay evaluate RUN --verify` repeats a recorded evaluation and compares the scores.
 
 On the same machine with the same versions every return must be the same; elsewhere the bootstrap interval of the
 difference of the means must contain 0. Missing or changed files are named, and fail.
@@ -155,7 +155,7 @@ def _compare(record: Row, now: Row) -> str:
     return f"{mean}: no difference within its {interval}; {differ}"
 
 
-# `polyplay starts RUN`: start states for the human-starts protocol, made from an agent's play, and labeled so.
+# `evaluate RUN --save-starts FILE`: start states for the human-starts protocol, of an agent's play, and labeled so.
 #
 # The papers took 100 states per game from a professional's play and never released them. States made here cannot
 # replace them in comparisons with published scores: they show how an agent plays from states that it did not choose.
@@ -172,7 +172,7 @@ WHOLE = {**atari.PROTOCOLS["human-starts"].options, "start": "", "stack_reset": 
 class StartsOptions:
     """Records start states from a run's own games, for `polyplay evaluate --protocol human-starts --starts FILE`."""
 
-    out: str | None = None  # file to write
+    save_starts: str | None = None  # write start states for --protocol human-starts to this file
     number: Count = 100  # number of start states
     frames: Count = 18_000  # first frames of a game, from which states are drawn uniformly
     epsilon: Fraction = 0.05  # probability of a uniform random action at every step

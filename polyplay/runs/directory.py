@@ -318,7 +318,7 @@ def _sign(what: list[Any], make: bool = True) -> str | None:
 
 SCHEMA = 1
 READ_ONLY = "READ_ONLY"  # a file in a run's directory or its parent folder: nothing is added to the run
-WIRING = "wiring.json"  # roles and arrows, as `polyplay diagram` draws them
+WIRING = "wiring.json"  # roles and arrows, as `polyplay systems SYSTEM --diagram` draws them
 # numbers that every line has
 METRICS = ("wall_seconds", "frames", "steps", "updates")
 GAME = ("wall_seconds", "frames", "steps", "lane", "episodic_return", "episodic_length")
@@ -472,7 +472,7 @@ def read_config(directory: Path, whole: bool = False, population: bool = False) 
     needed = SHAPE if whole else {k: v for k, v in SHAPE.items() if k in contents or k in ("system", "config")}
     check_shape(path, contents, needed)
     if not population and has_members(contents):
-        cure = f"`polyplay population {directory}` ranks them"
+        cure = f"`polyplay runs {directory}` ranks them"
         raise UserError(f"RUN: {directory} is a population, name one of its members, in {store.MEMBERS}/: {cure}")
     return contents
 

@@ -19,9 +19,13 @@ import types
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import zip_longest
-from typing import Annotated, Literal, NoReturn, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from polyplay.core.errors import Range, UserError
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.panel import Panel
 
 # Descriptions of a dataclass's fields, read from its source, for the command's help and the documentation.
 
@@ -47,13 +51,15 @@ T = TypeVar("T")
 OptionTypes = Mapping[str, object]  # option → its type
 
 ALIASES = {"env_id": "env", "total_timesteps": "steps", "n": "steps", "num_envs": "lanes"}
-ELSEWHERE = {  # names in other libraries: suggested, never accepted
-    "learning_rate": "lr", "lr": "learning_rate", "n_envs": "lanes",
+ELSEWHERE = {  # names in other libraries → options here; the first that a system has is suggested, never accepted
+    "learning_rate": "lr", "lr": "learning_rate", "n_envs": "lanes", "envs": "lanes", "total_frames": "frames",
     "num_workers": "actors", "num_steps": "unroll", "n_steps": "unroll", "rollout": "unroll",
-    "ent_coef": "entropy_cost", "vf_coef": "value_cost", "total_frames": "frames", "train_for_env_steps": "steps",
-    "discount": "gamma", "network": "net", "net": "network", "envs": "lanes", "buffer_size": "capacity",
+    "ent_coef": "entropy_cost", "vf_coef": "value_cost", "train_for_env_steps": "steps", "n_timesteps": "steps",
+    "discount": "gamma", "network": "net", "net": "network", "buffer_size": "capacity", "net_arch": "hidden",
+    "track": "wandb", "batch_size": "minibatches batch", "clip_coef": "clip_range", "gae_lambda": "lam",
+    "n_epochs": "epochs", "update_epochs": "epochs", "exp_name": "run", "cuda": "device", "eval_freq": "eval_every",
 }  # fmt: skip
-HELP = ("-h", "--help")
+HELP = ("-h", "--help", "--help-all")
 ADDED = ("change",)  # options that may be given several times: their values are joined
 NUMBER = re.compile(r"-(\d|\.\d|inf|nan)")
 SHORT = re.compile(r"([+-]?\d[\d_]*\.?\d*)([kmb]|e\+?\d+)", re.IGNORECASE)
@@ -74,13 +80,27 @@ def wants_help(args: Sequence[str]) -> bool:
     return any(a in HELP for a in args)
 
 
-def read_flags(cls: type[T], args: Sequence[str], command: str, about: str = "") -> tuple[T, set[str]]:
-    """Return an instance of the dataclass `cls` read from flags, and the names of the fields given."""
+def read_flags(
+    cls: type[T], args: Sequence[str], command: str, about: str = "", modes: Sequence[type] = ()
+) -> tuple[T, set[str]]:
+    """Return an instance of the dataclass `cls` read from flags, and the names of the fields given. modes: dataclasses
+    of options that their first field switches on, for the help and for messages.
+    """
+    own, apart = option_types(cls), {flag(next(iter(option_types(mode)))): mode for mode in modes}
     if wants_help(args):
-        about = "\n".join(filter(None, [about, " ".join((cls.__doc__ or "").split())]))
-        show_help([cls()], {command.split()[1]: list(option_types(cls))}, command, about)
-    values = parse_values(split_flags(args, option_types(cls), command), option_types(cls))
+        about = "\n".join(filter(None, [about, docstring(cls)]))
+        short = None if HELP[-1] in args else list(own)[:MOST]
+        raise Help([cls()], {command.split()[1]: list(own)}, command, about, apart, short)
+    for word in (arg.partition("=")[0] for arg in args):
+        for switch, mode in apart.items():
+            if word not in map(flag, own) and word in map(flag, option_types(mode)):
+                raise UserError(f"{word}: is an option of {switch}: add {switch}, or leave {word} out")
+    values = parse_values(split_flags(args, own, command), own)
     return cls(**values), set(values)
+
+
+def docstring(of: object) -> str:
+    return " ".join((of.__doc__ or "").split())
 
 
 def option_types(*classes: type) -> OptionTypes:
@@ -122,10 +142,11 @@ def nearest_flag(word: str, names: Iterable[str], spell: Callable[[str], str]) -
     """Return the end of a message about an unknown `word`: the name probably meant, or where all are listed."""
     names = list(names)
     known = [*names, *(a for a in ALIASES if ALIASES[a] in names)]
-    found = [ELSEWHERE[word]] if ELSEWHERE.get(word) in names else difflib.get_close_matches(word, known, 1, 0.5)
+    found = [name for name in ELSEWHERE.get(word, "").split() if name in names]
+    found = found or difflib.get_close_matches(word, known, 1, 0.5)
     if found:
         return f"; did you mean {spell(found[0])}?"
-    return f"; it takes {', '.join(map(spell, names))}" if len(names) <= 24 else "; --help lists all options"
+    return f"; it takes {', '.join(map(spell, names))}" if len(names) <= 24 else "; --help-all lists all options"
 
 
 def parse_values(given: Mapping[str, list[str]], options: OptionTypes) -> dict[str, object]:
@@ -274,35 +295,102 @@ def allowed(hint: object) -> str:
 # Help
 
 
-def show_help(
-    defaults: Sequence[object], groups: Mapping[str, Sequence[str]], command: str, about: str = ""
-) -> NoReturn:
-    """Print the options of dataclass instances in groups, and raise SystemExit(0)."""
-    from rich.console import Console
+MOST = 12  # options that a short help explains
+FEW = 20  # other options that it names
+ASIDE, CLAUSE = re.compile(r" \([^()]*\)"), re.compile(r"; |\. ")  # what a short description leaves out; its end
+
+
+class Help(SystemExit):
+    """Ends a command that was asked for --help; `show` prints it.
+
+    defaults: instances of dataclasses of options. groups: title → options. modes: switch → dataclass of other options.
+    short: the options that the short help explains; None: the whole help.
+    """
+
+    def __init__(
+        self,
+        defaults: Sequence[object],
+        groups: Mapping[str, Sequence[str]],
+        command: str,
+        about: str = "",
+        modes: Mapping[str, type] | None = None,
+        short: Sequence[str] | None = None,
+    ) -> None:
+        super().__init__(0)
+        self.defaults, self.groups, self.modes, self.short = defaults, groups, modes or {}, short
+        self.command, self.about = command, about
+
+    def show(self) -> None:
+        """Print the options in groups, then those of the modes; or one screen."""
+        from rich.console import Console
+
+        console = Console(width=min(shutil.get_terminal_size().columns, 110), highlight=False, markup=False)
+        console.print(f"usage: {self.command} [--OPTION VALUE …]\n\n{self.about}\n")
+        if self.short is not None:
+            self._show_short(console, self.short)
+            return
+        for title, names in ((title, names) for title, names in self.groups.items() if names):
+            console.print(_panel(title, names, self.defaults))
+        for switch, mode in self.modes.items():
+            console.print(f"\n{switch}: {docstring(mode)}\n")
+            console.print(_panel(switch, list(option_types(mode)), [mode()]))
+
+    def _show_short(self, console: Console, names: Sequence[str]) -> None:
+        """Print the first clause and the default of the options in `names`, and the names of others."""
+        values, types, texts = _described(self.defaults)
+        rows = list[tuple[str, str]]()
+        for name in names:
+            value = f" [{_shown(values[name])}]" if values[name] else ""  # 0 means automatic, or off
+            rows.append((flag(name), CLAUSE.split(ASIDE.sub("", texts.get(name, "")))[0] + value))
+        rows.append(("", ""))
+        for switch, mode in self.modes.items():
+            more = ", ".join(map(flag, list(option_types(mode))[1:]))
+            rows.append((switch, f"{CLAUSE.split(docstring(mode).rstrip('.'))[0]}{'; with ' * bool(more)}{more}"))
+        others = [name for name in types if name not in names]
+        named = f", also {' '.join(map(flag, others))}" if 0 < len(others) <= FEW else ""
+        _print_rows(console, [*rows, (HELP[-1], f"explains all {len(types)} options{named}")])
+
+
+def _print_rows(console: Console, rows: Iterable[tuple[str, str]]) -> None:
+    from rich.table import Table
+
+    table = Table.grid(padding=(0, 2, 0, 0))
+    table.add_column(style="bold", no_wrap=True)
+    for row in rows:
+        table.add_row(*row)
+    console.print(table)
+
+
+def _panel(title: str, names: Iterable[str], defaults: Sequence[object]) -> Panel:
     from rich.panel import Panel
     from rich.table import Table
 
+    values, types, texts = _described(defaults)
+    table = Table.grid(padding=(0, 2))
+    table.add_column(style="bold", no_wrap=True)
+    for name in names:
+        table.add_row(flag(name), f"{texts.get(name, '')} ({_default(values[name], types[name])})")
+    return Panel(table, title=f"{title} options", title_align="left")
+
+
+def _described(defaults: Sequence[object]) -> tuple[dict[str, object], dict[str, object], dict[str, str]]:
+    """Return the values, types and descriptions of the options of dataclass instances."""
     values, types, texts = dict[str, object](), dict[str, object](), dict[str, str]()
     for instance in defaults:
         values |= vars(instance)
         types |= option_types(type(instance))
         texts |= meanings(type(instance))
-    console = Console(width=min(shutil.get_terminal_size().columns, 110), highlight=False, markup=False)
-    console.print(f"usage: {command} [--OPTION VALUE …]\n\n{about}\n")
-    for title, names in ((title, names) for title, names in groups.items() if names):
-        table = Table.grid(padding=(0, 2))
-        table.add_column(style="bold", no_wrap=True)
-        for name in names:
-            table.add_row(flag(name), f"{texts.get(name, '')} ({_default(values[name], types[name])})")
-        console.print(Panel(table, title=f"{title} options", title_align="left"))
-    raise SystemExit(0)
+    return values, types, texts
+
+
+def _shown(value: object) -> str:
+    shown = " ".join(map(str, value)) if isinstance(value, tuple) else str(value)
+    return {"": "none", "None": "none", "True": "on", "False": "off"}.get(shown, shown)
 
 
 def _default(value: object, hint: object) -> str:
     """Return "default: VALUE", with the choices or the range of numbers."""
-    shown = " ".join(map(str, value)) if isinstance(value, tuple) else str(value)
-    shown = {"": "none", "None": "none", "True": "on", "False": "off"}.get(shown, shown)
-    numbers = range_of(hint)
+    shown, numbers = _shown(value), range_of(hint)
     kinds = [kind for kind in (hint, *get_args(hint)) if get_origin(kind) is Literal]
     limits = numbers.in_short if numbers else f"one of {allowed(kinds[0])}" if kinds else ""
     return f"default: {shown}; {limits}" if limits else f"default: {shown}"

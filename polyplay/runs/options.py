@@ -59,10 +59,16 @@ def grouped(page: Iterable[str], run: Iterable[str]) -> dict[str, list[str]]:
     return {group: members for group, members in found.items() if members}
 
 
-def show_options(defaults: Sequence[object], command: str, about: str) -> NoReturn:
-    """Print the options of a page's configuration, if given, and of every run, and raise SystemExit(0)."""
+COMMON = "over env preset population vary steps minutes until_return seed run lanes actors replicas learning_rate "
+COMMON += "gamma network hidden device dry_run"  # options that most people change, explained by --help
+
+
+def show_options(defaults: Sequence[object], command: str, about: str, whole: bool) -> NoReturn:
+    """Raise Help: the options of a page, if given, and of every run. whole: not the COMMON ones alone."""
     *page, run = (flags.option_types(type(of)) for of in defaults)
-    flags.show_help(defaults, grouped(page[0] if page else (), run), command, about)
+    short = [name for name in COMMON.split() if name in {**run, **(page[0] if page else {})}]
+    groups = grouped(page[0] if page else (), run)
+    raise flags.Help(defaults, groups, command, about, short=None if whole else short)
 
 
 # `--change NAME=VALUE@AT,…`: parse it, check it against a wired crew, describe it in the plan.
@@ -153,7 +159,7 @@ class RunOptions:
     # stop after this many agent steps, at the end of a rollout (also --total-timesteps, -n); instead of --frames
     minutes: Seconds | None = None  # stop after this many minutes of wall time
     until_return: float | None = None
-    # stop when the mean return of the last 100 full games reaches this; with several tasks, the mean score over tasks
+    # stop at this mean return of the last 100 full games; with several tasks, at this mean score over tasks
     seed: Seed = 0  # seed of all random numbers
     run: str | None = None  # directory of the run (none: runs/SYSTEM-ENV-SEED-TIME)
     resume: Literal["never", "auto"] = "never"
@@ -203,7 +209,7 @@ class RunOptions:
     task_input: Literal["none", "onehot", "embedding"] = "none"
     # feed the task to the network, if --env lists several tasks: one-hot, or as a learned embedding
     hidden: tuple[Width, ...] = ()
-    # sizes of the network's hidden layers: 256 256 for an mlp, one size after convolutions (none: the network's own)
+    # sizes of the network's hidden layers, such as 256 256; after convolutions one size (none: the network's own)
     activation: Literal["tanh", "relu"] | None = None  # activation function of an mlp's hidden layers (none: tanh)
     precision: Literal["float32", "bfloat16", "auto"] = "float32"
     # number type of the networks' computations; weights stay float32. bfloat16 is faster on processors with fast
@@ -268,7 +274,7 @@ def spoken_name(page: Page) -> str:
 def parse(page: Page, args: Sequence[str], verb: str = "train", file: OptionFile | None = None) -> Choice:
     """Return (settings, options, sources) of the flags after `polyplay train SYSTEM`, which override those of a file.
 
-    --help prints and raises SystemExit(0). Raises UserError of one line: an unknown flag or preset, a bad value, or
+    Raises flags.Help for --help. Raises UserError of one line: an unknown flag or preset, a bad value, or
     values that contradict each other.
     """
     types = flags.option_types(page.Config, RunOptions)
@@ -278,11 +284,14 @@ def parse(page: Page, args: Sequence[str], verb: str = "train", file: OptionFile
         given = {k: v for k, v in words.items() if k == "serial" or (k in ("preset", "env") and v)}
         named = flags.parse_values(given, types)
         settings, options, _ = _choose(page, named, "command line", None)
-        about = f"Defaults follow from --env. Below: preset {options.preset}, for {settings.env}; with --env ID before"
-        about += f" --help, those of ID.\nPresets: {', '.join(_presets.names(page))}.\n{MORE}"
-        if options.preset in page.presets:
-            about += "\n" + " ".join((page.presets[options.preset].__doc__ or "").split())
-        show_options([settings, options], command, about)
+        own = "" if "env" in named else ", its own environment; with --env ID before --help, for ID"
+        about = f"{page.row['idea'].capitalize()}; good for {page.row['good for']}.\n" if "idea" in page.row else ""
+        about += f"Defaults [in brackets] are for {settings.env}{own}.\n"
+        about += f"Presets: {', '.join(_presets.names(page))}.\n{MORE}"
+        whole = flags.HELP[-1] in args
+        if whole and options.preset in page.presets:
+            about += "\n" + flags.docstring(page.presets[options.preset])
+        show_options([settings, options], command, about, whole)
     return _choose(page, flags.parse_values(words, types), "command line", file)
 
 

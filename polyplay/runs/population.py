@@ -12,6 +12,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from rich.console import RenderableType
+
 from polyplay import systems
 from polyplay.buffers import replay
 from polyplay.core import checkpoint, machine, platform
@@ -246,7 +248,7 @@ class PopulationSession(Supervisor):
 
     patience, late, goes_on = 60.0, "members did not end", "continues the population"
 
-    def __init__(self, crew: Crew, directory: Path, lines: Sequence[tuple[str, str]], quiet: bool):
+    def __init__(self, crew: Crew, directory: Path, lines: Sequence[RenderableType], quiet: bool):
         super().__init__(crew, directory)
         self.store, self.shown = states.Store(directory), 0.0
         self.panel = PopulationPanel(quiet, terminal.Screen(live=False if crew.serial or quiet else None))
@@ -254,7 +256,7 @@ class PopulationSession(Supervisor):
             self.decisions: int = population["decisions"]
             population["clock"] = {"before": population["wall_seconds"], "since": time.monotonic()}  # adds up
             self.store.write(population)
-        self.panel.begin([("run", str(directory)), *lines])
+        self.panel.begin(lines)
 
     def _look(self, last: bool = False) -> None:
         self._report_signals()
@@ -464,8 +466,11 @@ def _go(
         begin({"config": config, "options": given, "sources": sources})
         runner = _runner(directory, settings, options, sources, changes or {})
         crew.roles[0] = crew.roles[0].holding(run=replace(runner, elsewhere=_elsewhere(crew, options)))
-        lines = lines if options.verbose else terminal.short_facts(lines)
-        summary = PopulationSession(crew, directory, lines, options.quiet).go()
+        console = terminal.default_console()
+        told = terminal.fact_lines([("run", str(directory)), *lines], console)
+        if not options.verbose:
+            told = terminal.brief_lines(terminal.short_facts(lines), directory, console)
+        summary = PopulationSession(crew, directory, [*told], options.quiet).go()
     return RunResult(directory, summary["exit_code"], summary["reason"], summary, settings)
 
 

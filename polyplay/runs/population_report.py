@@ -17,7 +17,7 @@ from rich.text import Text
 
 from polyplay.core.files import Row
 from polyplay.population import store
-from polyplay.runs.terminal import Screen, clock_text, fact_lines, progress_line, ruled_table, short_count, value_text
+from polyplay.runs.terminal import PACE, Screen, clock_text, progress_line, ruled_table, short_count, value_text
 
 # Tables and lines: members from the best, their decisions, and the winner's ancestors.
 
@@ -108,9 +108,6 @@ def score_text(score: float | None) -> str:
     return "–" if score is None else f"{score:,.2f}"
 
 
-SUMMARY = 60.0  # seconds between summaries without a panel
-
-
 class PopulationPanel:
     """Panel of a population: call `begin`, then `show` and `decision` repeatedly, `screen.warn` when needed, and `end`.
     quiet: print only warnings and the last line.
@@ -124,9 +121,9 @@ class PopulationPanel:
         self.first: tuple[float, int] | None = None  # time and steps when the population was first shown
         self.reported_at, self.last = self.begun, ""
 
-    def begin(self, lines: Iterable[tuple[str, str]]) -> None:
+    def begin(self, lines: Iterable[RenderableType]) -> None:
         """Print the first lines."""
-        for line in () if self.quiet else fact_lines(lines, self.screen.console):
+        for line in () if self.quiet else lines:
             self.screen.print(line)
 
     def show(self, population: Row, training: Mapping[int, int]) -> None:
@@ -137,7 +134,7 @@ class PopulationPanel:
         now = self.clock()
         self.first = self.first or (now, self._steps())
         self.screen.draw(self.panel)
-        if self.screen.live is None and not self.quiet and now - self.reported_at >= SUMMARY:
+        if self.screen.live is None and not self.quiet and now - self.reported_at >= PACE:
             self.reported_at = now
             done, fraction, clock = self._progress()
             parts = clock, done, f"{100 * fraction:.1f} %", self._standing()
@@ -159,7 +156,7 @@ class PopulationPanel:
         if self.population and not self.quiet:
             for line in population_report(directory, self.population, store.read_lineage(directory)):
                 self.screen.print(line)
-        verb = "resume" if summary["exit_code"] else "population"
+        verb = "resume" if summary["exit_code"] else "runs"
         last = f"{summary['reason']} · {short_count(self._steps())} steps in {clock_text(summary['wall_seconds'])}"
         failed = f" · {summary['failed']} of {len(self._members())} members failed" if summary["failed"] else ""
         last += f"{failed} · next: polyplay {verb} {shlex.quote(str(directory))}"

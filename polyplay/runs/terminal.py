@@ -26,6 +26,7 @@ from rich.text import Text
 from polyplay.core.files import Row
 from polyplay.envs.atari import is_game
 from polyplay.runs.directory import RunDescription
+from polyplay.runs.flags import ASIDE
 from polyplay.runs.reporter import KINDS
 
 # A console for permanent lines and, on a terminal, a panel below them that is redrawn.
@@ -138,32 +139,29 @@ def print_all(console: Console, lines: Iterable[RenderableType]) -> None:
 
 
 Fact = tuple[str, str]  # heading and text
-BRIEF = ("workers", "network")  # facts cut to their first clause and clauses about choices
+POPULATION = ("members", "vary", "decisions")  # facts of a population's short plan
+WARNINGS = ("platform", "left out", "sizes")  # facts that a short plan also has
 CHOICES = ("networks in ", "inputs ", "self-play by ")  # beginnings of clauses about choices
-LAST = "length"  # the fact that also shows the memory
-DETAILS = (  # facts shown only with --verbose
-    *("settings", "search", "cores", "memory", "disk", "updates"),
-    *("repeat", "resume", "episodes", "actions"),
-)
+MORE = "(--verbose: the whole plan)"
 
 
 def opening_lines(
     run: RunDescription, directory: Path | str, plan: Iterable[Fact], console: Console, whole: bool = True
 ) -> Iterator[RenderableType]:
-    """Yield the first lines of a run. whole: every value with its source, the environment, and the whole plan; else
-    five lines, and one for each part of the plan that options added.
+    """Yield the first lines of a run. whole: every value with its source, the environment, and the whole plan; else at
+    most five lines and the plan's warnings.
     """
     title, where = f"polyplay {run['system']} on {run['config'].get('env')}", f"  in {directory}"
-    yield Text.assemble((title, "bold"), "\n" * (len(title + where) > console.width), where)
-    by_source = settings_by_source(run)
-    named, chosen = f"preset {run['options']['preset']}", by_source.get("chosen")
+    by_source, preset = settings_by_source(run), f"preset {run['options']['preset']}"
     if whole:
+        yield Text.assemble((title, "bold"), "\n" * (len(title + where) > console.width), where)
         environment = " · ".join(f"{k} {v}" for k, v in run["environment"].items())
-        facts = [*by_source.items(), ("playing", environment), *plan]
-    else:
-        parts = [named, by_source.get("given"), chosen and f"chosen for this machine: {chosen}"]
-        facts = [("settings", "; ".join(filter(None, parts))), *short_facts(plan)]
-    yield from fact_lines(facts, console)
+        yield from fact_lines([*by_source.items(), ("playing", environment), *plan], console)
+        return
+    yield Text.assemble((title, "bold"), f", {preset}")
+    chosen = by_source.get("chosen")
+    parts = [by_source.get("given"), chosen and f"chosen for this machine: {chosen}"]
+    yield from brief_lines([("settings", "; ".join(filter(None, parts))), *short_facts(plan)], directory, console)
 
 
 def settings_by_source(run: RunDescription) -> dict[str, str]:
@@ -181,15 +179,29 @@ def settings_by_source(run: RunDescription) -> dict[str, str]:
 
 
 def short_facts(plan: Iterable[Fact]) -> list[Fact]:
-    """Return a plan without its details."""
-    whole, short = list(plan), list[Fact]()
-    memory = next((f"; memory {text.partition('; ')[0]}" for k, text in whole if k == "memory"), "")
-    for k, text in whole:
-        if k in BRIEF:
-            first, *others = text.split("; ")
-            text = "; ".join([first, *(clause for clause in others if clause.startswith(CHOICES))])
-        short += [] if k in DETAILS else [(k, f"{text}{memory} (--verbose: the whole plan)" if k == LAST else text)]
-    return short
+    """Return the main facts of a plan, two lines or three, and its warnings."""
+    found = dict[str, list[str]]()
+    for k, text in plan:
+        found.setdefault(k, []).append(text)
+    short = [(k, ", ".join(found[k])) for k in POPULATION if k in found]
+    if not short and "workers" in found:
+        workers, network = (found[k][0].split("; ") for k in ("workers", "network"))
+        choices = [clause for clause in (*network[1:], *workers[1:]) if clause.startswith(CHOICES)]
+        short = [("workers", "; ".join([ASIDE.sub("", workers[0]), f"network {network[0]}", *choices]))]
+        memory = found["memory"][0].partition("; ")[0].partition(" for ")[0]
+        short.append(("length", f"{found['length'][0]}; memory {memory}"))
+    return short + [(k, text) for k in WARNINGS for text in found.get(k, ())]
+
+
+def brief_lines(facts: Iterable[Fact], directory: Path | str, console: Console) -> Iterator[RenderableType]:
+    """Yield a line for each fact, cut at the width of a terminal, then the directory, which is never cut."""
+    for heading, text in facts:
+        if text:
+            cut = console.width - 1 if console.is_terminal and heading not in WARNINGS else len(text) + 99
+            line = Text.assemble((f"{heading:<8} ", "bold"), text)
+            line.truncate(cut, overflow="ellipsis")
+            yield line
+    yield Text.assemble((f"{'run':<8} ", "bold"), f"{directory}  {MORE}")
 
 
 def fact_lines(facts: Iterable[Fact], console: Console) -> Iterator[RenderableType]:
@@ -218,6 +230,7 @@ def value_text(value: object) -> str:
     return f"{value:.3g}" if isinstance(value, float) else _short(value)
 
 
+PACE = 60.0  # seconds between reports in a file or a pipe, at least
 FEW = 4  # most agents whose returns are all shown
 MOST_ROLES = 4  # most roles shown, so that the panel has at most 12 lines
 COLORS = {"env": "green", "infer": "cyan", "learn": "magenta", "replay": "yellow", "wait": "bright_black"}
@@ -239,6 +252,7 @@ class Terminal:
         self.below = set[str]()  # texts printed below warnings, such as tracebacks
         self.begun = self.at = self.clock()
         self.speed: float | None = None  # frames per second, smoothed for the estimated time
+        self.printed = -PACE  # time of the last report printed as a line
 
     def begin(self, run: RunDescription, directory: Path | str, plan: Iterable[Fact] = ()) -> None:
         """Print the first lines: in short, or in full with --verbose."""
@@ -256,7 +270,9 @@ class Terminal:
         self.row, self.roles, self.at = row, roles, self.clock()
         if row["fps"] is not None:
             self.speed = row["fps"] if self.speed is None else 0.7 * self.speed + 0.3 * row["fps"]
-        if self.screen.live is None and not self.quiet:
+        due = self.console.is_terminal or self.at - self.printed >= PACE
+        if self.screen.live is None and not self.quiet and due:
+            self.printed = self.at
             self.screen.print(Text(self._report_line(), no_wrap=True))
 
     def refresh(self, frames: int | None = None) -> None:

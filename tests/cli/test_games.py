@@ -1,4 +1,4 @@
-"""`polyplay games`: a table of 80 columns, the same as JSON, and one line for each mistake."""
+"""`polyplay play RUN --games`: a table of 80 columns, the same as JSON, and one line for each mistake."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def run_with(root: Path, *rows: Any) -> Path:
 
 
 def listed(run: Path, capsys: pytest.CaptureFixture[str]) -> list[Row]:
-    assert main.main(["games", str(run), "--json"]) == 0
+    assert main.main(["play", str(run), "--games", "--json"]) == 0
     found: list[Row] = json.loads(capsys.readouterr().out)
     return found
 
@@ -45,7 +45,7 @@ def test_a_table_of_80_columns_or_json(tmp_path: Path, capsys: pytest.CaptureFix
     rows = [GO, SELF, GO | {"outcome": 1, "margin": 12.0}, GO | {"outcome": 0}, GO | {"margin": None}]
     run = run_with(tmp_path, *rows, "{", "[]", {"steps": 1}, '{"torn')
     (run / "games.jsonl").write_text((run / "games.jsonl").read_text()[:-1])
-    assert main.main(["games", str(run)]) == 0
+    assert main.main(["play", str(run), "--games"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert max(map(len, lines)) <= 80
     listed_rows = [line.split() for line in lines if "-" in line]
@@ -59,8 +59,8 @@ def test_a_table_of_80_columns_or_json(tmp_path: Path, capsys: pytest.CaptureFix
 
 def test_a_run_without_games_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     run = make_run(tmp_path, "run")
-    assert f"RUN: {run} has no games; runs of alphago_zero record games" in refused(capsys, "games", run)
-    assert "games takes the directory of a run first" in refused(capsys, "games")
+    assert f"RUN: {run} has no games; runs of alphago_zero record games" in refused(capsys, "play", run, "--games")
+    assert "play takes the directory of a run first" in refused(capsys, "play", "--games")
 
 
 def random_game(board: Game, seed: int, moves: int = 1000) -> Row:
@@ -81,7 +81,7 @@ def random_game(board: Game, seed: int, moves: int = 1000) -> Row:
 
 def exported(root: Path, *rows: Row) -> list[Path]:
     out = root / "games"
-    assert main.main(["games", str(run_with(root, *rows)), "--export", str(out)]) == 0
+    assert main.main(["play", str(run_with(root, *rows)), "--games", "--export", str(out)]) == 0
     return sorted(out.iterdir())
 
 
@@ -122,7 +122,7 @@ def test_sgf_says_who_played_by_which_rules_and_what_they_thought(tmp_path: Path
 
 def test_other_games_have_no_sgf(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     run = run_with(tmp_path, random_game(game_of("connect_four"), 3))
-    said = refused(capsys, "games", run, "--export", tmp_path / "out")
+    said = refused(capsys, "play", run, "--games", "--export", tmp_path / "out")
     assert said.endswith("--export: connect four has no SGF; --json prints its moves")
     assert not (tmp_path / "out").exists()
 
@@ -131,7 +131,7 @@ def test_nothing_is_overwritten(tmp_path: Path, capsys: pytest.CaptureFixture[st
     (tmp_path / "mine").write_text("mine")
     run, out = run_with(tmp_path / "runs", random_game(game_of("tic_tac_toe"), 1)), tmp_path / "mine"
     for place in (out, tmp_path):
-        said = refused(capsys, "games", run, "--export", place)
+        said = refused(capsys, "play", run, "--games", "--export", place)
         assert said.endswith(f"--export {place}: must be a new or an empty directory")
     assert out.read_text() == "mine"
 
@@ -148,6 +148,6 @@ def test_a_damaged_game_is_named_and_nothing_is_written(
     more: Row, why: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ):
     row, out = random_game(game_of("go+size=5"), 1, 1), tmp_path / "out"
-    said = refused(capsys, "games", run_with(tmp_path, row, row | more), "--export", out)
+    said = refused(capsys, "play", run_with(tmp_path, row, row | more), "--games", "--export", out)
     assert said.startswith(f"polyplay: error: RUN: game 2 of games.jsonl is damaged: {why}")
     assert not out.exists()

@@ -93,7 +93,18 @@ def test_small_numbers_are_not_rounded_away(capsys: pytest.CaptureFixture):
     ("line", "says"),
     [
         ("trian fake", "unknown verb trian; did you mean train?"),
-        ("zzz", "unknown verb zzz; choose one of train, resume, surgery, evaluate, play, games, plot, runs, watch"),
+        ("zzz", "unknown verb zzz; choose one of train, evaluate, plot, systems, check, resume, runs, watch, play"),
+        ("scores RUN", "unknown verb scores; use polyplay runs RUN … --scores"),
+        ("enjoy RUN", "unknown verb enjoy; use polyplay evaluate RUN --video"),
+        ("--completion csh", "--completion: 'csh' given, allowed: bash, zsh, fish"),
+        (
+            "evaluate RUN --number 3",
+            "--number: is an option of --save-starts: add --save-starts, or",
+        ),
+        (
+            "evaluate RUN --verify --seed 3",
+            "unknown option --seed for polyplay evaluate RUN --verify; it takes",
+        ),
         ("train", "train takes a system first: polyplay train ppo --env CartPole-v1; start with ppo"),
         ("train --env x", "takes a system first, not '--env': polyplay train ppo --env CartPole-v1; start with ppo"),
         ("train impalla", "did you mean impala?"),
@@ -107,12 +118,15 @@ def test_small_numbers_are_not_rounded_away(capsys: pytest.CaptureFixture):
         ("evaluate RUN --episodes 0", "--episodes: '0' given, allowed: a whole number from 1 to 1e12, or none for"),
         ("evaluate RUN --epsilon 2", "--epsilon: '2' given, allowed: a number from 0 to 1, or none for the default"),
         ("evaluate RUN --protocol no-op", "--protocol: 'no-op' given, allowed: run, null-op, null-op-30min"),
-        ("verify RUN", "has no evaluation to verify; `polyplay evaluate"),
-        ("starts RUN", "starts takes the file to write"),
-        ("check", "check takes an environment first: polyplay check CartPole-v1"),
+        ("evaluate RUN --verify", "has no evaluation to verify; `polyplay evaluate"),
+        ("evaluate RUN --save-starts", "--save-starts needs a value: text"),
+        ("check", "check takes an environment or a run first: polyplay check CartPole-v1"),
+        ("check RUN --seed 1", "unknown option --seed for polyplay check RUN; it takes --updates, --trust"),
+        ("runs RUN --picture p.png", "--picture p.png: there is no ranking to draw: name one run of pbt, league"),
         ("check CartPoel-v1", "ENV: unknown environment 'CartPoel-v1', did you mean 'CartPole-v1'?"),
         ("doctor now", "unexpected 'now' for polyplay doctor"),
-        ("systems now", "unexpected 'now' for polyplay systems: it takes no options"),
+        ("systems now", "SYSTEM: 'now' given, allowed: fake"),
+        ("systems fake now", "unexpected 'now' for polyplay systems fake: it takes --diagram or --new NAME"),
         ("plot", "plot takes the directory of at least one run: polyplay plot RUN … --out FILE"),
         ("plot RUN --out curve.txt", "--out curve.txt: must end in .png, .svg or .pdf"),
         ("plot RUN --x TIME", "--x: 'TIME' given, allowed: frames, steps, hours, or none for the default"),
@@ -166,12 +180,17 @@ def test_what_a_run_raises_becomes_a_status_and_a_bug_shows_its_traceback(
     ("line", "says"),
     [
         ("", "usage: polyplay VERB"),
-        ("--help", "evaluate RUN            play full games"),
-        ("train fake --help", "step size (default: 0.0006)"),
-        ("train fake --preset quick -h", "step size (default: 0.001)"),
-        ("diagram fake --help", "usage: polyplay diagram fake"),
-        ("resume --help", "seconds between checkpoints"),
+        ("--help", "evaluate RUN --video          its score"),
+        ("train fake --help", "step size [0.0006]"),
+        ("train fake --preset quick -h", "step size [0.001]"),
+        ("train fake --help-all", "step size (default: 0.0006)"),
+        ("systems fake --diagram --help", "usage: polyplay systems"),
+        ("resume --help", "--checkpoint-every"),
+        ("resume --help-all", "seconds between checkpoints"),
         ("resume RUN --help", "new device of learners"),
+        ("evaluate --help", "--save-starts  Records start states"),
+        ("evaluate --save-starts --help", "number of start states [100]"),
+        ("check RUN --help", "stop after this many updates"),
         ("systems --help", "usage: polyplay systems"),
         ("doctor --help", "Print what a bug report needs."),
     ],
@@ -186,8 +205,8 @@ def test_help(calls: Calls, run: str, capsys: pytest.CaptureFixture, line: str, 
     ("words", "says"),
     [
         ([], ["--env", "--lanes", "--network", "--learning-rate", "--seeds 0..4", "--config FILE"]),
-        (["ppo"], ["preset paper, for ALE/Pong-v5; with --env ID before --help, those of ID", "--config FILE"]),
-        (["ppo", "--env", "CartPole-v1"], ["preset classic, for CartPole-v1; "]),
+        (["ppo"], ["are for ALE/Pong-v5, its own environment; with --env ID before", "of the system [paper]"]),
+        (["ppo", "--env", "CartPole-v1"], ["are for CartPole-v1. ", "of the system [classic]", "discount [0.98]"]),
     ],
 )
 def test_help_of_training_says_where_defaults_come_from(words: list[str], says: list[str], capsys):
@@ -200,9 +219,62 @@ def python(*words: str, **more: Any) -> subprocess.CompletedProcess:
     return subprocess.run([sys.executable, *words], text=True, timeout=150, **{"capture_output": True, **more})
 
 
+@pytest.mark.parametrize("line", ["", *(f"{verb} --help" for verb in main.VERBS), "train impala --help"])
+def test_each_help_is_one_screen(line: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture):
+    monkeypatch.setenv("COLUMNS", "80")
+    assert main.main(line.split()) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) <= (30 if line else 24)
+    assert max(map(len, lines)) <= 80 if not line else all(lines[i] for i in (0, -1))
+    assert len(main.VERBS) <= 14
+
+
+def test_earlier_verbs_are_gone_and_their_commands_there():
+    assert not {*main.MOVED} & {*main.VERBS}
+    assert {words.split()[0] for words in main.MOVED.values()} <= {*main.VERBS}
+
+
+BASH = """
+source "$1"
+complete() { COMP_WORDS=(polyplay "$@"); COMP_CWORD=$#; _polyplay; echo "${COMPREPLY[*]}"; }
+complete tr
+complete train imp
+complete train impala --preset ""
+complete train ppo --seed
+complete train ppo --env CartPole-v1 --epo
+complete train ppo --device c
+complete evaluate runs/x --protocol st
+complete evaluate runs/x --save
+complete systems impala --d
+"""
+COMPLETED = ["train", "impala", "paper released quick multitask six classic", "--seed --seeds", "--epochs", "cpu cuda"]
+COMPLETED += ["sticky", "--save-starts", "--diagram"]
+
+
+def test_bash_completes_verbs_systems_options_presets_and_values(tmp_path: Path, capsys: pytest.CaptureFixture):
+    assert main.main(["--completion", "bash"]) == 0
+    (tmp_path / "script").write_text(capsys.readouterr().out)
+    done = subprocess.run(["bash", "-c", BASH, "bash", tmp_path / "script"], capture_output=True, text=True)
+    assert (done.stdout.splitlines(), done.stderr) == (COMPLETED, "")
+    assert main.main(["--completion", "fish"]) == 0
+    fish = capsys.readouterr().out
+    seen = "__fish_seen_subcommand_from train; and __fish_seen_subcommand_from dqn"
+    assert f"complete -c polyplay -n '{seen}' -l preset -xa 'paper" in fish
+    assert main.main(["--completion", "zsh"]) == 0
+    assert "bashcompinit" in capsys.readouterr().out
+
+
+def test_the_trainer_of_other_libraries_names_the_command_here():
+    done = python("-m", "polyplay.train", "ppo", "--env", "x")
+    says = "polyplay: error: no module polyplay.train; use polyplay train ppo --env x\n"
+    assert (done.returncode, done.stdout, done.stderr) == (2, "", says)
+    code = "import polyplay.train, polyplay; print(polyplay.train is polyplay.api.train)"
+    assert python("-c", code).stdout == "True\n"
+
+
 def test_help_and_version_import_nothing_heavy():
-    """train and diagram load a system's page, which loads torch."""
-    verbs = [verb for verb in main.VERBS if verb not in ("train", "diagram", "systems")]
+    """train and systems load a system's page, which loads torch."""
+    verbs = [verb for verb in main.VERBS if verb not in ("train", "systems")]
     code = (
         "import sys; from polyplay.cli.main import main; main(['--help']); main(['--version'])\n"
         "print({'torch', 'numpy', 'gymnasium', 'rich'} & set(sys.modules))\n"

@@ -49,7 +49,7 @@ def copied(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def printed(run: Path, capsys: pytest.CaptureFixture, *words: str) -> str:
-    assert main.main(["population", str(run), *words]) == 0
+    assert main.main(["runs", str(run), *words]) == 0
     return capsys.readouterr().out
 
 
@@ -97,15 +97,13 @@ def test_mistakes_are_one_line(tmp_path: Path, capsys: pytest.CaptureFixture):
     plain = write_run(tmp_path / "plain", "a2c", {"env": "toy:catch"})
     beside = write_run(run / "others" / "plain", "a2c", {"env": "toy:catch"})  # in its folder, but not a member
     for words, says in (
-        ([], "population takes the directory of a run first"),
-        ([str(tmp_path / "rum")], f"did you mean {run}?"),
-        ([str(plain)], "plain is a run of a2c, not a population: name a run of `polyplay train pbt`"),
-        ([str(beside)], "plain is a run of a2c, not a population"),
-        ([str(run / "members" / "01")], f"is a member of a population: name the population, {run}"),
+        ([str(tmp_path / "rum")], "DIR: no directory "),
+        ([str(plain), "--picture", "p.png"], "--picture p.png: there is no ranking to draw: name one run of pbt"),
+        ([str(beside), "--picture", "p.png"], "--picture p.png: there is no ranking to draw: name one run of pbt"),
         ([str(run), "--picture", "p.gif"], "--picture p.gif: must end in .png, .svg or .pdf"),
         ([str(run), "--picture", str(tmp_path / "no" / "p.png")], "--picture: "),
     ):
-        assert says in refused(capsys, "population", *words)
+        assert says in refused(capsys, "runs", *words)
 
 
 def test_a_curve_is_of_games_of_evaluations_or_of_decisions(tmp_path: Path):
@@ -216,9 +214,7 @@ def test_a_damaged_log_is_said_in_one_line(run: Path, tmp_path: Path, capsys: py
     (tmp_path / "config.json").write_bytes((run / "config.json").read_bytes())
     del lines[0]["agents"]
     (tmp_path / "matches.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-    assert "matches.jsonl is damaged (KeyError('agents')): put back a copy of it" in refused(
-        capsys, "population", tmp_path
-    )
+    assert "matches.jsonl is damaged (KeyError('agents')): put back a copy of it" in refused(capsys, "runs", tmp_path)
 
 
 @pytest.fixture

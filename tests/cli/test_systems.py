@@ -27,6 +27,15 @@ def test_nothing_is_cut(columns, monkeypatch, capsys):
     assert all(name in words for name in pages.names())
 
 
+def test_one_system_is_shown_with_its_presets(capsys: pytest.CaptureFixture):
+    assert main.main(["systems", "ppo"]) == 0
+    out = capsys.readouterr().out
+    assert "good for        a first run; any actions" in out
+    assert "classic" in out
+    assert main.main(["systems", "a2c", "--diagram", "--env", "toy:catch", "--network", "mlp"]) == 0
+    assert "toy:catch × 16 lanes" in capsys.readouterr().out
+
+
 def test_the_table_fits_80_columns_and_cuts_nothing(tmp_path: Path):
     make_run(
         tmp_path, "accel_dqn-MontezumaRevenge-v5-12345-20260101-120000", {"frames": 200_000_000, "steps": 5 * 10**7}
@@ -60,7 +69,7 @@ def test_as_a_command(tmp_path: Path, capsys: pytest.CaptureFixture, monkeypatch
 
 def test_a_new_system_is_the_example_under_its_name_and_trains(tmp_path: Path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    assert main.main(["new", "system", "drawn_system"]) == 0
+    assert main.main(["systems", "--new", "drawn_system"]) == 0
     assert "`polyplay train drawn_system:system` trains it" in capsys.readouterr().out
     example = Path(reinforce.__file__).read_text()
     assert Path("drawn_system.py").read_text() == example.replace("reinforce:system", "drawn_system:system")
@@ -72,11 +81,11 @@ def test_a_new_system_is_the_example_under_its_name_and_trains(tmp_path: Path, m
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        ("system json", "NAME: a module json already exists; choose another name"),
-        ("system a-b", "NAME: a-b is not a module name; use letters, digits and _"),
-        ("system class", "NAME: class is not a module name"),
-        ("game chess", "new takes 'system' and a name, not 'game chess': polyplay new system NAME"),
+        ("json", "--new: a module json already exists; choose another name"),
+        ("a-b", "--new: a-b is not a module name; use letters, digits and _"),
+        ("class", "--new: class is not a module name"),
+        ("game chess", "--new 'game chess': must be one name, such as my_system"),
     ],
 )
 def test_a_name_that_is_no_modules_is_one_line(words: str, said: str, capsys):
-    assert said in refused(capsys, "new", *words.split())
+    assert said in refused(capsys, "systems", "--new", *words.split())

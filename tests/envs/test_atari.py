@@ -315,7 +315,12 @@ def test_mistakes_are_said_in_one_line(tmp_path):
     wrong = [
         (r"--atari: 'dopamin' given, did you mean 'dopamine'\?; allowed: auto, dqn2015", atari_preset, "dopamin"),
         (r"--protocol: 'nul-op' given, did you mean 'null-op'\?; allowed: run, null-op", protocol, "nul-op"),
-        (r"needs --starts FILE, start states of pong.*never released, `polyplay starts", apply, "human-starts", PONG),
+        (
+            r"needs --starts FILE, start states of pong.*never released, `polyplay evaluate RUN --save-starts",
+            apply,
+            "human-starts",
+            PONG,
+        ),
         (
             "null-op is for Atari games, this run plays toy:catch; allowed here: run",
             apply,

@@ -208,9 +208,9 @@ def test_evaluate_and_tournament_say_who_did_what(tmp_path: Path, capsys: pytest
     assert fault.startswith(f"{name} lost game 1 against run at move ")
     assert f"{name}: agreed on {program['agreed']} of {program['scored']} winners, lost 1 game by its own fault" in out
     assert f"{name} lost game 1 against run at move " in out
-    assert main.main(["verify", str(run)]) == 0
+    assert main.main(["evaluate", str(run), "--verify"]) == 0
     file.write_text(json.dumps({**record, "against": f"gtp:touch {tmp_path}/ran"}))
-    assert f"would execute the command touch {tmp_path}/ran" in refused(capsys, "verify", run)
+    assert f"would execute the command touch {tmp_path}/ran" in refused(capsys, "evaluate", run, "--verify")
     assert not (tmp_path / "ran").exists()
 
     assert main.main(["tournament", str(run), name, "--anchor", other, "--matches", "2", "--json"]) == 0

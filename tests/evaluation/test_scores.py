@@ -1,4 +1,4 @@
-"""`polyplay scores`: runs beside published scores, always with protocol and baselines."""
+"""`polyplay runs --scores`: runs beside published scores, always with protocol and baselines."""
 
 from __future__ import annotations
 
@@ -105,12 +105,12 @@ def test_scores_that_do_not_mix_or_are_missing_are_one_line(
     run(Path("TWO"), null_op=1.0, sticky=2.0), run(Path("ONE"), null_op_30min=3.0), run(Path("STICKY"), sticky=1.0)
     (run(Path("DAMAGED"), sticky=1.0) / "evaluation-sticky.json").write_text("{")
     run(Path("NONE"))
-    assert says in refused(capsys, "scores", *words.split())
+    assert says in refused(capsys, "runs", "--scores", *words.split())
 
 
 def test_a_runs_score_stands_beside_the_published_ones_of_its_protocol(tmp_path: Path, capsys: pytest.CaptureFixture):
     path = str(run(tmp_path / "a", null_op=9.3, sticky=2.0))
-    assert main.main(["scores", path, "--protocol", "null-op", "--json"]) == 0
+    assert main.main(["runs", path, "--scores", "--protocol", "null-op", "--json"]) == 0
     result = json.loads(capsys.readouterr().out)
     assert (result["protocol"], result["place"], result["baselines"]["name"]) == ("null-op", "final", "nature")
     [row] = result["games"]
@@ -120,7 +120,7 @@ def test_a_runs_score_stands_beside_the_published_ones_of_its_protocol(tmp_path:
     own, dqn, *_ = result["aggregates"]
     assert (own["agent"], own["games"], own["mean"]["value"], own["mean"]["low"]) == ("these runs", 1, 100.0, None)
     assert (dqn["median"]["value"], result["notes"]) == (pytest.approx(132.0), [])
-    assert main.main(["scores", path, "--protocol", "null-op"]) == 0
+    assert main.main(["runs", path, "--scores", "--protocol", "null-op"]) == 0
     lines = [" ".join(line.split()) for line in capsys.readouterr().out.splitlines()]
     assert lines[0].startswith("null-op, final scores; % of nature: 49 games")
     assert "pong sampled 1 30 0.05 9.3 8.3 … 10.3 100.0 -20.7 9.3 18.9 18.3 21.0" in lines
@@ -128,12 +128,12 @@ def test_a_runs_score_stands_beside_the_published_ones_of_its_protocol(tmp_path:
 
 
 def test_all_published_columns_are_listed_with_their_aggregates(capsys: pytest.CaptureFixture):
-    assert main.main(["scores", "--json"]) == 0
+    assert main.main(["runs", "--scores", "--json"]) == 0
     rows = {row["column"]: row for row in json.loads(capsys.readouterr().out)["columns"]}
     want = {"protocol": "null-op", "baselines": "nature", "games": 49, "median": 93.5, "mean": 241.1}
     assert {k: rows["dqn_noop"][k] for k in want} == want
     assert (rows["apex_humanstarts"]["median"], len(rows)) == (358.1, 45)
-    assert main.main(["scores"]) == 0
+    assert main.main(["runs", "--scores"]) == 0
     assert "dqn_noop null-op nature 49 93.5" in " ".join(capsys.readouterr().out.split())
 
 

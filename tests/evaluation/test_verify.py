@@ -52,7 +52,7 @@ def failed(run: Path) -> tuple[str, str]:
 
 def test_a_score_comes_out_again(run: Path, capsys: pytest.CaptureFixture):
     assert [f.level for f in verify.verify(run)] == ["ok"] * 6
-    assert main.main(["verify", str(run)]) == 0
+    assert main.main(["evaluate", str(run), "--verify"]) == 0
     assert "all 20 returns are the same" in capsys.readouterr().out
 
 
@@ -76,7 +76,7 @@ def test_other_returns_by_the_same_build_fail(run: Path, capsys: pytest.CaptureF
     rule, says = failed(run)
     assert rule == "returns"
     assert f"game 4 returned {-returns[4]:g} now, {returns[4]:g} recorded, by the same build" in says
-    assert main.main(["verify", str(run)]) == 1
+    assert main.main(["evaluate", str(run), "--verify"]) == 1
     assert "FAILED" in capsys.readouterr().out
 
 
@@ -167,7 +167,7 @@ def test_a_filmed_score_comes_out_again(tmp_path: Path, monkeypatch):
 def test_starts_are_made_labeled_and_played(tmp_path: Path, monkeypatch, capsys):
     pong = made.run(tmp_path / "run", "ALE/Pong-v5", network="a3c", atari="ga3c", serial=True)
     file = tmp_path / "starts.json"
-    assert main.main(["starts", str(pong), "--out", str(file), "--number", "3", "--frames", "120"]) == 0
+    assert main.main(["evaluate", str(pong), "--save-starts", str(file), "--number", "3", "--frames", "120"]) == 0
     assert "3 start states of the run's own play, labeled substitute" in capsys.readouterr().out
     found = atari.load_starts(str(file), "pong")
     assert (found.kind, len(found.starts)) == ("substitute", 3)

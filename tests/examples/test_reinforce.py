@@ -47,6 +47,6 @@ def test_the_command_line_takes_it_too(capsys: pytest.CaptureFixture, tmp_path: 
     line = f"train examples.reinforce:system --env toy:catch --steps 128 --serial --run {tmp_path / 'run'}"
     assert main.main(line.split()) == 0
     capsys.readouterr()
-    assert main.main(["train", "examples.reinforce:system", "--help"]) == 0
+    assert main.main(["train", "examples.reinforce:system", "--help-all"]) == 0
     assert "weight of the entropy bonus" in capsys.readouterr().out
     assert "has no 'sytem'" in refused(capsys, "train", "examples.reinforce:sytem")

@@ -69,9 +69,11 @@ def test_every_spelling_of_a_value(line: str, name: str, value: Any):
         ("--entrpy-cost 3", "unknown option --entrpy-cost for polyplay train fake; did you mean --entropy-cost?"),
         ("--learnrate 3", "did you mean --learning-rate?"),
         ("--n-envs 3", "did you mean --lanes?"),
+        ("--track", "unknown option --track for polyplay train fake; did you mean --wandb?"),
+        ("--ent-coef 3", "did you mean --entropy-cost?"),
         ("--no-env", "unknown option --no-env"),
         ("-lanes 3", "unknown option -lanes for polyplay train fake; did you mean --lanes?"),
-        ("--zzzzzz", "unknown option --zzzzzz for polyplay train fake; --help lists all options"),
+        ("--zzzzzz", "unknown option --zzzzzz for polyplay train fake; --help-all lists all options"),
         ("--learning-rate abc", "--learning-rate: 'abc' given, allowed: a finite number"),
         ("--lanes 1.5", "--lanes: '1.5' given, allowed: a whole number"),
         ("--frames 1e-3", "--frames: '1e-3' given, allowed: a whole number from 1 to 1e12"),
@@ -203,8 +205,9 @@ def test_an_alias_is_suggested_only_where_its_option_is():
 
 def test_help_prints_and_exits(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture):
     monkeypatch.setenv("COLUMNS", "60")
-    with pytest.raises(SystemExit) as caught:
-        flags.read_flags(Few, ["--help"], "polyplay x RUN", "About it.")
+    with pytest.raises(flags.Help) as caught:
+        flags.read_flags(Few, ["--help-all"], "polyplay x RUN", "About it.")
+    caught.value.show()
     expected = [
         *("usage: polyplay x RUN [--OPTION VALUE …]", "", "About it.", "Two options.", ""),
         "╭─ x options ──────────────────────────────────────────────╮",

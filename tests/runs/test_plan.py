@@ -47,13 +47,11 @@ def line(made: plan.Plan, head: str) -> str:
 
 
 @pytest.mark.parametrize("name", ["a2c", "dqn", "impala"])
-def test_every_line_of_a_plan_is_told_at_once_or_with_verbose(name: str, monkeypatch: pytest.MonkeyPatch):
-    """A new heading is printed before every run, unless it is one of DETAILS."""
+def test_a_short_plan_is_its_workers_and_its_length(name: str, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(plan.platform, "describe", lambda: "")
-    heads = [head for head, _ in make(name).lines]
-    told = [*terminal.BRIEF, terminal.LAST]
-    assert set(heads) <= {*told, *terminal.DETAILS}
-    assert [head for head, _ in terminal.short_facts(make(name).lines)] == [head for head in told if head in heads]
+    assert [head for head, _ in terminal.short_facts(make(name).lines)] == ["workers", "length"]
+    monkeypatch.setattr(plan.platform, "describe", lambda: "portable (…)")
+    assert [head for head, _ in terminal.short_facts(make(name).lines)] == ["workers", "length", "platform"]
 
 
 SERIAL = {"serial": True}

@@ -88,7 +88,7 @@ VERBS += "tournament RUN random", "play RUN", "starts RUN --out x", "scores RUN"
 def test_verbs_for_a_run_name_the_members_of_a_population(words, population, tmp_path, monkeypatch, capfd):
     monkeypatch.chdir(tmp_path)
     line = refused(capfd, *words.replace("RUN", str(population)).split())
-    ranked = f"`polyplay population {population}` ranks them"
+    ranked = f"`polyplay runs {population}` ranks them"
     assert line == f"polyplay: error: RUN: {population} is a population, name one of its members, in members/: {ranked}"
     assert list(tmp_path.iterdir()) == []
 
@@ -143,7 +143,7 @@ def test_dry_runs_print_the_plan_and_write_nothing(population, tmp_path, monkeyp
 
 
 def test_the_figure_of_a_population_names_what_its_trainers_share(capsys):
-    assert main.main(f"diagram pbt {A2C} {RATE}".split()) == 0
+    assert main.main(f"systems pbt --diagram {A2C} {RATE}".split()) == 0
     figure = capsys.readouterr().out
     assert "members/00 … 01: scores, hyperparameters, checkpoints" in figure
     assert "decides for its member: exploit truncation, explore perturb" in figure
@@ -151,7 +151,7 @@ def test_the_figure_of_a_population_names_what_its_trainers_share(capsys):
 
 def test_its_help_has_its_own_options_apart_and_those_of_its_members(capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "100")
-    assert main.main(["train", "pbt", "--over", "dqn", "--help"]) == 0
+    assert main.main(["train", "pbt", "--over", "dqn", "--help-all"]) == 0
     text = capsys.readouterr().out
     own = text.partition(" population options ")[2].partition(" environment options ")[0]
     assert all(f"--{name}" in own for name in ("over", "population", "every", "vary", "exploit", "explore", "score"))

@@ -189,7 +189,7 @@ def test_what_cannot_work_is_one_line(words, said, tmp_path, capfd, monkeypatch)
 
 
 def test_the_figure_says_where_members_run(capsys):
-    assert main.main(f"diagram pbt {SHORT} --hosts local:2".split()) == 0
+    assert main.main(f"systems pbt --diagram {SHORT} --hosts local:2".split()) == 0
     assert "runs    members on local-1 (" in capsys.readouterr().out
 
 

@@ -103,7 +103,7 @@ def test_the_end_is_the_table_and_the_next_command(quiet: bool, tmp_path: Path):
     case.panel.screen.warn("a warning")
     summary = {"reason": "done", "exit_code": 0, "wall_seconds": 65.0, "failed": 2, "directory": str(directory)}
     case.panel.end(summary)
-    last = f"done · 12M steps in 0:01:05 · 2 of 8 members failed · next: polyplay population '{directory}'"
+    last = f"done · 12M steps in 0:01:05 · 2 of 8 members failed · next: polyplay runs '{directory}'"
     if quiet:
         assert case.text.splitlines() == ["warning a warning", last]
         return

@@ -32,7 +32,7 @@ def catch(tmp_path_factory) -> Path:
 def test_every_loss_comes_out_the_same_to_the_bit(catch, capsys):
     done = len(rows(catch / "updates.jsonl"))
     assert done > 30
-    assert main(["reproduce", str(catch)]) == 0
+    assert main(["check", str(catch)]) == 0
     printed = dict(line.split() for line in capsys.readouterr().out.splitlines())
     assert printed == {"updates": str(done), "losses_equal": str(done), "checkpoints_equal": "1"}
     assert reproduce(catch, 7) == {"updates": 7, "losses_equal": 7, "checkpoints_equal": 0}
@@ -98,7 +98,7 @@ def test_a_tampered_log_is_one_clear_line(catch, tmp_path, capsys):
     def future(lines):
         lines[5][1][1] = 77
 
-    assert main(["reproduce", str(tampered(catch, tmp_path / "b", future))]) == 2
+    assert main(["check", str(tampered(catch, tmp_path / "b", future))]) == 2
     err = capsys.readouterr().err
     assert "deliveries-0.jsonl, line 6: a rollout of later version 77 in update 5; no run wrote this" in err
     assert err.count("\n") == 1

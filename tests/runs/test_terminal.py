@@ -64,10 +64,12 @@ class Case:
         return plain(self.out.getvalue())
 
 
-def test_without_a_terminal_one_aligned_line_per_report():
+def test_without_a_terminal_one_aligned_line_per_minute():
     case = Case(False, "--lanes 3 --preset quick")
     before = len(case.text.splitlines())
     case.report(lag_mean=1.5, queue_depth=4)
+    for _ in range(11):
+        case.report(0, lag_mean=9.0)
     case.report(800_000, lag_mean=1.0, episodic_return_mean=-20.5, hosts={"red": {}})
     case.terminal.refresh(case.frames)
     first, second = case.text.splitlines()[before:]
@@ -81,19 +83,21 @@ def test_without_a_terminal_one_aligned_line_per_report():
 
 @pytest.mark.parametrize("live", [False, True])
 def test_a_first_run_begins_with_five_lines(live: bool):
-    case = Case(live, width=90)
+    case, cut = Case(live, width=97), " netwo…" if live else " networks in float32"
     before = len(case.text)
     told = describe("--preset quick --entropy-cost 0.02 --run x")
     told["sources"] = {**told["sources"], "lanes": "chosen", "seed": "resume"}
     case.terminal.begin(told, "runs/x", [*WHOLE, ("evaluation", "every 10 frames; ε 0")])
     assert [" ".join(line.split()) for line in case.text[before:].splitlines()] == [
-        "polyplay fake on ALE/Pong-v5 in runs/x",
-        "settings preset quick; entropy_cost 0.02, seed 0; chosen for this machine: lanes 32",
-        "workers replica ×1 with 8 lanes each (2 environment processes); networks in float32",
-        "network mlp, chosen by --network auto; inputs raw",
-        "length 150,000 agent steps; memory at least 520 MB of 8 GB (--verbose: the whole plan)",
-        "evaluation every 10 frames; ε 0",
+        "polyplay fake on ALE/Pong-v5, preset quick",
+        "settings entropy_cost 0.02, seed 0; chosen for this machine: lanes 32",
+        "workers replica ×1 with 8 lanes each; network mlp, chosen by --network auto; inputs raw;" + cut,
+        "length 150,000 agent steps; memory at least 520 MB of 8 GB",
+        "run runs/x (--verbose: the whole plan)",
     ]
+    case.terminal.begin(told, "runs/x", [*WHOLE, ("left out", "core lstm: it needs images " * 9)])
+    assert case.text.splitlines()[-2].startswith("left out core lstm"), "a warning stays, and whole"
+    assert not case.text.splitlines()[-2].endswith("…")
 
 
 def test_verbose_shows_every_value_under_its_source_and_the_whole_plan():

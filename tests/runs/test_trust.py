@@ -55,7 +55,7 @@ def test_ones_own_run_says_which_file_it_executes(run: Path, capfd: pytest.Captu
     assert capfd.readouterr().err.startswith(said)
 
 
-VERBS = ["evaluate", "resume", "resume --dry-run", "export --onnx x.onnx", "verify", "train --config"]
+VERBS = ["evaluate", "resume", "resume --dry-run", "export --onnx x.onnx", "evaluate --verify", "train --config"]
 
 
 @pytest.mark.parametrize("verb", VERBS)

@@ -121,7 +121,7 @@ def test_the_table_has_all_systems_but_those_of_several_agents():
 
 @pytest.mark.parametrize("system", ["five", "ftw", "league"])
 def test_systems_of_several_agents_are_wired_with_both(system: str, capsys: pytest.CaptureFixture):
-    line = f"diagram {system} --loss {HERE}:same --optimizer torch.optim:NAdam"
+    line = f"systems {system} --diagram --loss {HERE}:same --optimizer torch.optim:NAdam"
     assert main.main([*line.split(), *(["--env", "toy:skirmish"] if system == "ftw" else [])]) == 0
     assert "torch.optim:NAdam" in capsys.readouterr().out
 

@@ -22,7 +22,7 @@ from polyplay.runs.options import RunOptions
 
 PAGES = systems.names()
 VERBS = [
-    train.ResumeOptions, train.ReproduceOptions, EvaluateOptions, StartsOptions, check.CheckOptions,
+    train.ResumeOptions, check.ReproduceOptions, EvaluateOptions, StartsOptions, check.CheckOptions,
     plot.PlotOptions, BenchOptions, ScoresOptions,
 ]  # fmt: skip
 GROUPS = [*(systems.load(name).Config for name in PAGES), RunOptions, *VERBS]
@@ -68,9 +68,11 @@ def test_keywords_of_resume_are_held_to_them():
 
 
 @pytest.mark.parametrize("name", PAGES)
-def test_help_prints_them_in_80_columns(name: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture):
+def test_the_whole_help_prints_them_in_80_columns(
+    name: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+):
     monkeypatch.setenv("COLUMNS", "80")
-    assert main.main(["train", name, "--help"]) == 0
+    assert main.main(["train", name, "--help-all"]) == 0
     out = capsys.readouterr().out
     assert max(map(cell_len, out.splitlines()[3:])) <= 80  # the first lines name presets: the terminal folds them
     said = " ".join(out.replace("│", " ").split())

@@ -122,7 +122,7 @@ def test_a_module_that_is_missing_elsewhere_is_named_with_the_machine(tmp_path, 
 
 
 def test_a_diagram_says_who_works_elsewhere(capsys):
-    assert main(["diagram", "impala", "--env", "toy:catch", "--network", "mlp", "--hosts", "local:2"]) == 0
+    assert main(["systems", "impala", "--diagram", "--env", "toy:catch", "--network", "mlp", "--hosts", "local:2"]) == 0
     lines = capsys.readouterr().out.splitlines()
     tops = {i: line.split("─ ")[1].split(" ─")[0] for i, line in enumerate(lines) if "┌" in line}
     boxes = {title: lines[i + 1].strip("│ ") for i, title in tops.items()}

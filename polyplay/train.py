@@ -1,0 +1,11 @@
+"""Answer `python -m polyplay.train`, as other libraries have it, with the command here."""
+
+import sys
+
+if __name__ == "__main__":
+    print(f"polyplay: error: no module polyplay.train; use polyplay train {' '.join(sys.argv[1:])}", file=sys.stderr)
+    sys.exit(2)
+
+from polyplay.api import train
+
+sys.modules[__name__] = train  # type: ignore[assignment] # the name that the import binds in the package
