@@ -30,7 +30,18 @@ from polyplay.envs.pool import Envs
 from polyplay.workers.hosts import line
 from polyplay.workers.hosts.cluster import Cluster, MachineInfo
 
-NEEDED = ("torch", "numpy", "numba", "gymnasium", "rich", "safetensors", "tensorboard", "cloudpickle", "psutil")
+NEEDED = (
+    "torch",
+    "numpy",
+    "numba",
+    "gymnasium",
+    "rich",
+    "safetensors",
+    "tensorboard",
+    "cloudpickle",
+    "psutil",
+    "pyyaml",
+)
 EXTRAS = ("ale-py", "av", "pygame-ce", "matplotlib")
 SETTINGS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OMP_WAIT_POLICY", "CUDA_VISIBLE_DEVICES")
 FILES = 1024  # descriptors: a process pool takes about 5 per environment process

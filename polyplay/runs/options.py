@@ -137,9 +137,9 @@ def scheduled_names(words: Iterable[str]) -> set[str]:
 OF_ONE_RUN = ("run", "resume", "dry_run", "quiet", "verbose")  # in config.json, but not taken by another run
 ADJUSTABLE = ("learning_rate", "entropy_cost", "frames")  # a system's options that may change when a run resumes
 MORE = """--seeds 0..4 trains once per seed.
---config FILE reads options from a TOML, YAML or JSON file, or a run; flags override them.
+--config FILE reads options from TOML, YAML, JSON or a run; flags override them.
 --save-config FILE writes all options to such a file, and ends.
---sweep FILE trains once per combination of the lists in a file; --part N: the one of this index."""
+--sweep FILE trains every combination of the lists in a file; --part N: one."""
 SIZES = ("lanes", "actors", "learners")  # may change too: all lanes then restart
 LIMITS = ("steps", "minutes", "until_return")
 CHANGEABLE: tuple[str, ...] = (*ADJUSTABLE, *SIZES, *LIMITS, "change", "report_every", "checkpoint_every", "keep")
