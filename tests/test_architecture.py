@@ -22,7 +22,7 @@ TOP = ["__init__", "__main__", "api", "extend"]
 
 # At most so many lines of code (bench/code_size.py). Whoever adds some takes some away, or says in the commit why not.
 BUDGET = {
-    "core": 2247,
+    "core": 2249,
     "envs": 5363,
     "buffers": 2104,
     "games": 3835,

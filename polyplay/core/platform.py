@@ -239,7 +239,7 @@ def receive_memory(fd: Any, path: str) -> tuple[int, str]:
 
 
 def reopen(fd: int, path: str) -> int:
-    """Return another descriptor of a named file, with locks of its own."""
+    """Return another descriptor of a named file, with its own locks."""
     return os.open(path or f"/proc/self/fd/{fd}", os.O_RDWR | _TEMPORARY)
 
 
@@ -509,7 +509,7 @@ def readable(fds: Sequence[int], seconds: float | None = None) -> set[int]:
 
 
 def reader_of(fd: int) -> Callable[[float], object]:
-    """Return a function that waits so many seconds for a descriptor, and tells whether it is readable."""
+    """Return a function that waits up to N seconds for a descriptor, and tells whether it is readable."""
     if PORTABLE:
         return lambda seconds: connection.wait([fd], seconds)
     poll = select.poll()
@@ -597,7 +597,7 @@ def _kill_all(found: Sequence[Any], seconds: float = 0.0) -> None:
     psutil.wait_procs(found, seconds)
 
 
-# What starts a process: multiprocessing's Popen. On Linux core/processes has its own, with a fork server.
+# The start of a process: multiprocessing's Popen. On Linux core/processes has its own, with a fork server.
 
 
 if WINDOWS:
