@@ -52,7 +52,7 @@ def act(
 ) -> Iterator[None]:
     """Act in the worker's own environments, with its own copy of the weights, and write rollouts into a queue. lag:
     rollouts that acting may be ahead of learning; -1: it waits for no update. nice: added to the process's niceness
-    (see `nice`). keep: rollouts between pulls of the weights.
+    (`nice`). keep: rollouts between pulls of the weights.
     """
     if nice and multiprocessing.parent_process() is not None:
         platform.be_nicer(nice)

@@ -402,6 +402,8 @@ class ForkedProcess(process.BaseProcess, Handle):
 
     def ending(self) -> str:
         """Describe how it ended, also if it was lost with its fork server."""
+        if platform.PORTABLE:
+            self.join(1.0)  # its pipes close a moment before its exit status is known
         lost = self.exitcode == LOST and self.server.fate()
         return f"is lost, because the fork server {lost}" if lost else ending_text(self.exitcode)
 
