@@ -22,6 +22,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -318,6 +319,7 @@ def run_serving() -> None:
     parser.add_argument("--out", type=Path, default=RESULTS / "serving")
     asked = parser.parse_args()
     where, found = about(), list[Row]()
+    where["versions"] |= {name: metadata.version(name) for name in ("fastapi", "uvicorn", "onnxruntime")}
     with tempfile.TemporaryDirectory() as place:
         run = polyplay.train("ppo", env="CartPole-v1", inputs="normalize", steps=5_000, quiet=True, run=f"{place}/cart")
         polyplay.export(run.directory, f"{place}/cart.onnx")
