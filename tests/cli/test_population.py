@@ -212,9 +212,7 @@ def test_a_damaged_log_is_said_in_one_line(run: Path, tmp_path: Path, capsys: py
     (tmp_path / "config.json").write_bytes((run / "config.json").read_bytes())
     del lines[0]["agents"]
     (tmp_path / "matches.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-    assert "matches.jsonl is damaged (KeyError('agents')): put back a copy of it" in refused(
-        capsys, "runs", tmp_path
-    )
+    assert "matches.jsonl is damaged (KeyError('agents')): put back a copy of it" in refused(capsys, "runs", tmp_path)
 
 
 @pytest.fixture
