@@ -22,7 +22,7 @@ TOP = ["__init__", "__main__", "api", "extend", "train"]
 
 # At most so many lines of code (bench/code_size.py). Whoever adds some takes some away, or says in the commit why not.
 BUDGET = {
-    "core": 2274,
+    "core": 2276,
     "envs": 5358,
     "buffers": 2104,
     "games": 3837,
@@ -35,7 +35,7 @@ BUDGET = {
     "workers/hosts": 1299,
     "population": 1506,
     "systems": 1980,
-    "runs": 4565,
+    "runs": 4567,
     "evaluation": 1575,
     "cli": 2779,
 }

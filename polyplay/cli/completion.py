@@ -44,7 +44,7 @@ def completion(words: Sequence[str]) -> str:
     if shell not in SHELLS or len(words) > 1:
         raise UserError(f"--completion: '{' '.join(words)}' given, allowed: {', '.join(SHELLS)}")
     common, own = _values_of(RunOptions), {name: _values_of(systems.load(name).Config) for name in systems.names()}
-    found = {verb: options_of(verb) for verb in main.VERBS if verb not in ("train", "systems")}
+    found = {verb: verb_options(verb) for verb in main.VERBS if verb not in ("train", "systems")}
     found["systems"] = {"--diagram": [], "--new": []}
     found["train"] = {**common, "--seeds": [], "--config": []}
     for name, options in own.items():
@@ -67,7 +67,7 @@ def completion(words: Sequence[str]) -> str:
     return BASH.format(shell=shell, place=place, begin=begin * (shell == "zsh"), systems=" ".join(own), **texts)
 
 
-def options_of(verb: str) -> Options:
+def verb_options(verb: str) -> Options:
     """Return the options that a verb's help has."""
     try:
         main.dispatch([verb, flags.HELP[-1]])

@@ -145,7 +145,8 @@ def nearest_flag(word: str, names: Iterable[str], spell: Callable[[str], str]) -
     found = [name for name in ELSEWHERE.get(word, "").split() if name in names]
     found = found or difflib.get_close_matches(word, known, 1, 0.5)
     if found:
-        return f"; did you mean {spell(found[0])}?"
+        counted = ", their number" if (word, found[0]) == ("batch_size", "minibatches") else ""
+        return f"; did you mean {spell(found[0])}{counted}?"
     return f"; it takes {', '.join(map(spell, names))}" if len(names) <= 24 else "; --help-all lists all options"
 
 

@@ -59,8 +59,8 @@ def grouped(page: Iterable[str], run: Iterable[str]) -> dict[str, list[str]]:
     return {group: members for group, members in found.items() if members}
 
 
-COMMON = "over env preset population vary steps minutes until_return seed run lanes actors replicas learning_rate "
-COMMON += "gamma network hidden device dry_run"  # options that most people change, explained by --help
+COMMON = "over env preset population vary frames steps minutes until_return seed run lanes actors replicas "
+COMMON += "learning_rate gamma network hidden device dry_run"  # options that most people change, explained by --help
 
 
 def show_options(defaults: Sequence[object], command: str, about: str, whole: bool) -> NoReturn:
@@ -288,6 +288,7 @@ def parse(page: Page, args: Sequence[str], verb: str = "train", file: OptionFile
         about = f"{page.row['idea'].capitalize()}; good for {page.row['good for']}.\n" if "idea" in page.row else ""
         about += f"Defaults [in brackets] are for {settings.env}{own}.\n"
         about += f"Presets: {', '.join(_presets.names(page))}.\n{MORE}"
+        about += "\nA run ends at the first of its limits: frames or steps, minutes, until-return."
         whole = flags.HELP[-1] in args
         if whole and options.preset in page.presets:
             about += "\n" + flags.docstring(page.presets[options.preset])

@@ -84,7 +84,7 @@ def test_without_a_terminal_there_is_a_line_for_each_decision_and_a_summary_now_
         case.panel.decision(row)
     before = case.text.count("\n")
     assert before == 2 + len(case.made.rows)
-    for _ in range(int(2 * report_of.SUMMARY)):
+    for _ in range(int(2 * report_of.PACE)):
         case.show(1, 0, steps=0)
     assert "\x1b" not in case.out.getvalue()
     first, second = case.text.splitlines()[before:]
@@ -117,7 +117,7 @@ def test_the_end_is_the_table_and_the_next_command(quiet: bool, tmp_path: Path):
 
 def test_one_that_was_stopped_says_how_to_go_on(tmp_path: Path):
     case = Watched(members=2, turns=0, live=False)
-    case.clock.now += report_of.SUMMARY
+    case.clock.now += report_of.PACE
     case.show()
     summary = {"reason": "stopped by SIGINT", "exit_code": 130, "wall_seconds": 1.0, "failed": 0}
     case.panel.end({**summary, "directory": str(case.made.write(tmp_path / "run"))})

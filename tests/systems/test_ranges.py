@@ -68,9 +68,7 @@ def test_keywords_of_resume_are_held_to_them():
 
 
 @pytest.mark.parametrize("name", PAGES)
-def test_the_whole_help_prints_them_in_80_columns(
-    name: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
-):
+def test_help_prints_them_in_80_columns(name: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture):
     monkeypatch.setenv("COLUMNS", "80")
     assert main.main(["train", name, "--help-all"]) == 0
     out = capsys.readouterr().out
