@@ -93,6 +93,6 @@ def test_no_number_alone_reaches_the_person(number: int, said: str, monkeypatch,
     def dispatch(words: list[str]) -> int:
         raise OSError(number, os.strerror(number), str(tmp_path / "file"))
 
-    monkeypatch.setattr(main, "_dispatch", dispatch)
+    monkeypatch.setattr(main, "dispatch", dispatch)
     assert main.main([]) == 1
     assert capsys.readouterr().err == f"polyplay: failed: {tmp_path}/file: {said}\n"

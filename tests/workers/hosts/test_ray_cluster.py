@@ -50,7 +50,7 @@ def finished(run: Path, hosts: str, *words: str) -> str:
 
 def test_actors_on_two_raylets_learn_the_same_to_the_bit(hosts, tmp_path):
     exact = ("--steps", "4000", "--lag", "0", "--trace")
-    said = finished(tmp_path / "there", hosts, *exact)
+    said = finished(tmp_path / "there", hosts, *exact, "--verbose")
     assert "local-1 (2 cores): act 0; local-2 (2 cores): act 1" in " ".join(said.split()), said
     finished(tmp_path / "here", "none", *exact)
     assert len(updates(tmp_path / "here")) > 20
