@@ -80,8 +80,8 @@ def population(tmp_path_factory) -> Path:
     return run.directory
 
 
-VERBS = "evaluate RUN", "plot RUN --out x.png", "watch RUN", "export RUN --onnx x.onnx", "verify RUN", "reproduce RUN"
-VERBS += "tournament RUN random", "play RUN", "starts RUN --out x", "scores RUN"
+VERBS = "evaluate RUN", "plot RUN --out x.png", "watch RUN", "export RUN --onnx x.onnx", "evaluate RUN --verify"
+VERBS += "tournament RUN random", "play RUN", "evaluate RUN --save-starts x", "runs RUN --scores", "check RUN"
 
 
 @pytest.mark.parametrize("words", VERBS)
