@@ -44,7 +44,7 @@ class RunOptions(TypedDict, total=False):
     size: str | None  # resize images by area, to this side or HEIGHTxWIDTH in pixels (none: do not resize)
     frame_skip: int | None  # frames that an action lasts, whose rewards are added (none: the environment's own number)
     task_input: Literal['none', 'onehot', 'embedding']  # feed the task to the network, if --env lists several tasks: one-hot, or as a learned embedding
-    hidden: tuple[int, ...]  # sizes of the network's hidden layers, such as 256 256; after convolutions one size (none: the network's own)
+    hidden: tuple[int, ...]  # sizes of the network's hidden layers, such as 256 256 (one size after convolutions, none: the network's own)
     activation: Literal['tanh', 'relu'] | None  # activation function of an mlp's hidden layers (none: tanh)
     precision: Literal['float32', 'bfloat16', 'auto']  # number type of the networks' computations; weights stay float32. bfloat16 is faster on processors with fast bfloat16 instructions (auto: bfloat16 if a measurement at the start finds it faster)
     device: Literal['auto', 'cpu', 'cuda']  # device of learners, replicas and GA3C's predictors (auto: CUDA if there is a GPU); a3c always uses the CPU

@@ -209,7 +209,7 @@ class RunOptions:
     task_input: Literal["none", "onehot", "embedding"] = "none"
     # feed the task to the network, if --env lists several tasks: one-hot, or as a learned embedding
     hidden: tuple[Width, ...] = ()
-    # sizes of the network's hidden layers, such as 256 256; after convolutions one size (none: the network's own)
+    # sizes of the network's hidden layers, such as 256 256 (one size after convolutions, none: the network's own)
     activation: Literal["tanh", "relu"] | None = None  # activation function of an mlp's hidden layers (none: tanh)
     precision: Literal["float32", "bfloat16", "auto"] = "float32"
     # number type of the networks' computations; weights stay float32. bfloat16 is faster on processors with fast
@@ -285,7 +285,7 @@ def parse(page: Page, args: Sequence[str], verb: str = "train", file: OptionFile
         named = flags.parse_values(given, types)
         settings, options, _ = _choose(page, named, "command line", None)
         own = "" if "env" in named else ", its own environment; with --env ID before --help, for ID"
-        about = f"{page.row['idea'].capitalize()}; good for {page.row['good for']}.\n" if "idea" in page.row else ""
+        about = f"{page.row['idea']}; good for {page.row['good for']}.\n" if "idea" in page.row else ""
         about += f"Defaults [in brackets] are for {settings.env}{own}.\n"
         about += f"Presets: {', '.join(_presets.names(page))}.\n{MORE}"
         about += "\nA run ends at the first of its limits: frames or steps, minutes, until-return."
