@@ -46,7 +46,7 @@ def completion(words: Sequence[str]) -> str:
     common, own = _values_of(RunOptions), {name: _values_of(systems.load(name).Config) for name in systems.names()}
     found = {verb: verb_options(verb) for verb in main.VERBS if verb not in ("train", "systems")}
     found["systems"] = {"--diagram": [], "--new": []}
-    found["train"] = {**common, "--seeds": [], "--config": []}
+    found["train"] = {**common, **{key: [] for key in ("--seeds", "--config", "--save-config", "--sweep", "--part")}}
     for name, options in own.items():
         found[f"train {name}"] = options | {"--preset": _presets.names(systems.load(name))}
     place = SHELLS[shell]
