@@ -349,7 +349,7 @@ class Help(SystemExit):
             rows.append((switch, f"{CLAUSE.split(docstring(mode).rstrip('.'))[0]}{'; with ' * bool(more)}{more}"))
         others = [name for name in types if name not in names]
         named = f", also {' '.join(map(flag, others))}" if 0 < len(others) <= FEW else ""
-        _print_rows(console, [*rows, (HELP[-1], f"explains all {len(types)} options{named}")])
+        _print_rows(console, [*rows, (HELP[-1], f"explains all options{named}")])
 
 
 def _print_rows(console: Console, rows: Iterable[tuple[str, str]]) -> None:

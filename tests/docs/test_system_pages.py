@@ -119,4 +119,4 @@ def test_the_answers_to_lag_have_the_defaults() -> None:
     a3c, a2c, ppo, impala = (systems.load(name).Config() for name in ("a3c", "a2c", "ppo", "impala"))
     wanted = [f"1 lane × {a3c.unroll} steps", f"{a2c.lanes} lanes × {a2c.unroll} steps"]
     wanted += [f"{ppo.lanes * ppo.unroll // ppo.minibatches} of {ppo.lanes} lanes × {ppo.unroll} steps"]
-    assert f"| default batch | {' | '.join([*wanted, f'{impala.batch} lanes × {impala.unroll} steps'])} |" in page
+    assert f"| Atari batch | {' | '.join([*wanted, f'{impala.batch} lanes × {impala.unroll} steps'])} |" in page
