@@ -137,8 +137,7 @@ def scheduled_names(words: Iterable[str]) -> set[str]:
 OF_ONE_RUN = ("run", "resume", "dry_run", "quiet", "verbose")  # in config.json, but not taken by another run
 ADJUSTABLE = ("learning_rate", "entropy_cost", "frames")  # a system's options that may change when a run resumes
 MORE = """--seeds 0..4 trains once per seed.
---config FILE reads options from TOML, YAML, JSON or a run; flags override them.
---save-config FILE writes all options to such a file, and ends.
+--config FILE reads options (TOML, YAML, JSON); --save-config FILE writes them.
 --sweep FILE trains every combination of the lists in a file; --part N: one."""
 SIZES = ("lanes", "actors", "learners")  # may change too: all lanes then restart
 LIMITS = ("steps", "minutes", "until_return")
@@ -284,7 +283,7 @@ def parse(page: Page, args: Sequence[str], verb: str = "train", file: OptionFile
         given = {k: v for k, v in words.items() if k == "serial" or (k in ("preset", "env") and v)}
         named = flags.parse_values(given, types)
         settings, options, _ = _choose(page, named, "command line", None)
-        own = "" if "env" in named else ", its own environment; with --env ID before --help, for ID"
+        own = "" if "env" in named else "; with --env ID first, for ID"
         about = f"{page.row['idea']}; good for {page.row['good for']}.\n" if "idea" in page.row else ""
         about += f"Defaults [in brackets] are for {settings.env}{own}.\n"
         about += f"Presets: {', '.join(_presets.names(page))}.\n{MORE}"
