@@ -205,7 +205,7 @@ def test_help(calls: Calls, run: str, capsys: pytest.CaptureFixture, line: str, 
     ("words", "says"),
     [
         ([], ["--env", "--lanes", "--network", "--learning-rate", "--seeds 0..4", "--config FILE"]),
-        (["ppo"], ["are for ALE/Pong-v5, its own environment; with --env ID before", "of the system [paper]"]),
+        (["ppo"], ["are for ALE/Pong-v5; with --env ID first, for ID", "of the system [paper]"]),
         (["ppo", "--env", "CartPole-v1"], ["are for CartPole-v1. ", "of the system [classic]", "discount [0.98]"]),
     ],
 )
