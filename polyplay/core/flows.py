@@ -1,7 +1,7 @@
 """Flows of shared objects between two machines. Imports no torch.
 
-Every cell of a shared object has one writer at a time. A flow is what one writer writes for some readers: it crosses a
-line if the writer is on one side and a reader on the other. The writer's side polls the flow and sends changes, data
+Every cell of a shared object has one writer at a time. A flow is one writer's data for some readers: it crosses the
+line between the machines if a reader is on the other side. The writer's side polls the flow and sends changes, data
 before the number that announces the data. The other side writes them into its twin of the object, and rings the bells
 there. Each class of shared objects declares its own flows (SharedObject.crossing).
 """

@@ -577,7 +577,7 @@ def _below(pid: int, titled: bool) -> list[int]:
 
 
 def _trees(roots: Iterable[int]) -> list[Any]:
-    """Return these processes, as psutil shows them, each before its descendants."""
+    """Return each process, as psutil shows it, followed by its descendants."""
     import psutil
 
     found = list[Any]()

@@ -114,7 +114,7 @@ def _stacked(per_pixel: Sequence[Sequence[tuple[int, float]]], dtype: type) -> T
 
 
 def _area_taps(size: int, to: int) -> Taps:
-    """Weights of OpenCV's INTER_AREA (resize.cpp, computeResizeAreaTab): the part of each pixel in a cell."""
+    """Weights of OpenCV's INTER_AREA (resize.cpp, computeResizeAreaTab): each pixel's share of a cell."""
     scale = 1.0 / (to / size)
     found = []
     for i in range(to):

@@ -1,7 +1,7 @@
 """`polyplay check ENV`: checks an environment against every rule of `envs/rules`.
 
 Pools of one lane play the same random actions: a lane, the same lane again with another order of sets, another lane,
-and the first lane beside another one. Then follows a pool of one process per core. A violation ends its pool with a
+and the first lane beside another one. A pool of one process per core follows. A violation ends its pool with a
 message that names the rule, as in a run; `watched` and `Trial` check what a run does not.
 """
 

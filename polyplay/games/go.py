@@ -131,9 +131,7 @@ def _one_stone_more(game: np.ndarray, record: np.ndarray, out: np.ndarray) -> in
 
 @compiled
 def _gone(at: int, width: int, groups: Groups, takes: bool, own: int) -> np.uint64:
-    """Return the sum of the stones that a move removes: of the other's groups whose only liberty it is, or, if `takes`
-    is False, of the mover's groups.
-    """
+    """Return the sum of the stones in the opponent's groups (the mover's unless `takes`) whose only liberty is `at`."""
     total, last = np.uint64(0), (-1, -1, -1)  # groups counted already
     for beside in (at - width, at - 1, at + 1, at + width):
         stone, of = groups.board[beside], int(groups.group[beside])

@@ -84,7 +84,7 @@ class GameRules(ABC):
         return ""
 
     def draw(self, position: np.ndarray) -> str:
-        """Draw the board as text; "": by its stones, else the position's numbers."""
+        """Draw the board as text; "" shows `stones`, else the position's numbers."""
         return ""
 
 

@@ -210,8 +210,8 @@ class CompiledRunner(Runner):
             return None
 
     def _take(self, call: BackgroundCall) -> LossOutput:
-        """Take over the next started update, and with the last one the weights. Raises RuntimeError: it failed; the
-        weights are as before the first.
+        """Take over the next started update, and with the last one the weights. Raises RuntimeError: an update failed;
+        no weights changed.
         """
         self.begun = None
         call.wait()

@@ -309,7 +309,7 @@ class MultiCategorical(_Independent):
 
 
 class Bernoulli(_Independent):
-    """Independent switches by the logits of 1: int8 [*shape]. Masks: is 0 legal, is 1 legal, bit by bit."""
+    """Independent switches by the logits of 1: int8 [*shape]. Masks: per bit, legality of 0 and of 1."""
 
     def __init__(self, shape: tuple[int, ...], guard: str = "none"):
         super().__init__(math.prod(shape), guard, math.prod(shape), Field(tuple(shape), "int8"))

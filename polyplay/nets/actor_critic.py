@@ -336,7 +336,7 @@ class ActorCritic(TorsoPolicy):
 
     previous: the core (or the head, without a core) also takes the previous action and the reward that came with the
     observation, clipped to ±1, both 0 on first rows, as in IMPALA. inputs: preprocesses observations. returns: learns
-    the size of returns; `unroll` then returns the factor of rewards. rewards: of events, which then replace the reward
+    the size of returns; `unroll` then also outputs `reward_scale`. rewards: of events, which then replace the reward
     everywhere. width: of a hidden layer of the policy and one of the value; 0: none.
 
     values: selects each row's output of the value head, and its units; None: there is one output, used as it is.

@@ -212,8 +212,8 @@ def signature_of(given: Batch) -> tuple[Any, list[Tensor]]:
 
 
 def page_lock(block: SharedBlock, device: torch.device) -> bool:
-    """Keep a block's pages in place as long as it lives, so that a device copies from them beside this thread. Return
-    False if that is impossible: copies are slower then, and nothing else changes.
+    """Page-lock a block for its lifetime, so that a device copies from it while this thread runs. Return False if that
+    is impossible: copies are slower then, and nothing else changes.
     """
     if device.type != "cuda":
         return False

@@ -410,7 +410,7 @@ class Temporal(nn.Module):
         return now, *(torch.stack(x) for x in zip(*found, strict=True))
 
     def _tick(self, now: Batch, at: Tensor | None) -> Batch:
-        """Step the slow clock in the lanes `at`: int64, or bool [B] where all are computed; None: all lanes."""
+        """Step the slow clock in the lanes `at`: int64, or a bool [B] mask of all results; None: all lanes."""
         some = at is not None and at.dtype != torch.bool
         old = tree.map(lambda x: x[at], now) if some else now
         reads = () if self.memory is None else (old["slow_reads"],)

@@ -44,7 +44,7 @@ class NormalizedConv(nn.Module):
         self.momentum, self.eps = momentum, eps
 
     def forward(self, x: Tensor, by_batch: bool) -> Tensor:
-        """Normalize by the batch's statistics, and move the running ones by `momentum`; or by the running ones."""
+        """If `by_batch`, normalize by the batch's statistics and move the running ones; else by the latter."""
         statistics = self.mean, self.variance
         return F.batch_norm(self.conv(x), *statistics, self.scale, self.shift, by_batch, self.momentum, self.eps)
 

@@ -285,7 +285,7 @@ def rated_games(envs: Envs) -> Envs:
 
 
 class Rater:
-    """Rates versions; its state is that of the lines in ratings.jsonl."""
+    """Rates versions; the lines of ratings.jsonl are its state."""
 
     def __init__(self, ctx: WorkerContext, directory: Path, games: Envs, policy: PolicyFactory, params: Params):
         self.ctx, self.directory, self.games, self.params = ctx, directory, games, params

@@ -107,8 +107,8 @@ def quality_chances(quality: np.ndarray) -> np.ndarray:
 
 
 def quality_cost(chance: float, n: int) -> float:
-    """Return what one of `n` past agents, drawn with probability `chance`, loses of its quality when it is beaten: in
-    expectation equally much for each, however they are drawn.
+    """Return the quality that one of `n` past agents, drawn with probability `chance`, loses by a defeat: in
+    expectation the same for all agents.
     """
     return RATE / (n * chance)
 

@@ -36,8 +36,8 @@ if TYPE_CHECKING:
 
 
 class Throttled:
-    """Return the last result of `measure`, which is called again only as often as takes at most `share` of the time:
-    reading the memory of 20 processes takes 0.15 s.
+    """Return the last result of `measure`, whose calls take at most `share` of the time: reading the memory of 20
+    processes takes 0.15 s.
     """
 
     def __init__(self, measure: Callable[[], float], share: float = 0.01, clock: Callable[[], float] = time.monotonic):

@@ -61,7 +61,7 @@ Scalars = Mapping[str, float | None]
 
 
 def of_report(style: str, row: Scalars, losses: Collection[str]) -> Scalars:
-    """Rename a line of metrics.jsonl for `style`; `losses`: its keys that learners report."""
+    """Rename keys of a metrics.jsonl row for `style`; `losses`: keys that learners report."""
     if style == "polyplay":
         return {POLYPLAY.get(k, f"losses/{k}"): v for k, v in row.items() if k in POLYPLAY or k in losses}
     names = CLEANRL if style == "cleanrl" else SB3

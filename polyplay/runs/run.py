@@ -170,7 +170,7 @@ def continue_run(directory: Path, changes: Mapping[str, Any], trust: bool = Fals
 
 
 def _lost_lanes(crew: Crew) -> str:
-    """Describe what a checkpoint lacks of lanes; "" if it lacks nothing."""
+    """Describe the lanes that a checkpoint can't restore; "" if none."""
     seed = worker.seed_of(crew.seed, 1000 * crew.resumes)
     if crew.control.anew:
         return f"all lanes restart, from seed {seed}: their number differs from the checkpoint's"

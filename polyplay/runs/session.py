@@ -123,9 +123,7 @@ class Callbacks:
             self.events.append((EVENTS[kind], what))
 
     def call(self, ended: bool = False) -> None:
-        """Call the user's code with all queued events; its exceptions pass through. ended: it cannot stop the run any
-        more.
-        """
+        """Call the user's code with all queued events; its exceptions pass through. ended: do not call `finish`."""
         if ended:
             self.finish = lambda reason: None
         while self.events:

@@ -177,9 +177,9 @@ class Search:
         return moves
 
     def choose(self, done: Finished) -> np.ndarray:
-        """Return a move for each search, int64 [n]: drawn ∝ visits^(1 / temperature) at its ply; at temperature 0 the
-        most visited one, the first of equals. Without visits (0 simulations) the priors replace them. A Gumbel search
-        chooses differently.
+        """Return a move for each search, int64 [n]: drawn ∝ visits^(1 / τ), with the ply's temperature τ; at τ = 0 the
+        first most visited one. Without visits (0 simulations) the priors replace them. A Gumbel search chooses
+        differently.
         """
         if self.rules.gumbel:
             return self._gumbel(done)[0]

@@ -170,11 +170,11 @@ def replica_envs(
     """Return (the environments of each replica, the number of replicas), with c.lanes divided among them.
 
     Replicas are copies of the loop: c.replicas, or with 0 as many as there is room for, at most `most`, if the batch
-    divides among them. On a CPU 0 means one if observations are not images: updates of small networks take less time
-    than replicas need to agree on them (but not with `several`, where they do not agree). Each group of a replica has
+    divides among them. Without image observations, 0 means one on a CPU, where averaging costs more time than updates
+    of small networks; `several` (asynchronous replicas) removes this limit. Each group of a replica has
     the same number of lanes, and whole matches. minibatches: of a replica's rollouts; with a recurrent core its lanes
     divide among them. workers: threads or processes that step its environments; 0: its share of the cores, including
-    its own thread. Raises UserError: lanes do not divide so, or a minibatch could be empty.
+    its own thread. Raises UserError: lanes do not divide, or a minibatch could be empty.
     """
     whole = worker_envs(c, crew, life_loss=life_loss)
     alone = crew.placement.on_cpu and not (several or whole.spec.image_leaves)

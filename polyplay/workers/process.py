@@ -40,7 +40,7 @@ class Call(NamedTuple):
 
 
 class CloudPickled:
-    """Pickled with cloudpickle while the process is started, so that users' factories and shared blocks both travel."""
+    """A call, pickled with cloudpickle at a process's start: it may hold both users' factories and shared blocks."""
 
     def __init__(self, value: Call):
         self.value = value

@@ -162,9 +162,7 @@ class Traffic:
     # ---- files
 
     def parts(self, thing: int, end: End) -> Iterator[Piece]:
-        """Yield a worker's part of a checkpoint. Other whole parts go along: actors answer to a replay worker on their
-        machine.
-        """
+        """Yield a worker's part of a checkpoint, and the complete parts of actors that answer a replay worker here."""
         if self.away:  # forwarded answers have no parts: they are at home
             name = self.seats.get((thing, end), "")
             for where in ("workers/[a-z]*", "agents/*/[a-z]*", f"replay/{name}/[0-9a-z]*"):
