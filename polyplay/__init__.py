@@ -23,7 +23,7 @@ def __getattr__(name: str) -> object:
         raise AttributeError(f"module 'polyplay' has no attribute {name!r}")
     from polyplay.core import user_modules
 
-    if name in STARTING and user_modules.refused():  # before the rest, which takes seconds to load
+    if name in STARTING and user_modules.refused():  # before polyplay.api, which takes seconds to load
         return lambda *args, **kwargs: user_modules.refuse(f"polyplay.{name}")
     from polyplay import api
 

@@ -1,4 +1,4 @@
-"""The command `polyplay`, and `python -m polyplay`: from the first instruction on it knows how to end."""
+"""The command `polyplay`, and `python -m polyplay`; signals end it cleanly from its first instruction."""
 
 from __future__ import annotations
 
@@ -8,23 +8,23 @@ import sys
 from typing import NoReturn
 
 if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
-    signal.signal(signal.SIGINT, signal.SIG_DFL)  # no traceback of an import, until the next line is done
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # Ctrl-C during the next import prints no traceback
 
 from polyplay.core import processes
 
 
 def main() -> NoReturn:
-    """Run the command line; nothing is left once it has returned."""
+    """Run the command line, end all processes that it started, and exit."""
     if processes.may_step(sys.argv[1:]):
         processes.fix_sets()
     processes.install(processes.end_at_once)
     for stream in sys.stdout, sys.stderr:
-        if isinstance(stream, io.TextIOWrapper):  # letters that the locale does not have
+        if isinstance(stream, io.TextIOWrapper):  # replace letters that the locale lacks
             stream.reconfigure(errors="replace")
     from polyplay.cli.main import main as run
 
     status = run()
-    processes.ignore()  # it has ended, and its status stands
+    processes.ignore()  # the command has ended: later signals must not change its status
     processes.end_descendants(titled=True)
     sys.exit(status)
 

@@ -34,13 +34,13 @@ class Run(RunResult):
         return evaluate(self.directory, episodes, seed, **{"trust": True, **options})  # this program made it
 
     def metrics(self) -> dict[str, list[Any]]:
-        """Return the run's reports, {column: list}, as pandas.DataFrame takes it; docs/reference/metrics.md lists the
+        """Return the run's reports as {column: list}, which pandas.DataFrame takes. docs/reference/metrics.md lists the
         columns.
         """
         return run_files.read_table(self.directory / "metrics.jsonl")
 
     def episodes(self) -> dict[str, list[Any]]:
-        """Return the full games that ended, in the same form."""
+        """Return the finished full games as {column: list}, like `metrics`."""
         return run_files.read_table(self.directory / "episodes.jsonl")
 
     def plot(self, out: str | Path | None = None, games: int = 100) -> Figure:
@@ -62,7 +62,7 @@ def train(
     **overrides: Any,
 ) -> Run:
     """Train `system`: a name (see `polyplay systems`) or your own Page; keywords are options, --FIELD on the command
-    line. config: a file of options, or a run to repeat, which keywords override and which may name the system.
+    line. config: a file of options, or a run to repeat; keywords override its options, and it may name the system.
     callbacks: functions, called with the run and each report, or objects of a class that inherits `Callback`.
     """
     user_modules.refuse("polyplay.train")
@@ -80,8 +80,8 @@ def train(
 
 
 def resume(directory: str | Path, trust: bool = False, callbacks: Sequence[object] = (), **overrides: Any) -> Run:
-    """Resume a run; keywords are new run options (frames, minutes, …). trust: also if the run was made elsewhere and
-    executes a module by name. callbacks: as in `train`.
+    """Resume a run; keywords are new run options (frames, minutes, …). trust: resume even a run that was made
+    elsewhere and executes a module by name. callbacks: as in `train`.
     """
     user_modules.refuse("polyplay.resume")
     return Run(**vars(run.resume(Path(directory), overrides, trust, callbacks)))
@@ -107,7 +107,7 @@ def load(
     trust: bool = False,
     agent: str | int | None = None,
 ) -> Agent:
-    """Load a trained policy from a run's directory or a checkpoint's (evaluation.agent)."""
+    """Load a trained policy from the directory of a run or of a checkpoint; see `evaluation.agent.Agent`."""
     from polyplay.evaluation.agent import Agent
 
     return Agent(path, checkpoint, seed, epsilon, trust, agent)
@@ -129,7 +129,7 @@ def export(
 
 
 def check(env: str | Callable[..., object], **options: Any) -> CheckReport:
-    """Check whether an environment (as for `env=` of `train`) keeps the rules."""
+    """Check whether an environment keeps the rules. env: as in `train`."""
     user_modules.refuse("polyplay.check")
     from polyplay.envs import check
 

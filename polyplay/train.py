@@ -1,4 +1,4 @@
-"""Answer `python -m polyplay.train`, as other libraries have it, with the command here."""
+"""Answer `python -m polyplay.train`, which other libraries have, with the command to use instead."""
 
 import sys
 

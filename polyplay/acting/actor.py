@@ -1,11 +1,11 @@
 """The acting loops' common parts, and the loop for lanes in step.
 
-Common to all acting loops: ask the policy, write rows, count games; exploration; devices. The loop receives rows,
-chooses actions, writes rows and sends.
+All acting loops use these parts to call the policy, write rows, count games, explore, and use devices. The loop
+receives rows, chooses actions, writes rows and sends actions.
 
-Everything that paces acting against learning is in the loop: a group of lanes that has finished its rollout is parked,
-unsent; when all are parked, their slots are given away and new ones taken, weights are pulled once (waiting for the
-round that the lag allows), actions of the parked rows are chosen again if the weights are new, and all are sent.
+The loop also paces acting against learning. A group of lanes that has finished its rollout is parked: its actions are
+not sent. When all are parked, their slots are committed, new ones are taken, and weights are pulled once (the pull
+waits for the round that the lag allows). New weights choose the actions of the parked rows again. Then all are sent.
 """
 
 from __future__ import annotations
@@ -41,16 +41,15 @@ from polyplay.weights.params import WeightCache
 
 class Exploration(ABC):
     """The rate of random actions of an ε-greedy actor, or the size of noise on real actions. It has no state to save,
-    and a replacement explores like the actor before it.
+    so a replaced actor explores like the one before.
     """
 
     lanes: int = 1  # of all workers together
 
     @abstractmethod
     def at(self, acts: np.ndarray, lanes: np.ndarray) -> np.ndarray:
-        """Return ε, or the noise's deviation, float32 [B]. lanes: numbers among all workers' lanes, int64 [B]; acts:
-        how
-        often each acted before, int64 [B]. A pure function of both, or of the run's counts.
+        """Return ε, or the noise's deviation, float32 [B]: a pure function of the arguments, or of the run's counts.
+        acts: number of earlier acts of each lane, int64 [B]. lanes: numbers among all workers' lanes, int64 [B].
         """
 
     @abstractmethod
@@ -60,10 +59,10 @@ class Exploration(ABC):
 
 @dataclass(frozen=True)
 class LinearEpsilon(Exploration):
-    """ε is `start` for the first `after` agent steps, then falls straight to `end` over `over` more, and stays.
+    """ε is `start` for the first `after` agent steps, then falls linearly to `end` over `over` more, and stays.
 
-    Mnih et al. 2015: 1 to 0.1 over 1M agent steps after 50k. lanes: of all workers together; they keep step, so that
-    one lane's acts times `lanes` are all agent steps, plus one per game: the row that ends a game is acted on too.
+    Mnih et al. 2015: 1 to 0.1 over 1M agent steps after 50k. lanes: of all workers together. They act in step, so one
+    lane's acts times `lanes` are all agent steps, plus one per game: the row that ends a game is also acted in.
     """
 
     start: float = 1.0
@@ -82,8 +81,8 @@ class LinearEpsilon(Exploration):
 
 @dataclass(frozen=True)
 class RunSchedule(LinearEpsilon):
-    """The same by the agent steps that `weights` count, of the whole run and those before it, for lanes that do not
-    keep step (free actors of Gorila). So replaced and resumed actors continue where the run is.
+    """LinearEpsilon by the agent steps that `weights` count in this run and earlier ones, for lanes that do not act in
+    step (Gorila's free actors). Replaced and resumed actors thus continue at the run's present ε.
     """
 
     weights: Any = None  # SharedWeights
@@ -94,9 +93,9 @@ class RunSchedule(LinearEpsilon):
 
 @dataclass(frozen=True)
 class EpsilonLadder(Exploration):
-    """ε of lane i of N is base^(1 + α·i/(N − 1)), for ever (Ape-X, Horgan et al. 2018, §4.1; R2D2): 0.4 to 6.6e-4.
+    """ε of lane i of N is always base^(1 + α·i/(N − 1)) (Ape-X, Horgan et al. 2018, §4.1; R2D2): 0.4 to 6.6e-4.
 
-    One lane alone has i/(N − 1) = 0, so ε = base.
+    For a single lane, i/(N − 1) counts as 0, so ε = base.
     """
 
     lanes: int
@@ -113,7 +112,7 @@ class EpsilonLadder(Exploration):
 
 @dataclass(frozen=True)
 class GaussianNoise(Exploration):
-    """Every lane's actions get normal noise of this deviation, in half ranges, for ever (Ape-X DPG: 0.3)."""
+    """Every lane's actions always get normal noise of this deviation in half ranges (Ape-X DPG: 0.3)."""
 
     deviation: float = 0.3
 
@@ -127,12 +126,12 @@ class GaussianNoise(Exploration):
 PURE = LinearEpsilon, EpsilonLadder, GaussianNoise  # `at` depends only on its arguments: computed for many acts at once
 
 
-# On a CPU every function here returns its argument.
+# Players on a device, called from the CPU.
 
 
 def player_from_cpu(player: Player, device: torch.device | str, compile: str = "off") -> Player:  # noqa: A002
     """Return a player whose inputs and outputs are on the CPU, while its weights are on a device. compile: as in
-    RunControl; unless off, a small network on a CPU acts without torch, and one on a GPU by CUDA graphs.
+    RunControl; unless off, a small network on a CPU acts without torch, and a network on a GPU acts by CUDA graphs.
     """
     device = torch.device(device)
     if device.type != "cpu":
@@ -169,12 +168,12 @@ class PlayerOnDevice(Player):
         return both["out"], both.get("after", {})
 
 
-OFTEN, MOST = 4, 4  # calls with a number of lanes, of which the last captures it; most such numbers
+OFTEN, MOST = 4, 4  # OFTEN: call at which a kind of rows is captured; MOST: most captured kinds
 
 
 class CapturedPlayer(PlayerOnDevice):
-    """The same by a CUDA graph for each frequent number of lanes: one launch instead of one per operation. Players that
-    are not networks, such as one that records a tape, and networks that cannot be captured act as before.
+    """PlayerOnDevice with a CUDA graph for each frequent number of lanes: one launch instead of one per operation.
+    Networks that cannot be captured, and players that are not networks, such as TapeRecorder, act without graphs.
     """
 
     def __init__(self, player: Player, device: torch.device):
@@ -211,12 +210,12 @@ class CapturedPlayer(PlayerOnDevice):
         return kind in self.calls
 
 
-# A row with `first` is no transition: its player has left, or has not come yet. A match is over once all its lanes have
-# such rows in one turn, after some had others: it then restarts, or rests.
+# A row with `first` is not a transition: its player has left, or has not come yet. A match is over once all its lanes
+# have such rows in one turn, after some lanes had other rows. It then restarts or pauses.
 
 
 class MatchEnds:
-    """Finds the ends of matches. lanes: int [matches, seats], those of each match, in any order."""
+    """Finds the ends of matches. lanes: int [matches, seats], the lanes of each match, in any order."""
 
     def __init__(self, lanes: np.ndarray):
         self.lanes, self.match = lanes, np.empty(lanes.size, np.int64)
@@ -225,9 +224,9 @@ class MatchEnds:
         self._turn = np.zeros(lanes.size, np.int64)
 
     def watch(self, which: slice | np.ndarray, step: Batch) -> tuple[np.ndarray, np.ndarray]:
-        """Take rows of these lanes; return the matches that were over before them, int [n] each: those in which all
-        players that came have ended, and those whose environment was restarted in the middle. Call `forget` for them
-        before the next matches.
+        """Take rows of these lanes. Return the matches that were over before these rows, int [n] each: matches in which
+        all players that came have ended, and matches whose environment was restarted in the middle. Call `forget` for
+        both before the next matches.
         """
         first, none = step["first"], np.zeros(0, np.int64)
         self._turn[which] += 1
@@ -267,7 +266,7 @@ def act_rows(
     them. Nothing is copied on a CPU.
 
     noise: float32 [B, player.noise] within (0, 1); None: the most probable action. epsilon: float32 [B], see
-    Exploration; None: the player explores by itself only.
+    Exploration; None: only the player itself explores.
     """
     inputs = {key: step[key] for key in POLICY_INPUTS if key in step}
     if noise is not None:
@@ -286,7 +285,7 @@ def _to_array(x: torch.Tensor) -> np.ndarray:
 
 
 class EpisodeCounter:
-    """Returns and lengths of full games per lane, unclipped, whatever ends an episode for the learner."""
+    """Unclipped returns and lengths of full games per lane, even if a learner's episodes end earlier."""
 
     def __init__(self, lanes: int):
         self.ret, self.length = np.zeros(lanes), np.zeros(lanes)
@@ -294,8 +293,8 @@ class EpisodeCounter:
 
     def count(self, ctx: WorkerContext, lanes: np.ndarray, step: Batch, lane: int, agent: int = 0) -> tuple[int, int]:
         """Count rows of these lanes, int64 [B], and report games that ended. Return the number of agent steps, which
-        the caller adds to the run's, and of games. lane: the number of the pool's first. agent: the lanes' agent; -1:
-        one that does not learn, whose games and steps do not count.
+        the caller adds to the run's, and of games. lane: number of the pool's first lane. agent: the lanes' agent; -1:
+        the player does not learn, so its games and steps do not count.
         """
         row = [step[key] for key in ("reward", "first", "over", "terminated", "truncated")]
         begun, games = _count(self.ret, self.length, self.ended, self.over, lanes, *row)
@@ -371,7 +370,7 @@ class ScriptedPolicy(ArrayPlayer):
         self.bot = bot
 
     def act(self, step: Batch, state: Batch) -> tuple[Batch, Batch]:
-        """As Policy.act."""
+        """See Policy.act."""
         return {"action": tree.map(np.asarray, self.bot(step["obs"], step.get("mask")))}, state
 
 
@@ -381,7 +380,7 @@ REPORTED = 0.25  # most seconds until the run's counters get an actor's counts
 
 @dataclass
 class LaneGroup:
-    """A fixed group of lanes on its way through a rollout."""
+    """A fixed group of lanes, and its progress in a rollout."""
 
     lanes: slice
     indices: np.ndarray  # of its lanes in the pool
@@ -402,13 +401,13 @@ class LaneGroup:
 
 
 class Actor:
-    """Acts in every lane of a pool. Its state between two rollouts can be saved where the pool's can.
+    """Acts in every lane of a pool. Its state between two rollouts can be saved if the pool's can.
 
-    One player acts in all groups of lanes, or each has its own (a table, see worker).
+    One player acts in all groups of lanes, or each group has its own (a table, see worker).
     """
 
     def __init__(self, ctx: WorkerContext, pool: Pool, players: Sequence[LanePlayer], first_lane: int):
-        """players: of the groups, in order, or one for all; rows go to one place, with the same noise."""
+        """players: one per group, or one for all. They write to the same `out`, and take equally many uniforms."""
         assert players[0].out is not None
         self.ctx, self.pool, self.players, self.out = ctx, pool, players, players[0].out
         self.first_lane, indices = first_lane, np.arange(pool.lanes)
@@ -423,7 +422,7 @@ class Actor:
             own = indices[lanes]
             self.groups.append(LaneGroup(lanes, own, first_lane + own, self.acts[lanes], state, player))
         self.rows = dict[int, Batch]()  # of each slot
-        self.restored, self.begun = False, time.monotonic()  # begun: when the rollout was
+        self.restored, self.begun = False, time.monotonic()  # begun: start of the rollout
         # since the last report: seconds, agent steps, calls of players; and the time of that report
         self.env, self.infer, self.steps, self.calls, self.reported = 0.0, 0.0, 0, 0, 0.0
         self.watch: Callable[[slice, Batch], None] | None = None  # called with all rows that come
@@ -431,7 +430,7 @@ class Actor:
         self.explore: Exploration | None = None  # exploration that the policy does not do itself
         self.held: WeightCache | None = None  # the weights that act, if not every pull brings new ones
         self.pulled = 0  # players that have the weights of the next rollout, while others wait for theirs
-        self.bootstrap = True  # whether the last row's outputs are needed; else it is acted in only in the next rollout
+        self.bootstrap = True  # whether the last row's outputs are needed; else only the next rollout acts in it
 
     def move_rows(self, device: torch.device) -> None:
         """Keep observations on a GPU, in the slots too: both acting and learning read them there."""
@@ -439,15 +438,15 @@ class Actor:
             self.device, self.out.rows["obs"] = device, to_device(self.out.rows["obs"], device)
 
     def rollouts(self, pull: Pull | None = None) -> Iterator[list[int] | None]:
-        """Yield the slots of each finished rollout, one per group whose rows are written, before they are given away;
-        or None: nothing yet.
+        """Yield the slots of each finished rollout, one per group whose rows are written; the caller commits them.
+        None: nothing yet.
 
-        pull(k) pulls the weights for round k, a rollout of every group, and returns their version; None: they are not
-        published yet. Players of a table pull their own.
+        pull(k) pulls the weights for round k (a rollout of every group) and returns their version; None: they are not
+        published yet. Players of a table pull their own weights.
         """
         if pull is not None:
             self.players[0].pull = pull
-        if pull is not None or not self.restored:  # at a resumed table, some may have theirs already
+        if pull is not None or not self.restored:  # at a resumed table, some players may have their weights already
             yield from self._pull(0)
         k = self.out.committed // len(self.groups)  # rounds done: a replacement continues where the actor was lost
         if not self.restored:
@@ -480,7 +479,7 @@ class Actor:
             yield slots
 
     def _pull(self, k: int) -> Generator[None, None, None]:
-        """Pull the weights of all players for round k; they stay for a rollout."""
+        """Pull the weights of all players for round k; these act for a rollout."""
         for player in self.players[self.pulled :]:
             with self.ctx.counters.timed("wait"):
                 while (version := player.pull(k)) is None:
@@ -540,7 +539,7 @@ class Actor:
         return lanes, step
 
     def _report(self) -> None:
-        """Give the run's counters what was counted since the last report."""
+        """Add the counts since the last report to the run's counters."""
         counters = self.ctx.counters
         counters.add("env", self.env)
         counters.add("infer", self.infer)
@@ -556,8 +555,8 @@ class Actor:
         return self.ctx.late((time.monotonic() - self.begun) / max(rows, 1) * (self.out.T + 1 - rows))
 
     def _serve(self, group: LaneGroup, step: Batch, acts: bool = True) -> None:
-        """Act in the group's next row, or take the actions chosen there before. Write the row, and the state before it
-        if a rollout or a window begins there. Then send the actions, or park on the last row.
+        """Act in the group's next row, or (not `acts`) use the actions chosen in it before. Write the row, and the
+        state before it if a rollout or a window begins with it. Then send the actions, or park on the last row.
         """
         at, out = group.at, self.out
         if acts:
@@ -654,12 +653,12 @@ class TapeRecorder(Player):
         self.policy.cache_weights()
 
     def act(self, step: Batch, state: Batch) -> tuple[Batch, Batch]:
-        """See ActorCritic.act. What goes on a tape stays on the policy's device."""
+        """See ActorCritic.act. Tapes stay on the policy's device."""
         self.tapes.append([])
         return self.policy.act(step, state, self.tapes[-1])
 
     def take(self) -> Tape:
         """Return the tape of the rollout that was just finished: rows 0..T-1 of all groups, side by side."""
         tape = join_tapes(self.tapes[-self.groups * (self.T + 1) : -self.groups])
-        self.tapes = self.tapes[-self.groups :]  # the parked rows come first in the next rollout, if the weights stay
+        self.tapes = self.tapes[-self.groups :]  # the next rollout begins with the parked rows, if weights stay
         return tape

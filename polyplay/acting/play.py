@@ -29,7 +29,7 @@ from polyplay.games.board_pool import Opponent
 from polyplay.games.boards import Game
 from polyplay.nets.policy import Player, Policy
 
-Viewer = Callable[[Batch, Pool], None]  # is given every step and the pool
+Viewer = Callable[[Batch, Pool], None]  # called with every step and the pool
 
 Choose = Callable[[Batch], Tree]  # rows of a team's lanes → their actions
 TeamPlayer = Callable[[Pool, np.ndarray], Choose]  # plays lanes of these numbers, from their first rows
@@ -66,8 +66,8 @@ class PlayOptions:
 def play_games(
     envs: Envs, policy: Player, how: PlayOptions, viewers: Sequence[Viewer] = (), watch: Watch | None = None
 ) -> list[tuple[float, int]]:
-    """Return (return, length) of full games, by their numbers. Every lane has its quota, so short games are not
-    preferred. `watch` says after every step whether to continue; if not, fewer games are over.
+    """Return (return, length) of full games, in the order of their numbers. Every lane has its quota, so short games
+    are not preferred. watch: tells after every step whether to continue; if not, fewer games are returned.
     """
     games, lanes = list[PlayedGame](), lanes_of(envs, how.episodes)
     with closing(play_steps(envs, policy, how, viewers)) as steps:
@@ -79,7 +79,7 @@ def play_games(
 
 
 def lanes_of(envs: Envs, episodes: int) -> int:
-    """Return the number of lanes that play `episodes` games; each of several tasks has the same number."""
+    """Return the number of lanes that play `episodes` games; each of several tasks has as many lanes."""
     few = min(episodes, LANES)
     if order := envs.spec.order if envs.only < 0 else ():
         return max(few // len(order), 1) * len(order)
@@ -89,8 +89,8 @@ def lanes_of(envs: Envs, episodes: int) -> int:
 def play_steps(
     envs: Envs, policy: Player, how: PlayOptions, viewers: Sequence[Viewer] = ()
 ) -> Generator[list[PlayedGame], None, None]:
-    """Yield after every step of all lanes the games that ended in it and count. A player that never comes to a match
-    has no game there.
+    """After every step of all lanes, yield the games that ended in it, within the lanes' quotas. A player that never
+    comes to a match has no game there.
     """
     lanes = lanes_of(envs, how.episodes)
     if envs.options.get("starts"):  # a restarted game would take another's start state
@@ -122,8 +122,8 @@ def play_steps(
 def play_rows(
     envs: Envs, lanes: int, seed: int, players: Sequence[tuple[TeamPlayer, np.ndarray | slice]], first: int = 0
 ) -> Generator[tuple[Batch, Tree, Pool], None, None]:
-    """Play full games, with all lanes in step, however they go in training. Yield every row of lanes `first` …, the
-    actions chosen in it, which the next ones overwrite, and the pool. players: with the lanes of each, counted from
+    """Play full games with all lanes in step, even if they aren't in training. Yield every row of lanes `first` …, the
+    actions chosen in it (the next step overwrites them), and the pool. players: each with its lanes, counted from
     `first`.
     """
     shown = replace(envs, lanes=lanes, workers=0, at_once=0, groups=1, active=0, agents=1)
@@ -237,8 +237,8 @@ def scripted_player(bot: Bot) -> TeamPlayer:
 
 
 def play_both_sides(envs: Envs, player: TeamPlayer, other: TeamPlayer, matches: int, seed: int) -> np.ndarray:
-    """Return the player's points, float64 [matches]: 1 for a win and ½ for a draw. In the first half of the matches it
-    is the first team, in the second half, from the same seeds, the other.
+    """Return the player's points, float64 [matches]: 1 for a win and ½ for a draw. It is the first team in the first
+    half of the matches, and the second team in the second half, from the same seeds.
     """
     steps = both_side_steps(envs, player, other, matches, seed)
     while True:
@@ -251,7 +251,7 @@ def play_both_sides(envs: Envs, player: TeamPlayer, other: TeamPlayer, matches: 
 def both_side_steps(
     envs: Envs, player: TeamPlayer, other: TeamPlayer, matches: int, seed: int
 ) -> Generator[None, None, np.ndarray]:
-    """Do as play_both_sides, but yield after every step of all matches."""
+    """Do the same as play_both_sides, but yield after every step of all matches."""
     first = yield from team_steps(envs, (player, other), matches // 2, seed)
     second = yield from team_steps(envs, (other, player), matches // 2, seed)
     return np.concatenate([first, 1 - second])
@@ -261,8 +261,8 @@ def team_steps(
     envs: Envs, players: tuple[TeamPlayer, TeamPlayer], matches: int, seed: int
 ) -> Generator[None, None, np.ndarray]:
     """Return the first team's points, float64 [matches]; yield after every step of all matches. The team with more team
-    reward over the match wins, or if rows have none, with the larger sum of its seats' returns. Every place for a match
-    has its quota, so short matches are not preferred.
+    reward over the match wins; if rows have no team reward, the team with the larger sum of its seats' returns. Each
+    place for matches has its quota, so short matches are not preferred.
     """
     at_once, team = min(matches, LANES), np.array(envs.spec.sides)
     points, scores = np.full(matches, np.nan), np.zeros((at_once, 2))
@@ -288,8 +288,8 @@ def team_steps(
 
 
 def _team_scores(step: Batch, team: np.ndarray) -> np.ndarray:
-    """Return what a row of every match adds to its teams' scores, float64 [matches, 2]. A team reward is the same for
-    all seats whose players are present. team: of each seat.
+    """Return the additions of a row to the teams' scores of every match, float64 [matches, 2]. A team reward is the
+    same for all seats whose players are present. team: the team of each seat.
     """
     board, own = (-1, len(team)), (team[:, None] == (0, 1)).astype(np.float64)  # own: [seats, teams]
     if "team_reward" not in step:
@@ -304,7 +304,7 @@ MatchWatch = Callable[[dict[int, float], int], bool]  # ({game: points} that end
 
 @dataclass(frozen=True)
 class MatchStarts:
-    """Starts of a match's games. begins, bool [n]: the player moves next, not the other."""
+    """Starts of a match's games. begins: bool [n], whether the player moves next, not the other."""
 
     records: np.ndarray  # int8 [n, record]
     begins: np.ndarray
@@ -322,8 +322,8 @@ def match(
 ) -> np.ndarray:
     """Return the player's points, float64 [n]: 1 for a win and ½ for a draw; nan if `watch` ended the match before.
 
-    at_once: games played together (None: all). over: is given the records, and the games in which a player has just
-    made the last move or given up. Raises ValueError: a player made an illegal move.
+    at_once: games played together (None: all). over: called with the records and the games that have just ended, by a
+    last move or because a player gave up. Raises ValueError: a player made an illegal move.
     """
     records, own, n = starts.records.copy(), starts.begins.copy(), len(starts.records)
     random = np.random.default_rng(seed).integers(2**63, size=n, dtype=np.uint64)
@@ -346,7 +346,7 @@ def match(
 
 
 def _play(board: Game, records: np.ndarray, at: np.ndarray, actions: np.ndarray, side: str) -> np.ndarray:
-    """Play the moves, and return their results, int8 [n]. Raises ValueError: one is illegal."""
+    """Play the moves, and return their results, int8 [n]. Raises ValueError: a move is illegal."""
     results, moves = np.full(len(at), kernels.LOST, np.int8), actions != GIVES_UP
     made, chosen = at[moves], actions[moves]
     for game, action in zip(made.tolist(), chosen.tolist(), strict=True):
@@ -360,8 +360,8 @@ def _play(board: Game, records: np.ndarray, at: np.ndarray, actions: np.ndarray,
 def draw_openings(
     board: Game, n: int, plies: int, draw: Callable[[np.ndarray], np.ndarray]
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return positions after `plies` moves, or before the move that ended a game sooner, int8 [n, record], and the
-    moves that led there, int64 [n, plies], -1 for none. draw: moves for records.
+    """Return positions after `plies` moves, or before a move that ends a game sooner, int8 [n, record], and the moves
+    to them, int64 [n, plies], -1: none. draw: chooses moves for records.
     """
     records, on = np.stack([board.new() for _ in range(n)]), np.arange(n)
     moves = np.full((n, plies), -1)

@@ -1,7 +1,7 @@
-"""The acting loop for lanes that each go at their own pace: any free thread serves the lanes that are ready.
+"""The acting loop for lanes that each run at their own pace: any free thread serves the lanes that are ready.
 
-A lane's rows fill a slot of a `Queue`; its chunk ends after T transitions, with its episode, or because the lane must
-leave: so each chunk is of one episode, and no transition is lost or comes twice. GA3C's predictors share one
+A lane's rows fill a slot of a TrainingQueue. A chunk ends after T transitions, with its episode, or because its lane
+must leave. So each chunk is from one episode, and no transition is lost or repeated. GA3C's predictors share one
 `LaneTable`; an A3C worker has one of a single lane.
 """
 
@@ -36,10 +36,10 @@ class LaneTable(Edge):
         self._pool: Pool | None = None
         self.taken = 0
         self._opening = threading.Lock()
-        self._can_recv = threading.Condition()  # of pools that step in send(), for one thread at a time
+        self._can_recv = threading.Condition()  # for pools that step in send(): one thread at a time
 
     def open(self, ctx: WorkerContext, policy: Player) -> LaneTable:
-        """Open the pool, unless another thread has."""
+        """Open the pool, unless another thread has opened it."""
         with self._opening:
             if self._pool is None:
                 n = self.envs.lanes
@@ -67,7 +67,7 @@ class LaneTable(Edge):
         return f"{envs.title} × {envs.active or envs.lanes}, at most {envs.at_once or envs.lanes} served at once"
 
     def dial(self, name: str) -> Adjustable:
-        """Return the number of lanes as a scheduler can change it; fixed if lanes cannot come and go."""
+        """Return the number of lanes as schedulers change it; it stays fixed if lanes cannot come and go."""
         first = self.envs.active or self.envs.lanes
 
         def ask(n: int) -> None:
@@ -98,7 +98,7 @@ class LaneTable(Edge):
 
     @property
     def queued(self) -> int:
-        """Number of lanes that waited when a thread last came: those it took, and those it left."""
+        """Number of lanes that waited at the last `recv`: the received ones and those still ready."""
         return self.taken + self.pool.ready
 
     def close(self) -> None:
@@ -119,9 +119,9 @@ class Predictor:
         """Yield finished chunks, before more is written; an empty list: nothing yet.
 
         Without `renew` the weights may change at any row. With it (a table of one lane, or of one match, whose chunks
-        end together) they change only between chunks, by calling it, as in A3C. A chunk's last row is then acted on
-        with the new weights, as the next chunk's first; the chunk that it ends has no outputs there, and takes its
-        value from the learner (A2C(values="unrolled")).
+        end together) they change only between chunks, by a call of `renew`, as in A3C. Then the new weights act in a
+        chunk's last row, which is also the next chunk's first. The ended chunk has no outputs in that row; the learner
+        computes its value (A2C(values="unrolled")).
         """
         table = self.table
         self.together = renew is not None
@@ -211,7 +211,7 @@ class Predictor:
                 self.table.slot[i] = slot
 
     def _begin(self, numbers: np.ndarray, version: int, step: Batch, outputs: Batch, state: Batch) -> None:
-        """Write these rows as the first of these lanes' new chunks too."""
+        """Also write these rows as the first ones of the lanes' new chunks."""
         slot = self.table.slot[numbers]
         write_row(self.out.rows, (slot, 0), step, outputs, version)
         tree.map(lambda into, x: into.__setitem__(slot, x.numpy()), self.out.state, state)
@@ -231,6 +231,6 @@ class Predictor:
 
 
 def _rows_of(which: np.ndarray, rows: Batch) -> Batch:
-    """Return some lanes' rows, of arrays or tensors; which: bool [lanes]. All lanes' rows are not copied."""
+    """Return some lanes' rows, of arrays or tensors; which: bool [lanes]. If all are chosen, nothing is copied."""
     pick = np.flatnonzero(which)
     return rows if which.all() else tree.map(lambda x: x[pick], rows)

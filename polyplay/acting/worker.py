@@ -51,7 +51,7 @@ def act(
     keep: int = 1,
 ) -> Iterator[None]:
     """Act in the worker's own environments, with its own copy of the weights, and write rollouts into a queue. lag:
-    rollouts that acting may be ahead of learning; -1: it waits for no update. nice: added to the process's niceness
+    rollouts that acting may be ahead of learning; -1: acting never waits. nice: added to the process's niceness
     (`nice`). keep: rollouts between pulls of the weights.
     """
     if nice and multiprocessing.parent_process() is not None:
@@ -73,7 +73,7 @@ def act(
             actor.load(saved)
 
         def pull(k: int) -> int | None:
-            """Pull the weights of round k - lag or later ones, the newest if acting runs free."""
+            """Pull the weights of round k - lag or later ones; if lag is -1, the newest."""
             if held.age:
                 return held.version
             if not params.wait(0 if lag < 0 else max(k - lag, 0), ctx.index, out.patience):
@@ -121,8 +121,8 @@ def open_pool(ctx: WorkerContext, envs: Envs, saved: Batch) -> Pool:
 
 
 class MatchResults:
-    """Results of matches. A team's outcome is the sum over its seats, of team rewards if rows have them, else of
-    returns. A match whose environment was restarted has no result.
+    """Results of matches. A team's outcome is the sum of its seats' team rewards, or of their returns if rows have no
+    team rewards. A match whose environment was restarted has no result.
     """
 
     def __init__(self, pool: Pool, games: EpisodeCounter, width: int):
@@ -158,7 +158,7 @@ class MatchResults:
             self.players[matches] = self._players(matches)
 
     def save(self) -> Batch:
-        """Return the state of matches under way; those that ended were taken."""
+        """Return the state of matches under way; call `take` for ended ones first."""
         return {"gained": self.gained, "scores": self.scores, "players": self.players, "ends": self.ends.save()}
 
     def load(self, saved: Batch) -> None:
@@ -176,8 +176,8 @@ class MatchResults:
         return np.concatenate([x for x, _ in found]), np.concatenate([x for _, x in found])
 
 
-# An agent's player holds a copy of its weights and writes rollouts for its learner. A past agent's weights come from a
-# file; its rows and those of a bot are not written. Players change between two rollouts, while all matches rest.
+# An agent's player holds a copy of the agent's weights and writes rollouts for its learner. A past agent's weights come
+# from a file; its rows and those of a bot are not written. Players change between two rollouts, while all matches rest.
 
 
 def act_at_table(
@@ -191,7 +191,7 @@ def act_at_table(
     lag: int = -1,
 ) -> Iterator[None]:
     """Act with a player for each group of lanes, drawn by the league; without a league, agents play in turn. lag:
-    rounds that acting may be ahead of the learning of the same agent, whose batches are then one rollout each; -1: no
+    rounds by which acting may be ahead of the same agent's learning, whose batches must then be one rollout; -1: no
     limit.
     """
     producer = out.producer(ctx.index)
@@ -229,7 +229,7 @@ class Seat(LanePlayer):
         self.seats_of_agent = 1  # players of the same agent at the table
 
     def sit(self, policy: Player, pull: Pull, agent: int = -1) -> None:
-        """Seat a player from the next rollout. agent: one that learns from it; -1: its rows are not stored."""
+        """Seat a player from the next rollout. agent: learns from its rows; -1: they are not stored."""
         self.policy, self.agent, self.pull, self.version = policy, agent, pull, -1
         self.out = self.producer if agent >= 0 else None
 
@@ -348,8 +348,8 @@ class ActorSeating:
         return {"draw": np.array(self.draw), "numbers": self.numbers, "held": held, "results": results}
 
     def load(self, saved: Batch) -> None:
-        """Load an actor's part of a checkpoint, if it has the lanes. `begin` seats the players, once the league names
-        them.
+        """Load an actor's part of a checkpoint, if it includes the lanes. `begin` seats the players once the league
+        names them.
         """
         if "pool" not in saved:
             return

@@ -6,11 +6,10 @@
 `workers/stream-C.json`       slots that learner C had taken from every actor, and not returned; whose turn is next;
                               and the actors that did not write their part
 
-A learner that saves waits until every actor has finished its rollout and written its part, so the actors' states, the
-rollouts in flight and the learner's state are consistent, however far acting runs ahead. If all take turns, actors wait
-too: saving changes no order, and a resumed run continues with the same turn. In a league, all write their parts between
-two rounds of turns (workers.turns), or its current matches are lost.
-Imports no torch.
+A learner that saves waits until each of its actors has finished its rollout and written its part. So the states of
+actors and learner match the rollouts in flight, however far acting runs ahead. If workers take turns, actors wait too:
+saving keeps the order, and a resumed run continues with the same turn. In a league, all workers write their parts
+between two rounds of turns (workers.turns), or current matches are lost. Imports no torch.
 """
 
 from __future__ import annotations
@@ -29,12 +28,12 @@ from polyplay.core.tree import Batch
 from polyplay.core.worker import WorkerContext
 
 LEAGUE = "league/memory"  # shared state of a league's workers, in a checkpoint between two rounds of turns
-SAVE_TIMEOUT = 10.0  # seconds for actors to write their parts; the checkpoint leaves out later ones
+SAVE_TIMEOUT = 10.0  # seconds for actors to write their parts; the checkpoint leaves out later parts
 
 
 def save_actor(ctx: WorkerContext, part: CheckpointPart, actor: Any, flight: Batch, more: Batch | None = None) -> None:
-    """Write the part of an acting worker: its state if it is between two rollouts, rollouts in flight, and `more`.
-    actor: acting.Actor. Raises OSError.
+    """Write an acting worker's part: rollouts in flight (`flight`), `more` and, between two rollouts, the actor's
+    state. actor: acting.Actor. Raises OSError.
     """
     state, games, name = actor.save() if actor.between else None, actor.games, f"workers/{ctx.role}-{ctx.index}"
     arrays = {**(state or {}), **({"flight": flight} if flight else {}), **(more or {})}
@@ -58,8 +57,8 @@ def _why_unsaved(actor: Any) -> str:
 
 
 def answer_save(ctx: WorkerContext, actor: Any, producer: Producer) -> bool:
-    """Write this actor's part if a learner waits for it and the actor is between two rollouts; tell whether the request
-    was answered. If the run ends and the rollout takes too long, answer at once that the part failed.
+    """Write this actor's part if a learner waits for it and the actor is between two rollouts; return whether the
+    request is answered. If the run ends and the rollout takes too long, the answer is that the part failed.
     """
     queue, p = producer.queue, producer.p
     version = queue.asked(p)
@@ -79,7 +78,7 @@ def answer_save(ctx: WorkerContext, actor: Any, producer: Producer) -> bool:
 
 
 def save_at_table(ctx: WorkerContext, number: int, actor: Any, producer: Producer, table: Batch) -> None:
-    """Write this actor's part of a checkpoint between two rounds of turns, with the players at its table."""
+    """Write this actor's part of a checkpoint made between two rounds of turns. table: the players at its table."""
     assert ctx.directory is not None
     try:
         more = {"stream": producer.save(), "table": table}
@@ -89,7 +88,7 @@ def save_at_table(ctx: WorkerContext, number: int, actor: Any, producer: Produce
 
 
 def rest_at_end(ctx: WorkerContext, producer: Producer) -> Iterator[None]:
-    """Stop acting once this actor's part of the run's last checkpoint is written, so that it has all steps made."""
+    """Wait if this actor has written its part of the run's last checkpoint, which would lack any later steps."""
     queue, p = producer.queue, producer.p
     while queue.last(p) and queue.asked(p) is None:
         queue.check()
@@ -98,8 +97,8 @@ def rest_at_end(ctx: WorkerContext, producer: Producer) -> Iterator[None]:
 
 
 def between_rounds(ctx: WorkerContext) -> OpenCheckpoint | None:
-    """Return the checkpoint of a resumed run, if it was made between two rounds of turns and workers take turns again:
-    every worker then continues exactly from there.
+    """Return the checkpoint of a resumed run if every worker can continue exactly from it, else None. It must be from
+    between two rounds of turns, and workers must take turns again.
     """
     if ctx.resume is None or ctx.control.anew or not ctx.serial:
         return None
@@ -108,9 +107,9 @@ def between_rounds(ctx: WorkerContext) -> OpenCheckpoint | None:
 
 
 def load_actor(ctx: WorkerContext, consumers: int = 0) -> Batch:
-    """Return what this worker saved in the checkpoint of a resumed run; empty if nothing, or for a replacement.
+    """Return the arrays that this worker saved in a resumed run's checkpoint; {} if none, or if it replaces a lost one.
 
-    `consumers`: of its queue, if it has one.
+    `consumers`: number of consumers of its queue; 0 without a queue.
     """
     if ctx.resume is None or ctx.control.anew or ctx.incarnation % 1000:
         return {}
@@ -121,14 +120,14 @@ def load_actor(ctx: WorkerContext, consumers: int = 0) -> Batch:
 
 
 def rollouts_learnt(ctx: WorkerContext, queue: RolloutQueue) -> list[int]:
-    """Return each producer's number of rollouts that learners took before the checkpoint of a resumed run."""
+    """Return, by producer, the number of rollouts that learners took before the checkpoint of a resumed run."""
     taken = [_queue_end(ctx, c).get("taken", {}) for c in range(queue.consumers)]
     return [taken[p % queue.consumers].get(str(p), 0) for p in range(queue.producers)]
 
 
 def slots_read(ctx: WorkerContext, queue: RolloutQueue) -> int:
     """Return the number of this actor's slots that its learner had not returned at the checkpoint of a resumed run. 0
-    unless workers take turns: an actor that starts after its learner would never get them back.
+    if workers take no turns: a learner that starts before the actor would never return these slots.
     """
     read = _queue_end(ctx, ctx.index % queue.consumers).get("reading", {}) if ctx.serial else {}
     return read.get(str(ctx.index), 0)
@@ -141,7 +140,7 @@ def saved_turn(ctx: WorkerContext, queue: RolloutQueue) -> int:
 
 
 def _queue_end(ctx: WorkerContext, c: int) -> dict[str, Any]:
-    """Return learner `c`'s end of the queue in the checkpoint of a resumed run; empty if not saved."""
+    """Return the counts that `save_queue_end` saved for learner `c` in the checkpoint of a resumed run; {} if none."""
     path = ctx.resume / f"workers/stream-{c}.json" if ctx.resume is not None and not ctx.control.anew else None
     return json.loads(path.read_text("utf-8")) if path is not None and path.exists() else {}
 
@@ -149,8 +148,8 @@ def _queue_end(ctx: WorkerContext, c: int) -> dict[str, Any]:
 def wait_for_actors(
     ctx: WorkerContext, queue: RolloutQueue, version: int, last: bool = False
 ) -> Generator[None, None, list[int]]:
-    """Ask this learner's actors to write their parts for `version`; return the actors that did not. last: the run's
-    last checkpoint, after which they do not act.
+    """Ask this learner's actors to write their parts for `version`; return the actors that wrote none. last: this is
+    the run's last checkpoint, after which actors stop acting.
     """
     if ctx.directory is None:
         return []
@@ -170,7 +169,7 @@ def wait_for_actors(
 
 
 def save_queue_end(ctx: WorkerContext, part: CheckpointPart, queue: RolloutQueue, lost: list[int]) -> None:
-    """Write this learner's end of the queue. Raises OSError."""
+    """Write the counts of this learner's end of the queue. lost: actors that wrote no part. Raises OSError."""
     own = range(ctx.index, queue.producers, queue.consumers)
     reading = {str(p): len(queue.held(queue.pairs(p), READING)) for p in own}  # taken, not yet returned
     counts = {"taken": {str(p): queue.learnt(p) for p in own}, "reading": reading}

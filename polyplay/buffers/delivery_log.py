@@ -1,9 +1,9 @@
-"""Log of an asynchronous run for reproducing it: which rollouts each update was learned from.
+"""Log of an asynchronous run: the rollouts of each update. With it, the run can be reproduced.
 
-`deliveries-C.jsonl` of learner C has a line per batch: the last update from the batch, then for each rollout, in order,
-its actor, the version of the weights that made it, and, if not 0, the incarnation of the actor.
-A process that starts to write adds a line {"from": update, "threads": of a worker, "length": the agent steps over which
-the learning rate decays, or 0}; where compiled updates start is a line {"compiled": update}.
+Learner C's `deliveries-C.jsonl` has a line per batch: the number of its last update, then for each rollout, in order,
+its actor, the version of the weights that made it and, if not 0, the actor's incarnation. A process that starts to
+write adds a line {"from": update, "threads": threads of a worker, "length": agent steps over which the learning rate
+decays, or 0}. A line {"compiled": update} names the first compiled update.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ LOG = "deliveries-{}.jsonl"
 def log_writer(
     ctx: WorkerContext, queue: RolloutQueue, update: int, threads: int, length: float, each: int = 1
 ) -> Callable[[list[int]], None]:
-    """Return a function that logs a batch of slots, starting after `update`. each: updates per batch."""
+    """Return a function that logs a batch by its slots. update: number of updates before. each: updates per batch."""
     if ctx.directory is None:
         return lambda slots: None
     path = ctx.directory / LOG.format(ctx.index)
@@ -59,7 +59,7 @@ class DeliveredRollout:
 
 @dataclass(frozen=True)
 class DeliveryLog:
-    """Log of one learner: the rollouts of each batch, in order, and the number of its workers' threads."""
+    """One learner's log: the rollouts of each batch, in order, and the number of threads of a worker."""
 
     batches: list[list[DeliveredRollout]]
     threads: int
@@ -71,8 +71,8 @@ class DeliveryLog:
 
 
 def read_log(directory: Path, c: int, actors: int, n: int, each: int = 1) -> DeliveryLog:
-    """Read learner `c`'s log. actors: of the run; n: slots per batch; each: updates per batch. Raises UserError, which
-    names the flaw and its line.
+    """Read learner `c`'s log. actors: number of the run's actors; n: slots per batch; each: updates per batch. Raises
+    UserError: the log is missing, damaged or incomplete, or a setting changed on resume.
     """
     path = directory / LOG.format(c)
     if not path.exists():
@@ -84,7 +84,7 @@ def read_log(directory: Path, c: int, actors: int, n: int, each: int = 1) -> Del
     changes: dict[int, bool] = {}
     for number, text in enumerate(path.read_text("utf-8", errors="replace").splitlines(keepends=True), 1):
         if not text.endswith("\n"):
-            break  # cut off by a kill
+            break  # a killed process cut the line off
         try:
             line = json.loads(text)
             if isinstance(line, dict) and "compiled" in line:

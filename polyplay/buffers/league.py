@@ -3,8 +3,8 @@
     actor ──► results of matches ──► referee ──► ratings, points, tables ──► actor
     learner ──► its weights become a past agent ──► referee
 
-Every array has one writer, so a killed process leaves no lock. Players are numbers: the current agents 0 … A-1, then
-room for past agents, then bots. Only the referee writes ratings, players and tables.
+Every array has one writer, so a killed process leaves no lock. Players are numbered: first the current agents 0 … A-1,
+then places for past agents, then bots. Only the referee writes ratings, players and tables.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ RESULTS = 4096  # matches that an actor may report before the referee takes them
 
 
 class Identity(NamedTuple):
-    """Identity of a league's player. agent: owner of the weights, or a bot's place among `bots`."""
+    """Identity of a league's player. agent: the agent whose weights play, or a bot's index in `bots`."""
 
     kind: int
     agent: int
@@ -36,15 +36,15 @@ class Identity(NamedTuple):
 
 
 class CopyOrder(NamedTuple):
-    """An order that agent `agent` of a league continues with the weights of `donor`."""
+    """Order to copy weights: agent `agent` of a league continues with those of agent `donor`."""
 
     number: int
     agent: int
     donor: int
 
 
-# Matches in the order played: their draws, int64 [n]; the player of each block of seats, int32 [n, blocks]; the outcome
-# of each team, float32 [n, teams]: more is better, equal is a draw.
+# Matches in the order played: numbers of their tables' draws, int64 [n]; the player of each block of seats, int32 [n,
+# blocks]; the outcome of each team, float32 [n, teams]: more is better, equal is a tie.
 Results = tuple[np.ndarray, np.ndarray, np.ndarray]
 
 
@@ -55,8 +55,8 @@ def blocks_of_teams(teams: Sequence[int], seated: int) -> list[list[int]]:
 
 
 class League(Closable, Edge):
-    """Players and tables. A table has `seated` players; a match has `blocks` of equal numbers of consecutive seats,
-    with a player each: as many blocks as players, or as seats if these are fewer.
+    """Players and tables. A table has `seated` players. The seats of a match form `blocks` equal blocks of consecutive
+    seats, each with one player. `blocks` is the number of players, or of seats if these are fewer.
     """
 
     memory: ClassVar[str] = "league"
@@ -91,9 +91,9 @@ class League(Closable, Edge):
         bots: Sequence[str] = (),
         varied: Collection[str] = (),
     ):
-        """teams: of each seat of a match. past: number of past agents to keep. bots: names of scripted players. varied:
-        hyperparameters that change when agents copy each other. Raises UserError: copies need two agents, or these
-        seats never set players against others.
+        """teams: the team of each seat of a match. past: number of past agents to keep. bots: names of scripted
+        players. varied: hyperparameters that change when agents copy each other. Raises UserError: fewer than two
+        agents to copy, or no two players can be opponents.
         """
         if varied and agents < 2:
             raise UserError(
@@ -113,16 +113,16 @@ class League(Closable, Edge):
 
     def _attach(self) -> None:
         super()._attach()
-        # per actor: matches taken by the referee, reported, and lost because they came too fast; the newest draw, and
-        # the draw in use (0: none yet). Per agent: past agents that were entered, and posted; the version of the last
-        # posted one; the player number of the next one (-1: none is free)
+        # Per actor: numbers of matches that the referee took, that the actor reported, and that came too fast and were
+        # lost; the newest draw, and the draw in use (0: none yet). Per agent: numbers of past agents entered, and
+        # posted; version of the last posted one; player number of the next one (-1: none is free)
         self.taken, self.reported, self.lost, self.drawn, self.acknowledged = self._actors.T[:: LINE // 8]
         self.entered, self.posts, self.newest, self.reserve = self._agents.T[:: LINE // 8]
         self.begun = self._run[1:2]  # whether a referee has started before
 
     @property
     def rated(self) -> tuple[np.ndarray, ...]:
-        """Arrays that matches change."""
+        """Arrays that results of matches change."""
         return self.elo, self.quality, self.games, self.points
 
     # ------------------------------------------------------------------------------------------------ actors
@@ -139,8 +139,8 @@ class League(Closable, Edge):
         return self._bells[1 + actor].wait(self.patience)
 
     def acknowledge(self, actor: int, draw: int) -> None:
-        """Note that the actor now plays with this draw and has reported all earlier matches. Until then, no other draw
-        is made, and the weights of past agents at both tables are kept.
+        """Note that the actor now plays with this draw and has reported all earlier matches. Before that, the referee
+        makes no other draw, and keeps the weights of past agents at the old and the new table.
         """
         self.acknowledged[actor] = draw
         self._bells[0].post()
@@ -149,7 +149,7 @@ class League(Closable, Edge):
         """Report finished matches, in order, played with the acknowledged draw.
 
         players: int [n, blocks], the player of each block of seats; outcomes: [n, teams], more is better, equal is a
-        draw. Matches too many for the referee are counted as lost and left out: acting never waits for the referee.
+        tie. Acting never waits for the referee: matches that it has no room for are dropped and counted as lost.
         """
         self.check()
         reported, n = int(self.reported[actor]), len(players)
@@ -169,8 +169,8 @@ class League(Closable, Edge):
     # ------------------------------------------------------------------------------------------------ learners
 
     def post(self, agent: int, version: int) -> int | None:
-        """Make a past agent of the agent's weights, whose file exists, and return its player's number; a repeated
-        version has the same number. None: the previous one has not been entered yet, call again. Raises Closed.
+        """Make a past agent of an agent's weights, whose file must exist; return its player number, the same for a
+        repeated version. None: the referee has not entered the previous past agent yet; call again. Raises Closed.
         """
         self.check()
         there = np.flatnonzero((self.kind == PAST) & (self.agent == agent) & (self.version == version))
@@ -191,7 +191,7 @@ class League(Closable, Edge):
         return CopyOrder(number, *divmod(pair, self.agents)) if number > self._copied[0] else None
 
     def copied(self, number: int, version: int, donor_version: int) -> None:
-        """Note that the copy was made: the agent's weights of `version` are the donor's of `donor_version`."""
+        """Note that copy `number` was made: the agent's weights `version` equal the donor's weights `donor_version`."""
         self._copied[1:3] = version, donor_version
         self._fence()
         self._copied[0] = number
@@ -206,7 +206,7 @@ class League(Closable, Edge):
         self._order[0] = (order.number * self.agents + order.agent) * self.agents + order.donor
 
     def answer(self, number: int) -> tuple[int, int] | None:
-        """Return the versions of the agent and of its donor once that copy was made, else None."""
+        """Return (agent's version, donor's version) if copy `number` is the last one made, else None."""
         return (int(self._copied[1]), int(self._copied[2])) if self._copied[0] == number else None
 
     def wait_for_matches(self) -> None:
@@ -222,7 +222,7 @@ class League(Closable, Edge):
         return self._draws[actor, at], self._players[actor, at], self._outcomes[actor, at]
 
     def seat(self, actor: int, draw: int, players: Sequence[int]) -> None:
-        """Publish a draw, after the actor has acknowledged the previous one, if any."""
+        """Publish a draw. The actor must have acknowledged the previous one, if any."""
         self._tables[actor, draw % 2] = players
         self._fence()
         self.drawn[actor] = draw
@@ -234,11 +234,11 @@ class League(Closable, Edge):
         self.kind[player] = who.kind
 
     def posted(self, agent: int, entered: int) -> Identity | None:
-        """Return an agent's newly posted past agent after `entered` entered ones, or None."""
+        """Return the past agent that an agent has posted after its first `entered` ones, or None."""
         return Identity(PAST, agent, int(self.newest[agent])) if self.posts[agent] > entered else None
 
     def enter(self, agent: int, entered: int, reserve: int) -> None:
-        """Publish the number of entered past agents of the agent, and the player that the next one will be."""
+        """Publish how many past agents of an agent are entered, and the player number of the next one (`reserve`)."""
         self.reserve[agent] = reserve
         self._fence()
         self.entered[agent] = entered
@@ -264,10 +264,10 @@ class League(Closable, Edge):
         ]
 
     def crossing(self) -> Crossing:
-        """Return the flows of results and tables. Tables come last: the players at a table are known by then."""
+        """Return the flows of results and tables. Tables come last, after the identities of their players."""
         flows: list[Flow] = [Cells(MAIN, [EVERYONE], [self.agent, self.version, self.kind])]
         for a in range(self.actors):
-            # acknowledged comes after all that was reported before
+            # `acknowledged` comes after all earlier reports
             cells = [x[a : a + 1] for x in (self.lost, self.reported, self.acknowledged)]
             rows = [self._draws[a], self._players[a], self._outcomes[a]]
             bells = [self._bells[0]]
@@ -281,13 +281,13 @@ class League(Closable, Edge):
         return {name: array.copy() for name, array in self.arrays().items()}
 
     def load(self, saved: Batch) -> None:
-        """Restore what `save` returned."""
+        """Restore the arrays that `save` returned."""
         for name, array in saved.items():
             self.arrays()[name][...] = array
 
 
 class TableFlow(Cells):
-    """Players at an actor's table. The weights of past agents among them are sent first."""
+    """Flow of the players at an actor's table. The weights of the past agents at it are sent first."""
 
     def __init__(self, league: League, a: int):
         cells = [league.taken[a : a + 1], league._tables[a], league.drawn[a : a + 1]]

@@ -22,15 +22,15 @@ from polyplay.core.shared_memory import Ring, memory_barrier
 
 
 def words(pictures: np.ndarray) -> np.ndarray:
-    """View pictures as [..., k, n]; with numbers of eight bytes if a plane divides, for speed."""
+    """View pictures as [..., k, n]; for speed as 8-byte words, if the bytes of a plane are a multiple of 8."""
     flat = pictures.reshape(*pictures.shape[:-2], -1)
     return flat.view(np.uint64) if flat.shape[-1] % 8 == 0 else flat
 
 
 @cached_njit()
 def pack_planes(rows: np.ndarray, whole: np.ndarray, planes: np.ndarray) -> int:
-    """Pack rows [T, B, k, n] into whole uint8 [T, B], 1 where a row does not continue the row before, and planes
-    [≤ T·B·k, n]: all k planes of such a row, else the newest. Return the number of planes.
+    """Pack rows [T, B, k, n]; return the number of packed planes. `whole`, uint8 [T, B], is 1 where a row does not
+    continue the row before. `planes` [≤ T·B·k, n] has all k planes of such a row, else only the newest.
     """
     T, B, k, n = rows.shape
     at = 0
@@ -53,7 +53,7 @@ def pack_planes(rows: np.ndarray, whole: np.ndarray, planes: np.ndarray) -> int:
 
 @cached_njit()
 def unpack_planes(rows: np.ndarray, whole: np.ndarray, planes: np.ndarray) -> None:
-    """Unpack what `pack_planes` packed; whole[0] is all 1."""
+    """Undo `pack_planes`; whole[0] is all 1."""
     T, B, k, _ = rows.shape
     at = 0
     for t in range(T):
@@ -70,7 +70,7 @@ class SlotContent(Protocol):
     """Content of a queue's slots."""
 
     def cells(self, slots: slice) -> list[np.ndarray]:
-        """Return the marks that a pair starts with."""
+        """Return arrays of these slots' marks, which a pair sends when it begins."""
 
     def put(self, slot: int) -> list[np.ndarray]:
         """Return the writer's data in a slot."""
@@ -79,7 +79,7 @@ class SlotContent(Protocol):
         """Return the reader's results in a slot."""
 
     def land(self, part: int, slot: int, arrays: list[np.ndarray]) -> None:
-        """Write received arrays into a slot: SLOT the writer's data, BACK the reader's results."""
+        """Write received arrays into a slot. part: SLOT for the writer's data, BACK for the reader's results."""
 
 
 class RolloutContent:
@@ -122,8 +122,8 @@ class RolloutContent:
 
 
 class Pair(Flow):
-    """Rings of slot numbers between a writer and a reader. Token: counts of numbers taken and put on this side. Numbers
-    taken are sent with the next put, or before a request for a checkpoint: earlier, the other side has no use for them.
+    """Rings of slot numbers between a writer and a reader. The token counts the numbers taken and put on this side. The
+    count of taken numbers is sent with the next put or checkpoint request: the other side does not need it earlier.
     """
 
     both = True
@@ -141,7 +141,7 @@ class Pair(Flow):
         return (full, empty) if gives else (empty, full)
 
     def token(self, gives: bool) -> tuple[int, int]:
-        """Read the end of the written ring first: the data that a slot needs on its way back are read after it."""
+        """Return the counts of numbers taken and put. The written ring's tail is read first, slots' data after it."""
         written, read = self._rings(gives)
         look = gives, int(written._tail[0]), int(self.queue._asked[self._asks])
         if look != self._looked:
@@ -159,7 +159,7 @@ class Pair(Flow):
         yield RINGS, 0, [np.concatenate([new, written._ring])]
 
     def begin(self, gives: bool, token: tuple[int, int]) -> Iterator[Piece]:
-        """Yield all slots and rings. The end on this side keeps running: it takes, then puts."""
+        """Yield the full slots, then the rings as of `token`: this side's end keeps taking and putting numbers."""
         queue, (taken, put) = self.queue, token
         empty, full = np.array(queue._rings[0, self.i]), np.array(queue._rings[1, self.i])
         mine, theirs = (full, empty) if gives else (empty, full)
@@ -188,7 +188,7 @@ class Pair(Flow):
     def _replay(self, numbers: np.ndarray, gives: bool) -> None:
         """Repeat the other side's takes and puts on this side."""
         (taken, put), ring = numbers[:2].tolist(), numbers[2:]
-        read, written = self._rings(gives)  # by the other side
+        read, written = self._rings(gives)  # from the other side's view
         memory_barrier()
         for _ in range(taken - int(read._head[0])):
             read.take(self.queue.use, self._holder if gives else FILLING)
@@ -197,9 +197,7 @@ class Pair(Flow):
 
 
 def queue_flows(queue: SharedQueue, per: int, slots: SlotContent) -> list[Flow]:
-    """Return the flows of all pairs, then those of the writers' answers about checkpoints. per: pairs of each
-    writer.
-    """
+    """Return the flows of all pairs, then the flows of the writers' checkpoint answers. per: pairs per writer."""
     pairs = [(End("out", i // per), End("source", i % queue.readers)) for i in range(len(queue._full))]
     flows: list[Flow] = [Pair(queue, i, *ends, slots) for i, ends in enumerate(pairs)]
     asks = len(queue._asked)

@@ -34,11 +34,11 @@ HEADROOM = 8  # a soft capacity has an eighth more room
 
 
 class Proportional(NamedTuple):
-    """P = p^α / Σ p^α, weights (N·P)^-β over their maximum in the batch (Schaul et al. 2016; 0^α = 0 for every α).
+    """P = p^α / Σ p^α; weights (N·P)^-β over their maximum in the batch (Schaul et al. 2016; 0^α = 0 for every α).
 
-    first: an item's first priority: "max", the largest so far; "td", |G + D·value - chosen| from the outputs of the
-    acting policy (Ape-X), for a sequence η·max + (1 - η)·mean over its rows (R2D2). rescale: the loss's ε of value
-    rescaling (0: none). mixture u: drawn from (1 - u)·P + u/N.
+    first: an item's first priority. "max": the largest so far. "td": |G + D·value - chosen| from the outputs of the
+    acting policy (Ape-X); for a sequence, η·max + (1 - η)·mean over its rows (R2D2). rescale: the loss's ε of value
+    rescaling (0: none). mixture: u, if items are drawn by (1 - u)·P + u/N.
     """
 
     alpha: float = 0.6
@@ -55,8 +55,8 @@ class Proportional(NamedTuple):
 class Replay:
     """Keep the last `capacity` transitions of all `lanes` that feed one buffer, and draw batches from them.
 
-    An item is a transition of `n_step` steps, or with `sequence` m > 0, m rows to train on with `burn_in` rows before
-    and n_step rows after. Every item belongs to one episode.
+    An item is a transition of `n_step` steps. With `sequence` m > 0 it is m rows to train on, with `burn_in` rows
+    before and n_step rows after them. Every item belongs to one episode.
     """
 
     # fields of a stored row: obs, action, reward, first, terminated, truncated, version, … (rollout_queue.row_spec)
@@ -84,8 +84,8 @@ class Replay:
     @classmethod
     def of(cls, envs: Envs, network: PolicyLike, sampler: Proportional | None = None, **options: Any) -> Replay:
         """Describe a replay for these environments and this network. Of stacked images only the newest plane is stored;
-        the network's values are stored if first priorities need them. options: the other fields, and `lanes` if not
-        `envs.lanes`.
+        the network's values are stored if first priorities need them. options: other fields, and `lanes` if it differs
+        from `envs.lanes`.
         """
         spec = envs.spec
         left = {"agent"} if sampler and sampler.first == "td" else {"agent", "value", "chosen"}
@@ -121,13 +121,13 @@ class Replay:
 
     @property
     def items(self) -> str:
-        """A batch in words."""
+        """Description of a batch, for people."""
         what = f"sequences of {self.sequence} after {self.burn_in}" if self.sequence else "transitions"
         return f"{self.batch} {what}{f' of {self.n_step} steps' if self.n_step > 1 else ''}"
 
     def limit(self, inserted: int) -> int:
-        """Return the most items that may be drawn after N insertions: the capacity, but for a window that grows from c
-        no more than c (1 + 0.4 ((N / c)^0.75 - 1) / 0.75) (KataGo: Wu 2019, appendix C, with c = 250,000).
+        """Return the largest number of items to keep after N insertions: the capacity. In a window that grows from c,
+        it is also at most c (1 + 0.4 ((N / c)^0.75 - 1) / 0.75) (KataGo: Wu 2019, appendix C, with c = 250,000).
         """
         c = self.grows_from
         grown = c * (1 + BETA * ((inserted / c) ** ALPHA - 1) / ALPHA) if 0 < c < inserted else inf
@@ -172,7 +172,7 @@ class Replay:
         return bool(self.stack) and inside and len(leaf.shape) > 1 and leaf.shape[0] == self.stack
 
     def bytes(self, batches: bool = True) -> int:
-        """Return the bytes of RAM of a full replay. batches: with its own arrays for batches."""
+        """Return the bytes of RAM of a full replay. batches: include its own arrays for batches."""
         slots, total = self.lanes * self.rows, 0
         for path, leaf in tree.leaves(self.spec):
             stacked = self.stacked(path, leaf)
@@ -195,8 +195,8 @@ class Replay:
         return {**rows, **extras, "weight": Field((B,), "float32"), "id": Field((B,), "int64")}
 
     def open(self, seed: int, batches: bool = True) -> ReplayBuffer:
-        """Return the empty buffer, for one thread. `seed` determines the draws. batches: with its own arrays for
-        batches; else it only draws into the caller's.
+        """Return the empty buffer, for one thread. `seed` determines the draws. batches: allocate its own arrays for
+        batches; else it draws only into the caller's arrays.
         """
         from polyplay.buffers.replay_buffer import ReplayBuffer
 
@@ -224,18 +224,18 @@ def _check_limits(owner: Replay | Proportional, limits: Mapping[str, tuple[float
 # A replay buffer as files: safetensors of at most 64 MB with checksums, and replay.json. Saving needs no second copy in
 # RAM.
 #
-# Only slots that hold rows are written. Of a tree the leaves are saved, which determine its sums exactly.
+# Only slots that hold rows are written. Of a sum tree, only the leaves are saved: they determine its sums exactly.
 
 
 SCHEMA = 4
 INDEX = "replay.json"
 PIECE = 64 * 2**20  # bytes to save or load at once
-# fields of a description that may differ: no saved data depend on them
+# fields in which a loading replay may differ: no saved data depend on them
 FREE_SPACE = ("batch", "gamma", "reward", "scale", "start", "ratio", "slack", "buffers")
 
 
 def save_buffer(buffer: ReplayBuffer, directory: Path) -> None:
-    """Write all that determines future draws into `directory`. Raises OSError."""
+    """Write everything that determines future draws into `directory`. Raises OSError."""
     directory.mkdir(parents=True, exist_ok=True)
     for left in directory.glob("*.safetensors"):  # from a process that was killed while writing
         left.unlink()
@@ -275,7 +275,7 @@ def check_saved(root: Path, replays: Sequence[Replay]) -> None:
 
 
 def _head(directory: Path, replays: Sequence[Replay]) -> dict[str, Any]:
-    """Return the index of a saved replay, which must be described as one of `replays`. Raises UserError."""
+    """Return the index of a saved replay, whose `layout` must equal that of one of `replays`. Raises UserError."""
     try:
         head = json.loads((directory / INDEX).read_text("utf-8"))
     except (OSError, ValueError) as e:
@@ -307,12 +307,12 @@ def _description(replay: Replay) -> dict[str, Any]:
 
 
 def layout(replay: Replay) -> dict[str, Any]:
-    """Return the fields that two replays must share, so that one can load what the other saved."""
+    """Return the fields in which two replays must agree for one to load the other's files."""
     return {k: v for k, v in _description(replay).items() if k not in FREE_SPACE}
 
 
 def _parts(buffer: ReplayBuffer) -> dict[str, dict[str, np.ndarray]]:
-    """Return all arrays to save: the buffer's own, to be filled in place."""
+    """Return the buffer's own arrays, to save them or to fill them when loading."""
     return {
         "index": buffer.index._asdict(),
         "last": buffer.columns.last,

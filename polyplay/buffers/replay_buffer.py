@@ -1,10 +1,10 @@
 """A replay: rows of experience from many lanes, from which batches of items are drawn repeatedly.
 
-For one thread. Rows are added as the acting loop wrote them (docs/concepts/rows.md). An item's id differs from that of
-every later item in its slot. See docs/concepts/replay.md.
+A buffer is for one thread. Rows are added as the acting loop wrote them (docs/concepts/rows.md). Later items in the
+same slot get other ids. See docs/concepts/replay.md.
 
-A lane's rows are numbered from 0; row u lies in slot lane·R + u mod R. A row may be drawn ("live") once its window is
-complete: `window` more rows of its episode have arrived, or its end. A window never leaves its episode:
+A lane's rows are numbered from 0; row u lies in slot lane·R + u mod R. A row is "live" (may be drawn) once its window
+is complete: `window` more rows of its episode, or the episode's end, have arrived. A window never leaves its episode:
 
 - an ordinary row u completes row u - window;
 - a terminated or truncated row completes all pending rows, with shorter windows;
@@ -37,17 +37,17 @@ from polyplay.core.tree import Batch
 
 FIRST, TERMINATED, TRUNCATED, EXTRA, LIVE, DRAWN, ANCHOR, ITEM = (1 << i for i in range(8))
 _END, _BREAK = TERMINATED | TRUNCATED, FIRST | EXTRA
-# places of a stack's older planes: in the rows before; not stored, because they are zeros, or repeat the newest; in
-# EXTRA rows
+# where a stack's older planes are. CONTINUES: in the rows before; ZEROS, REPEAT: not stored, as they are zeros or
+# repeat the newest; STORED: in EXTRA rows
 CONTINUES, ZEROS, REPEAT, STORED = range(4)
-PADDED = 128  # in a row's `older`: planes before the oldest stored one repeat it, and are not 0
+PADDED = 128  # bit of a row's `older`: planes before the oldest stored one repeat it; else they are 0
 GENERATION = 2**32  # an id is the slot, plus GENERATION times the number of rows that the slot has held
-# counters; ARRIVALS is the sum over live rows
+# places of counters; ARRIVALS: sum of the live rows' `arrival`
 SIZE, STEPS, INSERTED, EVICTED, NEVER_SAMPLED, ARRIVALS, SAMPLED, LATE = range(8)
 
 
 class ItemIndex(NamedTuple):
-    """Numbers about the rows of every lane, and so about the items that start with them."""
+    """Numbers about the rows of every lane, and about the items that start at these rows."""
 
     lane: np.ndarray  # int64 [5, L]: head, tail, start of the episode, first pending row, last anchor
     counts: np.ndarray  # int64 [8], see above
@@ -72,12 +72,12 @@ def append_rows(
     """Add rows; return their slots and all changes.
 
     given: first, terminated and truncated of the rows, bool [T, B]; kinds uint8 [T, B]; lanes int64 [B].
-    shape int64 [5]: R, planes in a stack, window, burn-in, period (0: every row may be drawn, else items).
-    Returns slots [T, B]; extra [n, 3], (slot, row of [T·B], plane); slots of rows that may be drawn now; slots of rows
-    that may no longer be drawn (a slot in both has a new row); and the row of [T·B] whose stack does not follow the
+    shape int64 [5]: R, planes in a stack, window, burn-in, period (0: every row may be drawn; else only ITEM rows).
+    Returns slots [T, B]; extra [n, 3], (slot, row of [T·B], plane); slots of rows that are live now; slots of rows
+    that are not live any longer (a slot in both has a new row); and the row of [T·B] whose stack does not follow the
     previous one, or -1.
     """
-    lane, counts, flags, older, ids, arrival = index  # once: every tuple access counts references
+    lane, counts, flags, older, ids, arrival = index  # unpacked once: every access to a tuple's field counts references
     R, k, window, burn_in, period = shape[0], shape[1], shape[2], shape[3], shape[4]
     reach = burn_in + max(k, 1) - 1 - R  # row u retires row u + reach, and all earlier rows
     extras = n_added = n_removed = 0
@@ -173,7 +173,7 @@ def _complete(
     flags: np.ndarray, arrival: np.ndarray, base: int, R: int, u: int, p: int, begin: int, end: int, period: int,
     added: np.ndarray, n: int, arrivals: int,
 ) -> tuple[int, int]:  # fmt: skip
-    """Allow draws of the pending rows begin … end - 1; row u is at position p. → n, arrivals."""
+    """Make the pending rows begin … end - 1 live; row u is at position p. → n, arrivals."""
     for row in range(begin, end):
         slot = _slot(base, R, p, u - row)
         if not period or flags[slot] & ITEM:
@@ -201,7 +201,7 @@ def _retire(
 def _drop(
     flags: np.ndarray, arrival: np.ndarray, slot: int, removed: np.ndarray, n: int, arrivals: int, never: int
 ) -> tuple[int, int, int]:
-    """End draws of a row. → n, sum of arrivals, rows never sampled."""
+    """Clear a row's LIVE flag. → n, sum of arrivals, rows never sampled."""
     if flags[slot] & LIVE:
         never += 0 if flags[slot] & DRAWN else 1
         arrivals -= arrival[slot]
@@ -213,7 +213,7 @@ def _drop(
 
 @compiled
 def remove_oldest(index: ItemIndex, excess: int, R: int) -> np.ndarray:
-    """Remove the oldest `excess` rows that may be drawn; return their slots."""
+    """Remove the `excess` oldest live rows; return their slots."""
     removed = np.empty(max(excess, 0), np.int64)
     tail, pending, counts, flags, arrival, n = index.lane[1], index.lane[3], index.counts, index.flags, index.arrival, 0
     arrivals, never = counts[ARRIVALS], counts[NEVER_SAMPLED]
@@ -238,7 +238,7 @@ def remove_oldest(index: ItemIndex, excess: int, R: int) -> np.ndarray:
 
 @compiled
 def _skip(at: int, R: int, tail: np.ndarray, pending: np.ndarray, flags: np.ndarray) -> None:
-    """Move a lane's tail to a row that may be drawn, or to the first pending row."""
+    """Move a lane's tail to its oldest live row, or to the first pending row."""
     while tail[at] < pending[at] and not flags[at * R + tail[at] % R] & LIVE:
         tail[at] += 1
 
@@ -264,8 +264,8 @@ def draw_evenly(rng: np.ndarray, n: int, R: int, index: ItemIndex) -> np.ndarray
 def n_step_windows(
     slots: np.ndarray, R: int, n: int, gamma: float, form: int, scale: float, flags: np.ndarray, reward: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Compute n-step windows of the rows in `slots` [B]: the slot of the last row, G = scale·Σ γʲ·r, D = γᵐ or 0 where
-    terminated. form: r is unchanged (0), limited to ±1 (1), its sign (2).
+    """Return the n-step windows that start in `slots` [B]: slot of the last row; G = scale·Σ γʲ·r; D = γᵐ, 0 where
+    terminated. form: r is unchanged (0), limited to ±1 (1), or its sign (2).
     """
     end = np.empty(slots.size, np.int64)
     total, discount = np.empty(slots.size, np.float32), np.empty(slots.size, np.float32)
@@ -290,7 +290,7 @@ def n_step_windows(
 
 @compiled
 def plane_slots(slots: np.ndarray, R: int, k: int, older: np.ndarray, empty: int) -> np.ndarray:
-    """Return the slots of stacks' planes, oldest first, int64 [n, k], for slots [n]. empty: slot of a zero plane."""
+    """Return the slots of the planes of stacks [n], oldest first, int64 [n, k]. empty: slot of a zero plane."""
     out = np.empty((slots.size, k), np.int64)
     for i in range(slots.size):
         slot = slots[i]
@@ -307,21 +307,21 @@ def plane_slots(slots: np.ndarray, R: int, k: int, older: np.ndarray, empty: int
 
 
 def _as_words(array: np.ndarray, lead: int) -> np.ndarray:
-    """View an array with all dimensions after the first `lead` as one, as 8-byte words if they divide."""
+    """View an array with all dimensions after the first `lead` joined, as 8-byte words if its size allows."""
     whole = np.ascontiguousarray(array).reshape(*array.shape[:lead], -1)
     return whole.view(np.uint64 if whole.shape[-1] * whole.itemsize % 8 == 0 else np.uint8)
 
 
 @compiled
 def _goes_on(rows: np.ndarray, last: np.ndarray, begun: np.ndarray) -> np.ndarray:
-    """Tell, bool [T, B], whether a row's older planes repeat the row before; rows [T, B, k, n], last [B, k, n]."""
+    """Return bool [T, B]: whether a row's stack continues the row before. rows [T, B, k, n], last [B, k, n]."""
     T, B, k, n = rows.shape
     found = np.empty((T, B), np.bool_)
     for t in range(T):
         for b in range(B):
             new, old = rows[t, b].reshape(-1), (rows[t - 1, b] if t else last[b]).reshape(-1)
             differs = new[0] ^ new[0]
-            for i in range((k - 1) * n):  # no branch inside: wide loads and ORs
+            for i in range((k - 1) * n):  # no branch inside, so it compiles to wide loads and ORs
                 differs |= new[i] ^ old[i + n]
             found[t, b] = (t > 0 or begun[b]) and differs == 0
     return found
@@ -330,8 +330,8 @@ def _goes_on(rows: np.ndarray, last: np.ndarray, begun: np.ndarray) -> np.ndarra
 def stack_kinds(stacks: list[tuple[np.ndarray, np.ndarray]], begun: np.ndarray, T: int) -> np.ndarray:
     """Return how to rebuild each row's older planes, uint8 [T, B]: CONTINUES, ZEROS, REPEAT or STORED.
 
-    stacks: pairs of a leaf's rows [T, B, k, …] and the lanes' last rows so far [B, k, …]; all leaves agree on a kind.
-    begun bool [B]: a last row exists.
+    stacks: pairs of a leaf's rows [T, B, k, …] and the lanes' last rows so far [B, k, …]; all leaves get the same kind.
+    begun bool [B]: whether a last row exists.
     """
     possible = np.full((T, len(begun)), 15)
     for rows, ends in stacks:
@@ -347,14 +347,14 @@ def stack_kinds(stacks: list[tuple[np.ndarray, np.ndarray]], begun: np.ndarray, 
 _LOWEST = np.array([0] + [(i & -i).bit_length() - 1 for i in range(1, 16)], np.uint8)
 
 
-# The leaves of rows by slot: each plane of stacked observations once, everything else unchanged.
+# The leaves of rows by slot. Each plane of stacked observations is stored once, everything else unchanged.
 
 
 Leaves = dict[str, np.ndarray]  # by path
 
 
 class Columns:
-    """Arrays by path; for stacks, the newest plane by slot, a final empty plane, and each lane's last row."""
+    """Arrays by path. For a stack: newest planes by slot, then an empty plane; `last` has each lane's last row."""
 
     def __init__(self, replay: Replay):
         self.k, self.R = replay.stack, replay.rows
@@ -376,7 +376,7 @@ class Columns:
                 self.arrays[path][extra[:, 0]] = rows[path][t, b, extra[:, 2]]
 
     def take(self, slots: np.ndarray, older: np.ndarray, parts: dict[str, int | slice], batch: Batch) -> None:
-        """Read the rows in `slots` [T, B] into a batch: by path all rows, or only the first."""
+        """Read the rows in `slots` [T, B] into a batch. parts: by path, which rows; of stacks all."""
         planes = slots
         if self.last:
             planes = plane_slots(slots.reshape(-1), self.R, self.k, older, self.empty)
@@ -391,17 +391,17 @@ class Columns:
 #
 # The trained rows start where one of these is true (append_rows):
 #
-# - acting stored its state `burn_in` rows earlier in the episode (`every` rows or more after the last time);
-# - the episode started at most `burn_in` rows earlier, at a multiple of `every`: its first row resets the state.
+# - acting stored its state `burn_in` rows earlier in the episode (at least `every` rows after the last stored one);
+# - the episode started a multiple of `every` rows earlier, at most `burn_in`: its first row resets the state.
 #
 # So every transition of every episode is in some item. Rows before and after the episode are copies of its nearest row,
-# `first`, without reward: they belong to no transition, and a recurrent state starts from 0 after them.
+# with `first` and without reward: they belong to no transition, and a recurrent state starts from 0 after them.
 
 
 @compiled
 def sequence_rows(slots: np.ndarray, T: int, R: int, burn_in: int, flags: np.ndarray) -> tuple[np.ndarray, ...]:
-    """Return, for items whose first trained row is in slots [B]: the slot of each row, int64 [T, B]; whether the row
-    is the item's own, bool [T, B]; and whether the transition to the item's next row exists, bool [T, B].
+    """Return, for items whose first trained row is in slots [B]: the slot of each row, int64 [T, B]; whether the row is
+    no filler, bool [T, B]; and whether the transition to the item's next row exists, bool [T, B].
     """
     B = slots.size
     at, real, valid = np.empty((T, B), np.int64), np.empty((T, B), np.bool_), np.empty((T, B), np.bool_)
@@ -426,7 +426,7 @@ def sequence_rows(slots: np.ndarray, T: int, R: int, burn_in: int, flags: np.nda
 
 
 class RecurrentStates:
-    """Arrays [lanes · anchors + 1, …] by path; the last is 0, for sequences that start with an episode."""
+    """Arrays [lanes · anchors + 1, …] by path; the last state is 0, for sequences that start with their episode."""
 
     def __init__(self, replay: Replay, index: ItemIndex):
         self.index, self.R, self.anchors, self.every = index, replay.rows, replay.anchors, replay.every
@@ -442,7 +442,7 @@ class RecurrentStates:
         return lanes * self.anchors + number // self.every % self.anchors
 
     def put(self, state: Batch, slots: np.ndarray) -> None:
-        """Store the state [B, …] before the rows in slots [B] for those that are anchors."""
+        """Store the states [B, …] before the rows in slots [B], but only of rows that are anchors."""
         anchors = self.index.flags[slots] & ANCHOR > 0
         if self.arrays and anchors.any():
             at = self._at(slots[anchors])
@@ -475,7 +475,7 @@ def wrong_priority(ids: np.ndarray, priority: np.ndarray) -> str:
 
 
 class ReplayBuffer:
-    """The open buffer of a Replay."""
+    """Buffer of the replay that a Replay describes."""
 
     def __init__(self, replay: Replay, seed: int, batches: bool = True):
         r, slots = replay, replay.lanes * replay.rows
@@ -489,7 +489,7 @@ class ReplayBuffer:
         self.windows = self.R, r.n_step, r.gamma, REWARDS.index(r.reward), r.scale, *read  # see n_step_windows
         self.states = RecurrentStates(r, self.index)
         self.each = max(r.sequence, 1)  # trained rows per item
-        self.steps = 0.0  # agent steps so far; mean over replicas that average gradients: all owe the same
+        self.steps = 0.0  # agent steps so far; for replicas that average gradients, their mean: all owe the same
         # priorities by slot: p^α is in the tree
         self.sampler, self.tree = r.sampler, SumTree(slots if r.sampler is not None else 0)
         self.max_priority = 1.0  # largest so far
@@ -595,14 +595,14 @@ class ReplayBuffer:
         return np.abs(goal - self.columns.arrays["chosen"][slots]).astype(np.float64)
 
     def _put(self, slots: np.ndarray, priority: np.ndarray | float) -> None:
-        """Set the priorities of slots (float64 [n], or one for all; 0: none); of a repeated slot the last counts."""
+        """Set the priorities of slots: float64 [n], or one for all; 0: none. For a repeated slot the last counts."""
         if self.sampler is not None and len(slots):
             alpha = self.sampler.alpha
             mass = np.asarray(priority**alpha if alpha else priority > 0, np.float64)
             self.tree.put(slots, mass if mass.ndim else np.full(len(slots), mass))
 
     def trim(self) -> int:
-        """Remove the oldest items beyond a soft capacity, or a growing window; return their number."""
+        """Remove the oldest items beyond a soft capacity or a growing window's limit; return their number."""
         removed = remove_oldest(self.index, self.size - self.replay.limit(self.inserted), self.R)
         self._put(removed, 0.0)
         return len(removed)
@@ -610,12 +610,12 @@ class ReplayBuffer:
     # ---------------------------------------------------------------------------------------- sampling
 
     # The ratio of learning to acting is bounded on both sides. Learning may draw a batch while drawn + batch ≤ ratio ·
-    # steps since the start; acting may continue while drawing is less than `slack` batches behind. One of these holds
-    # at any time, however much is added at once. An item counts as its trained rows.
+    # steps since the start; acting may continue while drawing is less than `slack` batches behind. At any time one of
+    # the two may continue, however much is added at once. Drawn items and batches count as their trained rows.
 
     def due(self, batches: int = 1, coming: float = 0.0) -> bool:
-        """Tell whether this many more batches may be sampled now, or after `coming` more agent steps. 0: whether the
-        last batch, which was sampled early, is due by now.
+        """Tell whether `batches` more batches may be sampled after `coming` more agent steps. batches=0: whether the
+        last batch, if it was sampled early, is due by then.
         """
         r, counts = self.replay, self.index.counts
         if self.steps < r.start or not counts[SIZE]:
@@ -631,7 +631,7 @@ class ReplayBuffer:
         return self.replay.ratio is None or not self.due(self.replay.slack)
 
     def sample(self, left: float = 1.0, into: Batch | None = None) -> Batch:
-        """Draw a batch of items, see docs/concepts/replay.md. Its arrays are valid until the sample after the next one.
+        """Draw a batch of items, see docs/concepts/replay.md. Its arrays are valid until `buffers` more samples.
 
         left: remaining share of the run, by which β moves to its last value. into: the caller's arrays for the whole
         batch, as `Replay.drawn` describes them. Raises ValueError: no item may be drawn.
@@ -673,8 +673,8 @@ class ReplayBuffer:
         return slots, (weight / weight.max()).astype(np.float32)
 
     def _read_sequences(self, slots: np.ndarray, batch: Batch) -> Batch:
-        """Read rows into a batch, burn_in + sequence + n_step of one episode each. Return the parts that are not stored
-        in columns, including the recurrent states before the rows.
+        """Read each item's burn_in + sequence + n_step rows into a batch. Return the fields that are not in `columns`,
+        including the recurrent states before the rows.
         """
         r, index = self.replay, self.index
         at, real, valid = sequence_rows(slots, r.length, self.R, r.burn_in, index.flags)
@@ -686,8 +686,8 @@ class ReplayBuffer:
         return extras | {"valid": valid, "state": self.states.take(at[0], extras["first"][0])}
 
     def update_priorities(self, ids: ArrayLike, priority: ArrayLike) -> int:
-        """Set the priorities [B] of items by id [B]; of a repeated id the last counts. Return the number of late ones,
-        ignored because their items were removed before. Raises BadPriority, and changes nothing.
+        """Set the priorities [B] of items by id [B]; for a repeated id the last counts. Return the number of late
+        priorities, whose items were already removed. Raises BadPriority: one is not valid; nothing changes.
         """
         ids, given = np.asarray(ids, np.int64), np.asarray(priority, np.float64)
         if ids.ndim != 1 or given.shape != ids.shape:
@@ -721,7 +721,7 @@ class ReplayBuffer:
         return sum(a.nbytes for part in parts for a in part.values()) + priorities + self._own_nbytes
 
     def metrics(self) -> dict[str, float]:
-        """Return counts since the start, and the present state; ages in agent steps; quantiles of some priorities."""
+        """Return counts since the start, the present state (age in agent steps), quantiles of some priorities."""
         counts, size, since = self.index.counts, self.size, self.steps - self.replay.start
         evicted = int(counts[EVICTED])
         metrics = {
@@ -739,7 +739,7 @@ class ReplayBuffer:
         }
         if self.sampler is None or not size:
             return metrics
-        rng = counter_rng(int(self.rng[1]))  # separate, so that the metrics change nothing
+        rng = counter_rng(int(self.rng[1]))  # a separate one: metrics do not change later draws
         slots = draw_evenly(rng, min(QUANTILES_OF, 4 * size), self.R, self.index)
         quantiles = np.quantile(self.priorities(slots), (0.1, 0.5, 0.9, 1.0)).tolist()
         names = ("priority_p10", "priority_p50", "priority_p90", "priority_max")

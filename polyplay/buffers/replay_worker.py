@@ -1,8 +1,8 @@
-"""A replay in a separate worker: stores the rollouts of its share of the actors, keeps drawn batches ready for the
-learners, and takes new priorities from them. Imports no torch.
+"""A replay in a separate worker. It stores the rollouts of its share of the actors, keeps drawn batches ready for the
+learners, and takes new priorities from the learners. Imports no torch.
 
-A lost replay is replaced by an empty one, which starts to sample once it has `start` rows; until then, learning uses
-the other replays, and the batches that the lost one had handed out.
+A lost replay is replaced by an empty one, which starts to sample after `start` agent steps. Until then, learning uses
+the other replays and the batches that the lost replay had handed out.
 """
 
 from __future__ import annotations
@@ -47,13 +47,13 @@ def report_replay(ctx: WorkerContext, buffer: ReplayBuffer) -> None:
 
 
 def replay_folder(ctx: WorkerContext, index: int | None = None) -> str:
-    """Return the folder of a worker's replay in a checkpoint. index: of another worker of its role."""
+    """Return the folder of a worker's replay in a checkpoint. index: number of another worker of its role."""
     return f"replay/{ctx.role}-{ctx.index if index is None else index}"
 
 
 def restore_replay(ctx: WorkerContext, buffer: ReplayBuffer, replicas: int = 1) -> bool:
-    """Load this worker's buffer from the checkpoint; return False if it was not saved. replicas: of the role, which owe
-    the same number of updates: if the replay of one is missing, all start empty. Raises UserError.
+    """Load this worker's buffer from the checkpoint; return False if it was not saved. replicas: number of workers of
+    the role. They owe equally many updates, so all start empty if one replay is missing. Raises UserError.
     """
     root = checkpoint.open_checkpoint(ctx.resume).path
     path = root / replay_folder(ctx)
@@ -69,23 +69,23 @@ def restore_replay(ctx: WorkerContext, buffer: ReplayBuffer, replicas: int = 1) 
 
 # Batches on their way from replay workers to learners, and priorities on their way back: slots in shared memory.
 #
-# A slot is one drawn batch. A replay worker fills it; a learner trains on it in place, writes its items' new priorities
-# beside them and gives it back: so they return to the worker that drew the batch, and the slots limit the batches in
-# flight. Every pair of a replay worker and a learner has `depth` slots and two rings of their numbers, each with one
-# writer and one reader, so that a killed process leaves no lock: a number enters a ring only when its slot is complete,
-# and the slots of a dead holder are in no ring and have its mark.
+# A slot is one drawn batch. A replay worker fills it; a learner trains on it in place, writes the items' new priorities
+# into it and gives it back to the worker that drew it. The number of slots limits the batches in flight. Every pair of
+# a replay worker and a learner has `depth` slots and two rings of their numbers. A ring has one writer and one reader,
+# so a killed process leaves no lock. A number enters a ring only when its slot is complete; a slot that a dead process
+# held is in no ring and has the mark of its holder.
 
 
-# marks of a slot: incarnation of the replay worker that drew it, + 1; whether a learner has scored it
+# places of a slot's marks: 1 + the incarnation of the replay worker that drew it; whether a learner has scored it
 _BY, _SCORED = 1, 2
-# cells that a learner writes for all replay workers
+# places of cells that learner 0 writes for all replay workers
 _LEFT, _VERSION, _COUNTED = 0, 1, 2
-# cells that each replay worker writes for the learners
+# places of cells that each replay worker writes for the learners
 _FRESH, _KEPT = 0, 1
 
 
 class SampleQueue(SharedQueue):
-    """Batches between replay workers, which are the consumers of `queue` and hold a `replay` each, and `learners`."""
+    """Batches from replay workers, the consumers of `queue`, to `learners`. Each replay worker holds a `replay`."""
 
     memory: ClassVar[str] = "replay"
     priority = shared_array(np.float32, lambda q: (q.slots, q.replay.batch))
@@ -95,7 +95,7 @@ class SampleQueue(SharedQueue):
 
     def __init__(self, replay: Replay, queue: RolloutQueue, learners: int = 1, depth: int = 2):
         self.replay, self.replay_workers, self.learners = replay, queue.consumers, learners
-        self._stream, pairs = queue, self.replay_workers * learners  # of each replay worker in turn
+        self._stream, pairs = queue, self.replay_workers * learners  # pairs: those of replay worker 0 come first
         trees = {"_items": tree.widen(replay.drawn(), (pairs * depth,))}
         super().__init__(trees, pairs * depth, pairs, learners, (1, self.replay_workers))
         self._learning[_LEFT] = 1.0
@@ -123,7 +123,7 @@ class SampleQueue(SharedQueue):
         return Crossing(flows, bells + [(self._stream.bell(end.i), end) for end in memories], self.close)
 
     def item(self, slot: int) -> Batch:
-        """Return the batch in a slot, as from `ReplayBuffer.sample`; its arrays are the slot's own."""
+        """Return the batch in a slot, with the fields of `ReplayBuffer.sample`; its arrays are views of the slot."""
         return tree.at(self._items, slot)
 
     def writer(self, m: int, by: int = 0) -> SampleWriter:
@@ -149,7 +149,7 @@ class SampleQueue(SharedQueue):
         return bool(self._remembering[:, _FRESH].sum() > self._learning[_COUNTED])
 
     def fresh(self, kept: bool = False) -> float:
-        """Return the agent steps inserted since the last call; kept: only saved ones. For learner 0."""
+        """Return the agent steps inserted since the last call; kept: only those in saved replays. For learner 0."""
         total = self._remembering[:, _KEPT if kept else _FRESH].sum()
         new = max(0.0, float(total - self._learning[_COUNTED]))
         self._learning[_COUNTED] += new
@@ -178,7 +178,7 @@ class SampleContent:
 
 
 class SampleWriter:
-    """A replay worker's end. A replacement has the slots that its lost predecessor was filling."""
+    """A replay worker's end of the queue. A replacement takes over the slots that its lost predecessor was filling."""
 
     def __init__(self, samples: SampleQueue, m: int, by: int):
         self.samples, self.m, self.mark = samples, m, by + 1
@@ -187,7 +187,7 @@ class SampleWriter:
         self.empty = deque(samples.held(self.pairs, FILLING))
 
     def back(self) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-        """Yield (ids, priorities) of returned slots, except those that an earlier incarnation drew."""
+        """Yield (ids, priorities) of returned slots, except slots that an earlier incarnation filled."""
         marks = self.samples.marks
         for ring in self.samples._empty[self.pairs]:
             while (slot := ring.take(self.samples.use, FILLING)) is not None:
@@ -198,12 +198,12 @@ class SampleWriter:
 
     @property
     def away(self) -> int:
-        """Number of slots that this end, not its predecessors, filled and that are not back yet."""
+        """Number of slots that this incarnation filled and that have not returned yet."""
         mine = self.samples.marks[:, _BY].reshape(-1, self.samples.share)[self.pairs] == self.mark
         return int(mine.sum()) - sum(bool(self.samples.marks[t, _BY] == self.mark) for t in self.empty)
 
     def fill(self, draw: Callable[[Batch], Any]) -> None:
-        """Fill the slot that returned first by draw(item), and hand it to its learner."""
+        """Let draw(item) fill the slot that returned first, and hand the slot to its learner."""
         slot = self.empty[0]
         self.samples.marks[slot, _SCORED] = 0
         draw(self.samples.item(slot))
@@ -221,7 +221,7 @@ class SampleWriter:
 
 
 class SampleReader:
-    """A learner's end. A replacement returns its lost predecessor's slots without new priorities."""
+    """A learner's end of the queue. A replacement returns its lost predecessor's slots without new priorities."""
 
     def __init__(self, samples: SampleQueue, c: int):
         self.samples, self.c, self.bell, self.turn = samples, c, samples._bells[c], c
@@ -253,7 +253,7 @@ class SampleReader:
         samples._empty[slot // samples.share].put(slot)
 
     def gather(self, version: int, patience: float, last: bool = False) -> Iterator[None]:
-        """Wait, without a limit, until every replay worker has written its part for `version`. last: of this run."""
+        """Wait, without a limit, until every replay worker has written its part for `version`. last: the run's last."""
         self.samples.ask(0, version, last)
         for m in range(self.samples.replay_workers):
             self.samples._stream.bell(m).post()
@@ -283,11 +283,11 @@ class ReplayShard:
         self.rollouts = queue.batches(1).consumer(ctx.index, log=self._set_lane, wait=False)
 
     def _set_lane(self, slots: list[int]) -> None:
-        """Set the first lane of the next slot's producer: its number among this shard's, times the lanes of each."""
+        """Set the first lane of the next slot's producer: the producer's index in this shard times `queue.lanes`."""
         self.lane = slots[0] // self.queue.share // self.queue.consumers * self.queue.lanes
 
     def step(self) -> bool:
-        """Take priorities, draw a batch, insert a rollout, as far as possible; return whether anything was done."""
+        """Take priorities, draw a batch and insert a rollout, each if possible; return whether anything was done."""
         with self.ctx.counters.timed("replay"):
             busy = self.update_priorities()
             if self.writer.empty and self.buffer.due():
@@ -348,7 +348,7 @@ class ReplayShard:
 def serve_replay(ctx: WorkerContext, *, source: RolloutQueue, out: SampleQueue, evict_every: int = 0) -> Iterator[None]:
     """Store the rollouts of a share of `source`'s actors, and fill `out` with batches drawn from them.
 
-    evict_every: updates of the learner between two cuts of a soft replay to its capacity; 0: never.
+    evict_every: learner updates between two trims of a soft replay to its capacity; 0: never.
     """
     shard = ReplayShard(ctx, source, out, evict_every)
     while True:

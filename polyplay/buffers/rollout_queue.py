@@ -1,10 +1,9 @@
 """Rollouts in flight: fixed slots in shared memory, and rings of the numbers of empty and of full slots.
 
-A slot is [T+1, lanes]: row t as in docs/concepts/rows.md, plus the recurrent state before row 0, or before each of its
-windows.
+A slot holds rows [T+1, lanes], as in docs/concepts/rows.md, and the recurrent state before row 0 or before each window.
 Every producer (an acting worker) owns its share of the slots and feeds one consumer (a learner): producer p feeds
-consumer p mod consumers. If each consumer learns another agent's policy (`per_agent`), a producer feeds all, and a
-commit names the consumer. So every ring has one writer and one reader. Imports no torch.
+consumer p mod consumers. If every consumer learns a different agent's policy (`per_agent`), a producer feeds all
+consumers, and a commit names one. So every ring has one writer and one reader. Imports no torch.
 """
 
 from __future__ import annotations
@@ -31,8 +30,8 @@ from polyplay.envs.pool import Envs, EnvSpec
 # Common parts of the queues between acting and learning. Imports no torch.
 
 
-# Holder of a slot, written *before* its number is taken out of a ring: so a slot that is FILLING and in no ring was
-# held by a writer that died.
+# Holder of a slot, written *before* the slot's number leaves a ring. So when a writer starts, a slot that is FILLING
+# and in no ring belonged to a writer that died.
 FILLING, READING = 1, 2
 
 
@@ -47,7 +46,7 @@ class Queue(Edge):
 class SharedQueue(Closable, Queue, ABC):
     """Slots between processes, in one block of memory. Every pair of a writer and a reader has two rings of slot
     numbers, of empty and of full slots: so every ring has one writer and one reader, and a killed process leaves no
-    lock. Pair i's reader is i mod `readers`. `share`: slots of each owner, which has `each` consecutive pairs.
+    lock. Pair i's reader is i mod `readers`. A slot's owner has `share` slots and `each` consecutive pairs.
 
     A reader may request its writers' parts of a checkpoint: writer i answers reader i mod the number of such readers.
     """
@@ -62,8 +61,8 @@ class SharedQueue(Closable, Queue, ABC):
     def __init__(
         self, trees: Spec, slots: int, pairs: int, readers: int, asks: tuple[int, int], bells: int = 0, each: int = 1
     ):
-        """trees: arrays besides the declared ones. asks: (readers that request parts, writers that answer). bells: more
-        than one per reader.
+        """trees: arrays besides the declared ones. asks: numbers of readers that request parts, and of writers that
+        answer. bells: number of semaphores besides one per reader.
         """
         self.slots, self.share, self.readers, self.each, self.asks = slots, slots * each // pairs, readers, each, asks
         super().__init__(readers + bells, **trees)
@@ -95,8 +94,8 @@ class SharedQueue(Closable, Queue, ABC):
         return [s for s in own if s not in known and self.use[s] == holder]
 
     def ask(self, c: int, version: int, last: bool = False) -> None:
-        """Request the parts of update `version`'s checkpoint from the writers that answer `c`; -1: withdraw the
-        request. last: no learner uses what they would do afterwards.
+        """Request parts of update `version`'s checkpoint from the writers that answer reader `c`; version -1 withdraws
+        the request. last: no learner uses the writers' later work.
         """
         self._last[c] = last
         self._asked[c] = version + 1
@@ -137,7 +136,7 @@ class QueueBatches:
     edge = property(lambda self: self.queue)
 
     def nbytes(self, policy: PolicyLike) -> float:
-        """Bytes of a batch that is joined from several slots."""
+        """Return the bytes of a batch that is joined from several slots; 0 for a batch of one slot."""
         return self.queue.nbytes / self.queue.slots * self.n if self.n > 1 else 0.0
 
     @property
@@ -155,7 +154,7 @@ ROWS: Spec = {
     "truncated": Field((), "bool"),
     "first": Field((), "bool"),
     "version": Field((), "int64"),
-    "agent": Field((), "int32"),  # whose weights chose; with one agent always 0, as the memory starts
+    "agent": Field((), "int32"),  # whose weights chose the action; always 0 with one agent, as memory starts at 0
 }
 
 
@@ -165,8 +164,8 @@ class PolicyLike(Protocol):
 
 
 def row_spec(obs: Spec, policy: Spec, mask: Spec | None = None, team: Spec | None = None) -> Spec:
-    """Fields of a row and lane: from the environment (obs, …, and if present the mask of legal actions and the fields
-    of a team), from the policy (action, logp, value), and the policy's version.
+    """Return the fields of a row in one lane: `obs`, ROWS, the policy's (action, logp, value) and, if given, the mask
+    of legal actions and the fields of a team.
     """
     return {"obs": obs, **({} if mask is None else {"mask": mask}), **ROWS, **(team or {}), **policy}
 
@@ -180,7 +179,7 @@ class RolloutSlots:
     """Slots of a worker that acts and learns in turn: it fills them, learns from them, and fills them again."""
 
     committed = 0  # rollouts handed over before
-    window = 0  # only the rollout has the state before it
+    window = 0  # 0: the state is stored only before a rollout
 
     def __init__(self, rows: Spec, state: Spec, T: int, lanes: int, slots: int):
         self.T, self.lanes, self.slots = T, lanes, slots
@@ -230,8 +229,8 @@ class RolloutQueue(SharedQueue):
         per_agent: bool = False,
         window: int = 0,
     ):
-        """groups: of an actor's lanes, each of which fills a slot per round. per_agent: every producer feeds all
-        consumers. window: rows of a window, if the state before each window is stored (0: only before the rollout).
+        """groups: number of groups of an actor's lanes; a group fills a slot per round. per_agent: every producer feeds
+        all consumers. window: rows of a window, if the state before each window is stored (0: only before the rollout).
         """
         if slots % producers or (producers < consumers and not per_agent):
             raise ValueError(f"{slots} slots for {producers} producers and {consumers} consumers do not divide")
@@ -255,8 +254,8 @@ class RolloutQueue(SharedQueue):
         per_agent: bool = False,
         window: int = 0,
     ) -> RolloutQueue:
-        """Return a queue for rollouts of T steps from `actors` workers with these environments and this network.
-        slots: per actor.
+        """Return a queue for rollouts of T steps from `actors` workers with these environments and this network. slots:
+        slots per group of an actor's lanes.
         """
         rows, width = rows_of(envs.spec, policy.spec()), envs.lanes // envs.groups
         n = actors * slots * envs.groups
@@ -303,8 +302,8 @@ class RolloutQueue(SharedQueue):
     def batches(self, n: int, in_turn: bool = False) -> RolloutBatches:
         """Return the learning end: batches of `n` slots. `.consumer(c)` is an iterator for learner `c`.
 
-        `in_turn`: take from producers strictly in turn, so every round has the same share of each. Otherwise a fast
-        actor's next rollout may replace a slow actor's, whose lag then exceeds its limit.
+        `in_turn`: take from producers strictly in turn, equally often from each. Otherwise a fast actor's next rollout
+        may be taken before a slow actor's, whose lag then exceeds its limit.
         """
         return RolloutBatches(self, n, in_turn)
 
@@ -341,7 +340,7 @@ class Producer:
         if slot is None:
             until = time.monotonic() + queue.patience
             while (slot := self._take(FILLING)) is None and (left := until - time.monotonic()) > 0:
-                self._bell.wait(left)  # the token may be of a slot that was already taken
+                self._bell.wait(left)  # the token may belong to a slot that was already taken
                 queue.check()
             if slot is None:
                 return None
@@ -363,7 +362,7 @@ class Producer:
         return int(self._full[to]._tail[0])
 
     def flight(self) -> Batch:
-        """Copy the rollouts that no learner has taken yet, while all learners wait."""
+        """Copy the rollouts that no learner has taken yet. All learners must be waiting."""
         whole = {"rows": self.rows, "state": self.state, "by": self.queue.by}
         found: Batch = {}
         for to, ring in enumerate(self._full):
@@ -373,13 +372,13 @@ class Producer:
         return found
 
     def save(self) -> Batch:
-        """Return the numbers of slots that consumers took and are reading, while no worker runs."""
+        """Return, by consumer, how many slots it has taken, and how many it is reading. No worker may run."""
         pairs = self.queue.pairs(self.p)
         reading = [len(self.queue.held(slice(i, i + 1), self._reader(i))) for i in range(pairs.start, pairs.stop)]
         return {"taken": self.queue.ends[pairs, 0].copy(), "reading": np.array(reading)}
 
     def load(self, saved: Batch, flight: Batch) -> None:
-        """Restore what `save` and `flight` returned, on an unused queue, before its consumers start."""
+        """Restore the results of `save` and `flight` in an unused queue, before its consumers start."""
         pairs = self.queue.pairs(self.p)
         self.queue.ends[pairs] = saved["taken"][:, None]
         self.give(flight)
@@ -392,8 +391,8 @@ class Producer:
         return READING + (pair - self.queue.pairs(self.p).start)
 
     def give(self, flight: Batch, reading: int = 0) -> None:
-        """Restore what `flight` returned, on an unused queue. reading: slots that the learner had not returned, which
-        are missing until it starts.
+        """Put the rollouts of `flight` into an unused queue. reading: number of slots that the learner had not
+        returned; these slots are missing until it starts.
         """
         for i in range(len(flight)):
             slot, kept = self.slot(), flight[str(i)]
@@ -406,7 +405,7 @@ class Producer:
             self._bell.wait(0)  # its token
 
     def commit(self, slot: int, by: int = 0, to: int = 0) -> None:
-        """Hand a finished slot to the learner, or to one of several; only its number is sent. `by`: see
+        """Hand a finished slot to the learner, or to learner `to` of several; only the slot's number is sent. `by`: see
         RolloutQueue.
         """
         self.queue.by[slot] = by
@@ -434,11 +433,11 @@ class RolloutBatches(QueueBatches):
     ) -> Iterator[tuple[Batch, Batch] | None]:
         """Yield (rows [T+1, n·lanes, …], state [n·lanes, …]), or None if nothing came for a while. Raises Closed.
 
-        The arrays are valid until the next batch is requested: then the slots return to their producers. No slot is
+        The arrays are valid until the next batch is requested; then the slots return to their producers. No slot is
         taken before a whole batch is ready. With `per_agent`, each rollout is copied into the batch on arrival, and its
-        slot is free again: incomplete batches do not block actors, and the memory in flight does not grow with the
-        number of agents. log: called for every batch. join: replaces the queue's own Collator. wait: for a while,
-        before yielding None.
+        slot returns at once: incomplete batches do not block actors, and the memory in flight does not grow with the
+        number of agents. log: called for every batch. join: replaces the default Collator. wait: whether to wait a
+        while before yielding None.
         """
         queue, bell = self.queue, self.queue.bell(c)
         join = join or Collator(queue.rows, queue.state, queue.lanes, self.n)
@@ -469,7 +468,7 @@ class RolloutBatches(QueueBatches):
                     yield join.joined
 
     def _choose(self, c: int, turn: int) -> tuple[list[int], int]:
-        """Return the producers of the next batch, as far as their slots are ready, and the turn after them."""
+        """Return those producers of the next batch whose slots are ready, and the turn after them."""
         queue, there = self.queue, self.queue.waiting(c)
         if self.order is not None:
             wanted = self.order(c, turn)
@@ -491,7 +490,7 @@ class RolloutBatches(QueueBatches):
 
 
 class Collator:
-    """Puts `n` slots of `lanes` lanes side by side: a view when one is the batch, else one copy into kept memory."""
+    """Joins `n` slots of `lanes` lanes into a batch: a view if n is 1, else a copy into memory that it reuses."""
 
     def __init__(self, rows: Batch, state: Batch, lanes: int, n: int):
         self.rows, self.state, self.lanes, self.n = rows, state, lanes, n
@@ -512,7 +511,7 @@ class Collator:
         return self.joined
 
     def put(self, i: int, slot: int) -> None:
-        """Place a slot in a batch of several."""
+        """Copy a slot to place `i` of a batch of several slots."""
         lanes = slice(i * self.lanes, (i + 1) * self.lanes)
         tree.write(self._rows, (slice(None), lanes), tree.at(self.rows, slot))
         tree.write(self._state, lanes, tree.at(self.state, slot))
@@ -536,15 +535,15 @@ class Collator:
         """Note that the slots are no longer read, and may return to their producers."""
 
 
-# Between threads of one process: chunks of single lanes, one list of empty slots, one of full ones.
+# A queue between threads of one process: chunks of single lanes, a list of empty slots and a list of full ones.
 #
-# Any number of threads put in and take out, and their numbers may change during use; a RolloutQueue, between processes,
-# has a ring per pair instead. A slot is [T+1, 1] as in a RolloutQueue; rows after a chunk's last are padding, where
-# `first` is true, so they hold no transition.
+# Any number of threads may put and take slots, and threads may come and go; a RolloutQueue, between processes, has
+# rings per pair instead. A slot is [T+1, 1] as in a RolloutQueue. Rows after a chunk's last are padding with `first`
+# true, so they are in no transition.
 
 
 class TrainingQueue(Queue):
-    """At most `capacity` full chunks, and one more slot held by each of `agents` lanes.
+    """Queue of at most `capacity` full chunks; each of `agents` lanes may hold one more slot.
 
     A thread that wants a slot of a full queue waits: this bounds the policy lag.
     """
@@ -592,7 +591,7 @@ class TrainingQueue(Queue):
             return self._empty.pop() if free else None
 
     def commit(self, slot: int, length: int) -> None:
-        """Hand over a finished chunk of `length` transitions; a slot of length 0 is just empty again."""
+        """Hand over a finished chunk of `length` transitions; a slot of length 0 only becomes empty again."""
         with self._came:
             self.length[slot] = length
             if length:
@@ -607,8 +606,8 @@ class TrainingQueue(Queue):
     # -------------------------------------------------------------------------------- the learning side
 
     def take(self, rows: int) -> list[int] | None:
-        """Take the oldest chunks that together have `rows` transitions, or with 0 one chunk; None if there were too few
-        for a while. Raises Closed.
+        """Take the oldest chunks until they have `rows` transitions; with 0 rows, take one chunk. None: too few
+        transitions came for a while. Raises Closed.
         """
         rows = max(rows, 1)
         with self._came:

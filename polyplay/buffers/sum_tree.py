@@ -1,10 +1,10 @@
-"""A sum tree: numbers ≥ 0 by index, drawn in proportion. float64, eight children per node, a node per cache line.
+"""A sum tree: draws indices in proportion to numbers ≥ 0, float64. A node's eight children are a cache line.
 
-Parents are summed again, always in the same order, never corrected by differences: their bits do not depend on earlier
-writes, and saving the leaves saves a tree. All draws descend one level at a time, without branches, so that their waits
-for memory overlap. Numbers are compared by their bits, since compilers turn other comparisons into jumps, and jumps of
-random draws are mispredicted half of the time. Rounding can lead such a descent to a leaf of 0; the descent is then
-repeated with checks: to the right only if that sum is not 0.
+A changed parent is always summed again, in the same order, never corrected by a difference. So its bits do not depend
+on earlier writes, and the leaves determine the tree. All draws descend together, one level at a time and without
+branches, so that their waits for memory overlap. Numbers are compared by their bits: compilers turn other comparisons
+into jumps, which are mispredicted for half of the random draws. Rounding can lead a descent to a leaf of 0. It is then
+repeated with checks: it goes right only if the sum there is not 0.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class SumTree:
         return float(self.nodes[-1])
 
     def put(self, at: np.ndarray, values: np.ndarray) -> None:
-        """Set leaves[at] = values; of a repeated index the last counts. at int64 [n], values float64 [n], ≥ 0, finite.
+        """Set leaves[at] = values; for a repeated index the last counts. at int64 [n], values float64 [n], ≥ 0, finite.
 
         Neighbors share their ancestors' sums: n leaves in a row cost little more than n/8 sums.
         """
@@ -78,7 +78,7 @@ class SumTree:
     def draw(self, rng: np.ndarray, n: int, stratified: bool) -> np.ndarray:
         """Draw `n` nonzero leaves, int64 [n], with the next n random numbers; total must not be 0.
 
-        stratified: draw i from the i-th of n segments of equal mass; else each from the whole.
+        stratified: draw number i is from the i-th of n segments of equal mass; else all are from the whole.
         """
         share = uniforms(rng, n)
         if stratified:
@@ -86,7 +86,7 @@ class SumTree:
         return self.find(share * self.nodes[-1])
 
     def find(self, mass: np.ndarray) -> np.ndarray:
-        """Return the leaf that contains each of `mass` (float64 [n], 0 ≤ mass < total); more gives the last."""
+        """Return the leaf that contains each of `mass` (float64 [n], 0 ≤ mass < total); mass ≥ total: the last."""
         at = np.empty(len(mass), np.uint64)
         _find(self.nodes, self.offsets, mass, at, np.uint64(len(self.leaves)))
         return at.view(np.int64)
@@ -103,7 +103,7 @@ def _sum4(nodes: np.ndarray, b: np.uint64) -> float:
 
 @compiled
 def _put(nodes: np.ndarray, offsets: np.ndarray, at: np.ndarray, values: np.ndarray, work: np.ndarray) -> None:
-    """Write leaves and update sums. work: the nodes to sum; one that comes twice in a row is summed once."""
+    """Write leaves and update sums. work: scratch for nodes to sum; a node that comes twice in a row is summed once."""
     n, last = 0, ~_0
     for i in range(at.size):
         nodes[at[i]] = values[i]
@@ -126,7 +126,7 @@ def _put(nodes: np.ndarray, offsets: np.ndarray, at: np.ndarray, values: np.ndar
 
 @inlined
 def _reaches(x: float, total: float) -> np.int64:
-    """Return all bits if x ≥ total, else 0. Both are ≥ 0, where bits have the order of the numbers."""
+    """Return a mask: all bits if x ≥ total, else 0. The bits of numbers ≥ 0 have the same order as the numbers."""
     return (np.float64(total).view(np.int64) - np.float64(x).view(np.int64) - np.int64(1)) >> np.int64(63)
 
 

@@ -31,8 +31,8 @@ BEGIN = "start with ppo (any actions), dqn (discrete actions) or impala (many co
 def parse_words(
     cls: type[T], words: Sequence[str], command: str, about: str, several: bool = False, modes: Sequence[type] = ()
 ) -> tuple[list[str], T | Any, set[str]]:
-    """Return (words before the options: at most one unless `several`, options, names of the given options). modes:
-    classes of options, each taken instead of `cls` if the words have the option of its first field.
+    """Return (words before the options, options, names of the given options). Unless `several`, the first list has at
+    most one word. modes: classes of options; one replaces `cls` if the words have the option of its first field.
 
     Raises flags.Help for --help.
     """
@@ -66,7 +66,7 @@ def run_and_options(
 
 
 def page_and_words(words: Sequence[str], verb: str, over: object = None) -> tuple[Page, list[str]]:
-    """Return (the system's page, remaining words). over: the population's system, unless the words have --over."""
+    """Return (the system's page, remaining words). over: system of a population's members; --over overrides it."""
     from polyplay import systems
     from polyplay.runs import flags
 
@@ -81,7 +81,7 @@ def page_and_words(words: Sequence[str], verb: str, over: object = None) -> tupl
 
 
 def take_option(words: Sequence[str], name: str) -> tuple[list[str], list[str] | None]:
-    """Return (words without the last --NAME and its values, those values; None: the option is missing)."""
+    """Return (words without the last --NAME and its values, these values, or None without the option)."""
     at = max((i for i, word in enumerate(words) if word.partition("=")[0] == f"--{name}"), default=None)
     if at is None:
         return list(words), None
@@ -91,7 +91,7 @@ def take_option(words: Sequence[str], name: str) -> tuple[list[str], list[str] |
 
 
 def _show_general_help(verb: str, whole: bool) -> NoReturn:
-    """Raise flags.Help: the options that all systems have."""
+    """Raise flags.Help, with the options that all systems have."""
     from polyplay import systems
     from polyplay.runs import options
 
@@ -147,7 +147,7 @@ def complain(text: str, e: BaseException) -> None:
 
 
 def print_result(result: Row) -> None:
-    """Print a line for each value that fits in one."""
+    """Print a line for each value that is not a list, tuple or dict."""
     short = {k: v for k, v in result.items() if not isinstance(v, (list, tuple, dict))}
     for key, value in short.items():
         text = "none" if value is None else str(value)

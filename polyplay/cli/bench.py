@@ -1,4 +1,4 @@
-"""bench: how fast each on-policy system is on this machine, and where its time goes."""
+"""bench: the speed of each on-policy system on this machine, and its shares of core time."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ QUIET = 0.1  # cores that other programs may use
 NAMES = {"env": "environment", "infer": "acting forward", "learn": "learning", "overhead": "overhead"}
 NAMES |= {"idle": "waiting"}
 CHANGES: dict[str, list[tuple[str, Callable[[int], int], str]]] = {
-    # bottleneck → options to try, the first that a page has: name, next value, effect
+    # bottleneck → (option, its next value, effect); `change` proposes the first option that a page has
     "infer": [(name, lambda n: 2 * n, "larger acting batches") for name in ("agents", "lanes")],
     "learn": [
         ("epochs", lambda n: n - 1, "fewer passes over a rollout"),
@@ -59,7 +59,7 @@ CHANGES: dict[str, list[tuple[str, Callable[[int], int], str]]] = {
 def split_core_time(
     times: Mapping[str, float], own: float, others: float, workers: float, pooled: bool
 ) -> dict[str, float]:
-    """Split all core time into shares, from what a run's workers report: NAMES, and others for other programs.
+    """Split all core time into a share for each of NAMES, and `others` for other programs, by a run's reports.
 
     times: shares of the workers' wall time (env, infer, learn, replay, wait). own, others: shares of all cores that the
     run and other programs used. workers: number per core. Time that the run used beyond its workers' busy time counts
@@ -77,12 +77,12 @@ def split_core_time(
 
 
 def bottleneck(shares: Mapping[str, float]) -> str:
-    """Return the one of NAMES that takes most of the core time."""
+    """Return the name in NAMES with the largest share of core time."""
     return max(NAMES, key=lambda name: shares[name])
 
 
 def change(name: str, values: Row, env: str, kind: str) -> str:
-    """Return advice for a bottleneck of NAMES. values: all settings; env: its title; kind: of its pool."""
+    """Return advice for a bottleneck of NAMES. values: all settings; env: its title; kind: its pool's."""
     if name == "env" and not is_game(env, {}):
         return f"`polyplay check {env}` measures it; make its step cheaper, or use more cores"
     if name == "env":
@@ -96,8 +96,8 @@ def change(name: str, values: Row, env: str, kind: str) -> str:
     return f"{hint}; this system has no setting for it"
 
 
-# Settings on top of a page's preset `quick`, which is meant for a small machine: the fastest of those tried on 2 cores
-# (bench/results/speed.md, originals.md). They grow with the cores.
+# Settings added to a page's preset `quick`, which is for small machines. They were the fastest of those tried on 2
+# cores (bench/results/speed.md, originals.md), and grow with the cores.
 
 
 SETTINGS: dict[str, Callable[[int], dict[str, int]]] = {
@@ -114,7 +114,7 @@ LITTLE: Row = {"device": "cpu", "trace": False, "tensorboard": False, "checkpoin
 
 
 def settings_of(system: str, spec: EnvSpec, cores: int) -> Row:
-    """Return the settings to measure a system with, besides environment, network and precision."""
+    """Return a system's settings for its measurement, besides environment, network and precision."""
     page = systems.load(system)
     preset = {"preset": "quick"} if "quick" in page.presets else {}
     there = "inputs" in page.Config.__dataclass_fields__
@@ -130,7 +130,7 @@ def pictures(obs: Spec) -> bool:
 # Speed of a system: a real run in a separate process and directory, whose reports are read for a while.
 
 
-WARM = 2.0  # most seconds after the first steps that do not count
+WARM = 2.0  # most seconds to ignore after the first steps
 SLACK = 120.0  # further seconds for the start: 64 processes load torch slowly
 
 
@@ -145,9 +145,9 @@ def weighted_means(reports: Iterable[tuple[Row, float]], names: Iterable[str]) -
 
 
 def find_window(rows: Sequence[Row], warm: float, seconds: float) -> list[Row]:
-    """Return the reports from the first edge at least `warm` seconds after the first steps to the first edge `seconds`
-    later; [] before that. An edge is the first report with new steps after an update: if a worker acts and learns in
-    turns, it steps only while acting, so a window that ends within a turn counts too many or too few.
+    """Return the reports between two edges, or [] before the second: the first edge at least `warm` seconds after the
+    first steps, and the first at least `seconds` later. An edge is the first report with new steps after an update: a
+    worker that acts and learns in turns steps only while acting, so other ends of a window bias the rate.
     """
     edges, learnt = list[float](), False
     for a, b in pairwise(rows):
@@ -163,8 +163,8 @@ def find_window(rows: Sequence[Row], warm: float, seconds: float) -> list[Row]:
 
 
 def watch_run(system: str, given: Row, seconds: float) -> Row:
-    """Run a system and return its rate, the cores that it and other programs used, its workers' times, its config and
-    wiring. Raises WorkerLost, with what the run printed: the run gave no reports.
+    """Run a system; return its rate, the cores used by it and by other programs, its workers' times, its config and its
+    wiring. Raises WorkerLost, with the last lines of the run's output: the run gave no reports.
     """
     with (
         tempfile.TemporaryDirectory(prefix="polyplay-bench-", ignore_cleanup_errors=True) as place,
@@ -191,7 +191,7 @@ def watch_run(system: str, given: Row, seconds: float) -> Row:
 
 
 def _watch(child: subprocess.Popen[bytes], log: Path, seconds: float, limit: float) -> list[Row]:
-    """Return the reports of a window, with `busy`: seconds that all cores have been busy."""
+    """Return the reports of a window, with `busy`: total busy seconds of all cores."""
     rows, until = list[Row](), time.monotonic() + limit
     while child.poll() is None and time.monotonic() < until:
         t = psutil.cpu_times()
@@ -217,7 +217,7 @@ def _summary_of(rows: Sequence[Row]) -> Row:
 
 
 def measure(names: Sequence[str], options: BenchOptions) -> Row:
-    """Return the document. Raises UserError before anything is measured."""
+    """Measure systems; return the JSON document. Raises UserError only before the first measurement."""
     cores, spec = machine.cores(), Envs(options.env, 1).spec
     network = options.network or ("a3c" if pictures(spec.obs) else "mlp")
     about: Row = {"env": options.env, "network": network, "precision": options.precision}
@@ -232,7 +232,7 @@ def measure(names: Sequence[str], options: BenchOptions) -> Row:
 
 
 def _measure_system(system: str, settings: Row, about: Row, seconds: float, cores: int) -> Row:
-    """Return a system's row: its rate, and where the core time went."""
+    """Return a system's row: its rate, its shares of core time, and advice."""
     row: Row = {"system": system, "settings": settings}
     print(f"bench: {system}: running …", file=sys.stderr, flush=True)
     try:
@@ -324,7 +324,7 @@ def command(words: list[str]) -> int:
     names, options, _ = parse_words(BenchOptions, words, "polyplay bench [SYSTEM …]", about, several=True)
     if wrong := [name for name in names if name not in MEASURED]:
         raise UserError(f"bench: {wrong[0]} is not an on-policy system of one agent; choose from {', '.join(MEASURED)}")
-    keep_to(options.cores)  # processes started from here inherit this
+    keep_to(options.cores)  # child processes inherit this
     document = measure(names or MEASURED, options)
     if options.json is not None:
         write_json(Path(options.json), document)

@@ -17,7 +17,7 @@ SHELLS = {  # shell → where the script belongs
     "zsh": "a file that ~/.zshrc sources",
     "fish": "~/.config/fish/completions/polyplay.fish",
 }
-Options = dict[str, list[str]]  # option as typed → its values, [] if any
+Options = dict[str, list[str]]  # option as typed → its values; []: any value
 BASH = """# polyplay --completion {shell} > {place}
 {begin}_polyplay() {{
   local word="${{COMP_WORDS[COMP_CWORD]}}" words=""
@@ -39,7 +39,7 @@ complete -o default -F _polyplay polyplay"""
 
 
 def completion(words: Sequence[str]) -> str:
-    """Return the script for a shell. Raises UserError: another shell."""
+    """Return the script for a shell. Raises UserError: an unknown shell."""
     shell = words[0] if words else ""
     if shell not in SHELLS or len(words) > 1:
         raise UserError(f"--completion: '{' '.join(words)}' given, allowed: {', '.join(SHELLS)}")
@@ -52,7 +52,7 @@ def completion(words: Sequence[str]) -> str:
     place = SHELLS[shell]
     if shell == "fish":
         return "\n".join([f"# polyplay --completion fish > {place}", *_fish(found)])
-    # in a case of bash the first pattern counts: those of a system come before those of all
+    # bash takes the first pattern of a `case` that fits: patterns of a system come before those of all systems
     order = sorted(found, key=lambda context: -len(context.split()))
     values = [
         f'    "{context} "*"{option}") words="{" ".join(allowed)}" ;;'
@@ -68,7 +68,7 @@ def completion(words: Sequence[str]) -> str:
 
 
 def verb_options(verb: str) -> Options:
-    """Return the options that a verb's help has."""
+    """Return the options in a verb's help."""
     try:
         main.dispatch([verb, flags.HELP[-1]])
     except flags.Help as page:

@@ -1,6 +1,6 @@
 """doctor: facts for a bug report, and self-tests of what Polyplay depends on.
 
-It reads no user files, and prints no paths and no names of users or machines, except of machines from `--hosts`.
+It reads no user files, and prints no paths and no names of users or machines, except names of machines in `--hosts`.
 """
 
 from __future__ import annotations
@@ -109,8 +109,8 @@ def atari() -> Iterator[Finding]:
 
 
 def training() -> Iterator[Finding]:
-    """Train briefly with the command itself, in a temporary directory: needs environment processes that are forked
-    from a server, and shared memory.
+    """Train briefly with the command itself, in a temporary directory. This tests environment processes, which a server
+    forks, and shared memory.
     """
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as place:
         command = [sys.executable, "-m", "polyplay", *TRAINED.split(), "--run", os.path.join(place, "run")]
@@ -127,7 +127,7 @@ def training() -> Iterator[Finding]:
 CHECKS = (versions, machine, limits, torch_build, atari, training)
 
 
-# Other machines: start a crew on each, and measure the line to it.
+# Other machines: start a crew on each, and measure the connection to it.
 
 
 TRIPS = 20  # round trips
@@ -164,7 +164,7 @@ def measure_machine(cluster: Cluster, info: MachineInfo) -> dict[str, Any]:
 
 
 def other_machines(hosts: str) -> Iterator[Finding]:
-    """Test each machine by a crew started there and a line to it. Raises UserError: wrong hosts."""
+    """Start a crew on each machine, and test the connection to it. Raises UserError: wrong hosts."""
     cluster = Cluster(hosts)
     cluster.connect()
     machines = cluster.machines()

@@ -31,7 +31,7 @@ class VerifyOptions:
 
 
 def command(words: list[str]) -> int:
-    """Print the score and its details; return 130 or 143 if a signal ended the games early, else 0."""
+    """Print a score, a verification, or the file of start states; return the exit status."""
     modes = VerifyOptions, verify.StartsOptions
     directory, options, _ = run_and_options(evaluate.EvaluateOptions, words, "evaluate", modes)
     if isinstance(options, VerifyOptions):
@@ -59,7 +59,7 @@ def _evaluate(directory: Path, options: evaluate.EvaluateOptions) -> int:
             scores.print_tasks(result)
         else:
             print(score_line(result))
-            chosen = options.checkpoint == "best"  # otherwise nothing was chosen by a score
+            chosen = options.checkpoint == "best"  # otherwise no score chose the checkpoint
             print_result({name: value for name, value in result.items() if chosen or name != "chosen_by"})
     return 128 + watch.signal if watch.signal else 0
 
@@ -110,7 +110,7 @@ class ExportOptions:
 
 
 def command_export(words: list[str]) -> None:
-    """Print a description of the file."""
+    """Export the policy, and print a description of the file."""
     directory, options, _ = run_and_options(ExportOptions, words, "export")
     if options.onnx is None:
         raise UserError(f"export takes the file to write: polyplay export {directory} --onnx FILE")

@@ -61,7 +61,7 @@ def result_of(row: Row) -> str:
 
 
 def table_of_games(games: Sequence[Row]) -> Table:
-    """Return a table of games. Columns black, white: updates of the weights."""
+    """Return a table of games. Columns black, white: number of updates of that player's weights."""
     first = Column("game", justify="right", no_wrap=True), Column("name", overflow="fold")
     table = ruled_table(*first, numbers=("steps", "black", "white", "moves"))
     table.add_column("result")

@@ -26,18 +26,18 @@ from polyplay.search.search import Finished, Search, SearchPolicy
 
 BLACK, WHITE = 1, 2
 COLORS = {"b": BLACK, "black": BLACK, "w": WHITE, "white": WHITE}
-PLACES = ((0, 0), (2, 2), (0, 2), (2, 0), (0, 1), (2, 1), (1, 0), (1, 2))  # of handicap stones: column, row; 0: low
+PLACES = ((0, 0), (2, 2), (0, 2), (2, 0), (0, 1), (2, 1), (1, 0), (1, 2))  # handicap (column, row); 0: left, bottom
 
 
 class GtpError(Exception):
-    """A command failed; the message is in the protocol's words."""
+    """A failure of a command; the message is the protocol's."""
 
 
 class GtpBoard:
     """A game of Go by the rules of GTP: moves of any color in any order, unlimited undo, any komi.
 
-    `records`: positions so far, the present one last. A second pass does not end the game: the position is as after the
-    first. Nor does its length: a record with three quarters of its plies used drops the oldest, and with them superko.
+    `records`: positions so far, the present one last. A second pass leaves the position as after the first, so it does
+    not end the game. A record that is three quarters full drops its oldest plies, which superko then ignores.
     """
 
     def __init__(self, board: Go):
@@ -50,7 +50,7 @@ class GtpBoard:
 
     @property
     def to_move(self) -> int:
-        """Color to move: the one that did not move last."""
+        """Color to move: the last mover's opponent; before the first move, the record's mover."""
         return 3 - self.moves[-1][0] if self.moves else records.mover(self.record) + 1
 
     def passed(self, color: int) -> bool:
@@ -62,14 +62,14 @@ class GtpBoard:
         return self.board.halves / 2
 
     def set_komi(self, komi: float) -> None:
-        """Set the komi. Raises GtpError: neither whole nor half."""
+        """Set the komi. Raises GtpError: it is not a multiple of 0.5, or exceeds the number of cells."""
         if not abs(komi) <= self.board.cells or komi * 2 != int(komi * 2):
             raise GtpError("komi must be whole or half")
         self.board = replace(self.board, halves=int(komi * 2))
 
     def position(self, color: int) -> np.ndarray:
-        """Return the record with that color to move. A nearly full record drops its oldest EIGHT plies: this number,
-        because the last positions lie in a record by ply % EIGHT.
+        """Return the record with `color` to move. A record that is three quarters full drops its oldest EIGHT plies:
+        exactly EIGHT, because a record stores its last positions by ply % EIGHT.
         """
         record = self.record.copy()
         if records.mover(record) != color - 1:
@@ -106,11 +106,11 @@ class GtpBoard:
         return lead if color == BLACK else -lead
 
     def owners(self) -> np.ndarray:
-        """Return each cell's owner by area, int8 [n²]; 0: empty, and reaches stones of both colors or neither."""
+        """Return each cell's owner by area, int8 [n²]; 0: an empty cell that reaches both colors or neither."""
         return self.board.owners(self.record)
 
     def stones(self, position: int = -1) -> np.ndarray:
-        """Return the stones of a position, int8 [n²]; -1: of the last; 0: as set up before the first move."""
+        """Return the stones of `records[position]`, int8 [n²]; 0: the position before the first move."""
         return self.board.stones(self.records[position])
 
     def set_up(self, stones: list[tuple[int, int]], to_move: int) -> None:
@@ -126,7 +126,7 @@ class GtpBoard:
         return 0 if size < 7 else 4 if size % 2 == 0 or size == 7 else 9
 
     def handicap(self, stones: int) -> str:
-        """Put a fixed handicap (the protocol's section 4.1.1) and return its vertices. Raises GtpError."""
+        """Place a fixed handicap (section 4.1.1 of the protocol), and return its vertices. Raises GtpError."""
         if not 2 <= stones <= self.most_stones:
             raise GtpError("invalid number of stones")
         size, edge = self.board.rows, 3 if self.board.rows >= 13 else 2
@@ -156,8 +156,8 @@ class GtpBoard:
 
 
 def load_sgf(path: str, board: Go, until: int | None = None) -> tuple[GtpBoard, bool]:
-    """Return the main line, up to before move `until`, and whether the file has a komi that fits this board; if not,
-    the game has the board's own. Raises GtpError.
+    """Return (the main line before move `until`, whether the file's komi fits this board). A komi that does not fit or
+    is missing is replaced by the board's own. Raises GtpError.
     """
     try:
         from sgfmill import sgf, sgf_moves
@@ -195,7 +195,7 @@ def load_sgf(path: str, board: Go, until: int | None = None) -> tuple[GtpBoard, 
 
 
 def by_choice(search: Search, found: Finished) -> list[int]:
-    """Return the visited moves of one search: its choice, then by visits; ties in the search's own ranking.
+    """Return the visited moves of one search: its choice first, the others by visits. Ties follow its ranking.
 
     A Gumbel search ranks by its improved policy, others by priors.
     """
@@ -206,7 +206,7 @@ def by_choice(search: Search, found: Finished) -> list[int]:
 
 
 def analysis_line(search: Search, name: Callable[[int], str]) -> str:
-    """Return the analysis of one game's search; "" before the first visit: an empty line would end the answer.
+    """Return the analysis of one game's search; "" before the first visit, as an empty line would end the answer.
 
     The line has no score, because the network does not predict one.
     """
@@ -224,7 +224,7 @@ HOPELESS = -0.9  # below this value, after the other color's pass, moves into ow
 
 
 def outlook(found: Finished) -> float:
-    """Return the better of the values of the root and of its best child, for the color to move."""
+    """Return the larger of the root's value and its best child's, for the color to move."""
     root = float(found.value[0])
     return max(root, float(found.best[0])) if found.visits[0].any() else root
 
@@ -232,8 +232,8 @@ def outlook(found: Finished) -> float:
 def move_or_pass(game: GtpBoard, color: int, search: Search, found: Finished) -> int:
     """Return the search's move, or a pass instead of a move that gains nothing.
 
-    A move into the color's own area changes no score. A pass replaces such a move once the other color has passed, and
-    once the color is behind and every legal move is into an owned area.
+    A move into the color's own area changes no score. It becomes a pass if `color` is behind and every legal move is
+    into an owned area, or after the other color's pass; then a `color` that is behind makes a useful move, if any.
     """
     action, a_pass = int(search.choose(found)[0]), game.board.cells
     if action == a_pass:
@@ -288,15 +288,15 @@ class Clock:
 
 ANALYSED = 10_000  # simulations of an analysis
 STATUS = ("alive", "dead", "seki")
-ENDLESS = "kata-analyze"  # ends with the next line
+ENDLESS = "kata-analyze"  # ends when the next line arrives
 DIGITS, LARGEST = 9, 1e9  # limits of a number
 WARM = 4  # steps of a search before the first answer
 Answer = str | Iterator[str] | None  # None: an empty answer
 
 
 class GtpEngine:
-    """Answers commands, one line after another. simulations: per search without a time limit. resign: the engine
-    resigns if the values of the root and of its best child are both below this.
+    """Answers commands, one line after another. simulations: most per search; a clock can end it earlier. resign: the
+    engine resigns if the values of the root and of its best child are both below this.
     """
 
     def __init__(self, policy: SearchPolicy, simulations: int, version: str, resign: float = records.NEVER):
@@ -330,8 +330,8 @@ class GtpEngine:
         }
 
     def answer(self, line: str) -> Iterator[str]:
-        """Yield pieces of the answer to a line; nothing for a line without a command. An analysis continues until its
-        reader stops, and then ends the answer by an empty line.
+        """Yield the answer to a line in pieces; nothing for a line without a command. An endless analysis yields pieces
+        until the caller stops; the caller then writes the empty line that ends the answer.
         """
         words = "".join(c if c.isprintable() else " " if c == "\t" else "" for c in line.partition("#")[0]).split()
         number = words.pop(0) if words and words[0].isdecimal() else ""
@@ -418,7 +418,7 @@ class GtpEngine:
                 return
 
     def _decide(self, color: int, search: Search) -> int:
-        """Return the move, or GIVES_UP: not before the color's first move, nor instead of a pass that ends the game."""
+        """Return the move, or GIVES_UP; not GIVES_UP before the color's first move, or in place of a final pass."""
         found = search.look(np.array([0]))
         action = move_or_pass(self.game, color, search, found)
         ends = action == self.game.board.cells and self.game.passed(3 - color)
@@ -426,7 +426,7 @@ class GtpEngine:
         return GIVES_UP if begun and not ends and outlook(found) < self.resign else action
 
     def _make(self, color: int, action: int, begun: float) -> str:
-        """Make the move and return its name. begun: when its clock started."""
+        """Make the move and return its name. begun: time when the move's clock started."""
         if action != GIVES_UP:
             self.game.play(color, action)
         if self.clock:
@@ -448,8 +448,8 @@ class GtpEngine:
         return "\n".join(map(self.game.name, cells))
 
     def _asked(self, words: list[str]) -> tuple[int, float]:
-        """Parse the words of an analysis, COLOR, INTERVAL and pairs of a key and a value, of which only `interval`
-        counts: return the color and the seconds between lines. Raises GtpError.
+        """Return an analysis's color and the seconds between its lines. words: COLOR, INTERVAL, and pairs of key and
+        value; only the key `interval` counts. Raises GtpError.
         """
         rest = [word.lower() for word in words]
         color = COLORS[rest.pop(0)] if rest and rest[0] in COLORS else self.game.to_move
@@ -467,7 +467,7 @@ class GtpEngine:
         return self._lines(True, *self._asked(words))
 
     def _lines(self, plays: bool, color: int, every: float) -> Iterator[str]:
-        """Yield a line after each interval, and empty pieces in between, endlessly or until the move."""
+        """Yield a line after each interval, and empty pieces in between: until the move if `plays`, else endlessly."""
         begun = shown = time.monotonic()
         for search in self._think(color) if plays else self._ponder(color):
             if time.monotonic() < shown + every:
@@ -489,7 +489,7 @@ class GtpEngine:
 
 
 def _read_words(words: list[str], *kinds: Callable[[str], Any]) -> list[Any]:
-    """Convert the first words, each by its kind. Raises GtpError."""
+    """Convert each of the first words by its function in `kinds`. Raises GtpError."""
     if len(words) < len(kinds):
         raise GtpError("syntax error")
     return [kind(word) for kind, word in zip(kinds, words, strict=False)]
@@ -520,7 +520,7 @@ def _number(word: str) -> float:
 def answer_lines(engine: GtpEngine, source: TextIO, out: TextIO) -> None:
     """Answer line by line until `quit` or the end of the source. An analysis ends when another line arrives."""
     if isinstance(source, io.TextIOWrapper):
-        source.reconfigure(errors="replace")  # no byte ends the input
+        source.reconfigure(errors="replace")  # an invalid byte does not end the input
     lines = queue.Queue[str | None]()
     threading.Thread(target=_read, args=(source, lines), daemon=True, name="gtp").start()
     while not engine.over and (line := lines.get()) is not None:

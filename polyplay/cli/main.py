@@ -40,7 +40,7 @@ VERBS = {  # verb → (arguments, description)
     "bench": ("[SYSTEM …]", "measure the speed of this machine and each system"),
     "doctor": ("", "print versions, limits and self-tests for bug reports"),
 }
-FIRST = (  # commands of a first day
+FIRST = (  # commands for the first day
     ("train ppo --env CartPole-v1", "train an agent; its run goes to runs/"),
     ("evaluate RUN --video", "its score, and a film"),
     ("plot RUN RUN", "learning curves in a chart"),
@@ -126,7 +126,7 @@ def dispatch(words: list[str]) -> int:
         raise UserError(f"unknown verb {verb}; {hint}")
     file = importlib.import_module(f"polyplay.cli.{FILES.get(verb, verb)}")
     command = getattr(file, f"command_{verb}" if verb in FILES else "command")
-    own = verb in ("train", "resume")  # they handle signals themselves
+    own = verb in ("train", "resume")  # these verbs handle signals themselves
     with contextlib.nullcontext() if own else processes.handled(processes.stop):
         return command(rest) or 0
 

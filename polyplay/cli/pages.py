@@ -45,7 +45,7 @@ async def add_headers(request: Request, answer: RequestResponseEndpoint) -> Resp
 
 def page_application(folder: Path, routes: Sequence[Route]) -> Starlette:
     """Return an application with a page's own files, index.html at its root, the files that all pages share, and these
-    routes. It refuses requests to another host name: a foreign page whose name leads here would send those.
+    routes. It refuses requests to another host name, as sent by a foreign page whose name resolves to this machine.
     """
     files = [*sorted(path for path in folder.iterdir() if path.is_file()), *SHARED]
     names = {path: "/" if path.name == INDEX else f"/{path.name}" for path in files}
@@ -59,7 +59,7 @@ def page_application(folder: Path, routes: Sequence[Route]) -> Starlette:
 
 
 def answer_if_new(request: Request, state: object) -> Response:
-    """Answer with a page's state as JSON, or with 304 if the page has it."""
+    """Answer with a page's state as JSON, or with 304 if the page already has it."""
     text = json.dumps(to_plain(state))
     tag = f'"{hashlib.sha256(text.encode()).hexdigest()[:32]}"'
     if request.headers.get("if-none-match") == tag:
@@ -92,7 +92,7 @@ class Runs:
         return answer_if_new(request, state)
 
     def ask(self, request: Request) -> Response:
-        """Pass on a request of ASKS to a run."""
+        """Pass a request of ASKS to a run, if its token is right."""
         if not hmac.compare_digest(request.headers.get(TOKEN, "").encode(), self.token.encode()):
             return JSONResponse({"answer": "the token is missing or wrong: open the URL that was printed"}, 403)
         index, asked = request.path_params["index"], ASKS.get(request.path_params["what"])
@@ -114,7 +114,7 @@ def watch_application(directories: list[Path], token: str) -> Starlette:
 
 
 PLAY = Path(__file__).parent / "page" / "play"
-FROM_PAGE = "x-polyplay"  # header of the page's own requests, which browsers forbid to foreign pages
+FROM_PAGE = "x-polyplay"  # header of the page's own requests; browsers forbid it to foreign pages
 
 
 def play_application(session: PlaySession) -> Starlette:

@@ -125,7 +125,7 @@ class PageOptions:
 
 
 def command(words: list[str]) -> None:
-    """Serve until Ctrl-C."""
+    """Serve the page until Ctrl-C, play in the terminal, answer a Go program, or show recorded games."""
     directory, options, _ = run_and_options(PageOptions, words, "play", (GamesOptions,))
     if isinstance(options, GamesOptions):
         show_games(directory, options)
@@ -163,7 +163,7 @@ def open_engine(directory: Path, options: PageOptions) -> GtpEngine:
 
 
 def resign_value(given: str, found: Path) -> float:
-    """Return the value below which an agent resigns, from --resign and its checkpoint."""
+    """Return the value below which an agent resigns: of --resign, or learned and stored in its checkpoint."""
     from polyplay.search.self_play import learned_value
 
     fixed = records.ResignOptions.parse(given).v

@@ -19,15 +19,15 @@ from polyplay.search import Search
 from polyplay.search.search import SearchPolicy
 
 LEAVES = 8  # leaves at once: one game alone makes small batches
-SHARE = 16  # least simulations per leaf, or else fewer leaves
+SHARE = 16  # least simulations per leaf: a smaller search has fewer leaves
 EVERY = 0.03  # seconds between two looks at a running search
 
-Verdict = tuple[int, int]  # 1 the mover wins, 0 draws, -1 loses; moves of both until the end
+Verdict = tuple[int, int]  # (1: the mover wins, 0: a draw, -1: it loses; plies until the end)
 
 
 class PlaySession:
-    """One game. about: what the page says of the agent. Any thread may call the methods; those that change the game
-    raise ValueError if that is not possible now.
+    """One game. about: facts about the agent for the page. Any thread may call the methods. A method that changes the
+    game raises ValueError if the change is not possible now.
     """
 
     def __init__(self, policy: SearchPolicy, simulations: int, about: Row):
@@ -77,7 +77,7 @@ class PlaySession:
             self.game, self.person, self.found = MoveList(self.board), person, {}
 
     def take_side(self, person: int) -> None:
-        """Give the person these stones, and the agent the others."""
+        """Let the person be the first player (0) or the second (1), and the agent the other one."""
         with self._changing():
             self.person = person
 
@@ -113,7 +113,7 @@ class PlaySession:
         return self.game.mover != self.person or not (found and found["over"] and found["asked"] == self.simulations)
 
     def _search(self, version: int, simulations: int, record: np.ndarray) -> None:
-        """Search a position while the game is in it, and move if it is the agent's turn."""
+        """Search `record` until the game changes, and move if it is the agent's turn."""
         simulate(self.policy, simulations)
         shown = -EVERY
         for search in self.policy.grow(record[None]):
@@ -172,7 +172,7 @@ class PlaySession:
         return {"verdicts": self.solved.get(key, {}), "why_not": self.why_unsolved}
 
     def _value(self, ply: int) -> float | None:
-        """Return a position's value for the first player: the search's, or the result."""
+        """Return a position's value for the first player: the result of a finished game, else the search's value."""
         if ply == len(self.game.moves) and self.game.result != records.GOES_ON:
             return 0.0 if self.game.winner is None else 1.0 - 2.0 * self.game.winner
         return self.found[ply]["value"] if ply in self.found else None
@@ -236,7 +236,7 @@ def simulate(policy: SearchPolicy, simulations: int) -> None:
 
 
 def report(search: Search) -> Row:
-    """Return what one game's search has found so far, by action. q is for the player to move, values for the first."""
+    """Return the present state of one game's search. `q` is for the player to move, `value` and `raw` for the first."""
     found = search.look(np.array([0]))
     sign = 1 - 2 * records.mover(found.records[0])
     return {

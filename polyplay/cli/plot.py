@@ -36,7 +36,7 @@ FILES = ("config.json", GAMES)  # a run has one of them; runs of a user's script
 
 @dataclass(frozen=True, eq=False)
 class Curve:
-    """Mean full-game return of a run's last games, at each game's end. across: axis → places of these points."""
+    """Mean full-game return of a run's last games, at each game's end. across: axis → position of each point."""
 
     label: str
     env: str
@@ -47,12 +47,12 @@ class Curve:
 
 
 def find_runs(place: Path) -> list[Path]:
-    """Return the run at `place`, or else the runs in it, in order of their seeds. Raises UserError: no run."""
+    """Return the run at `place`, else the runs inside it in natural order of paths. Raises UserError: no run."""
     if any((place / name).is_file() for name in FILES):
         return [place]
     inside = {path.parent for deep in ("*", "*/seed-*") for name in FILES for path in place.glob(f"{deep}/{name}")}
     if not inside:
-        run_files.read_config(place)  # says what is missing
+        run_files.read_config(place)  # raises an error that names the missing file
     return sorted(inside, key=_natural)
 
 
@@ -79,11 +79,11 @@ def read_curves(place: Path, games: int = WINDOW) -> list[Curve]:
 
 
 def read_curve(run: Path, games: int = WINDOW) -> Curve:
-    """Return a run's curve: of all its games, or of its reports if games were not kept. Games that a resumed run
+    """Return a run's curve: over all its games, or over its reports if it has no games. Games that a resumed run
     repeats count once. Raises UserError: no game has ended.
     """
     by_hand, place = not (run / "config.json").exists(), run.resolve()
-    name = place.parent.name if place.name.startswith("seed-") else place.name  # seeds share a name
+    name = place.parent.name if place.name.startswith("seed-") else place.name  # the seeds of a run share its name
     config: Row = {"system": name, "config": {}} if by_hand else run_files.read_config(run)
     rows = run_files.current_rows(run / GAMES, "episodic_return")
     if rows:
@@ -129,7 +129,7 @@ def read_task_curves(run: Path, games: int = WINDOW) -> list[Curve]:
 
 
 def thin(x: np.ndarray, most: int) -> np.ndarray:
-    """Return indices of points to draw: the last at each place, evenly thinned, with the first and last of all."""
+    """Return indices of points to draw: the last of equal `x`, evenly thinned to `most`, with the first and last."""
     last = np.flatnonzero(np.append(x[1:] != x[:-1], len(x) > 0))
     return np.unique(last[np.linspace(0, len(last) - 1, min(most, len(last))).astype(int)])
 
@@ -145,7 +145,7 @@ Band = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]  # places, mean ove
 
 
 def pools_of(found: Sequence[Curve]) -> list[list[Curve]]:
-    """Group curves of the same system and configuration, in order of their first."""
+    """Group curves of the same system and configuration, in order of first appearance."""
     pools = dict[tuple[str, str], list[Curve]]()
     for curve in found:
         pools.setdefault((curve.label, json.dumps(curve.settings, sort_keys=True)), []).append(curve)
@@ -256,8 +256,8 @@ def write_figure(figure: Figure, out: Path, option: str = "--out") -> None:
 
 
 def draw_curves(runs: Sequence[Path], options: PlotOptions | None = None) -> Figure:
-    """Draw return over frames and over wall time, or over one of them, with a color per system and configuration, or
-    per label. Raises UserError: nothing to draw.
+    """Draw return over frames and over wall time, or over `options.x` alone. Each system and configuration, or each
+    label, has its color. Raises UserError: nothing to draw.
     """
     options = options or PlotOptions()
     if not runs:
@@ -283,7 +283,7 @@ def draw_curves(runs: Sequence[Path], options: PlotOptions | None = None) -> Fig
 
 
 def _draw_tasks(by_run: Sequence[Sequence[Curve]], options: PlotOptions) -> Figure:
-    """Draw a panel per task, with the curves of all runs that play it, over its own frames."""
+    """Draw a panel per task, with the curves of all runs that play it, over the task's own frames."""
     found = [curve for of in _labeled(by_run, options.label, keep_env=True) for curve in of]
     tasks, axis = list(dict.fromkeys(curve.env for curve in found)), options.x or "frames"
     wide = min(COLUMNS, len(tasks))
@@ -313,7 +313,7 @@ def _draw_tasks(by_run: Sequence[Sequence[Curve]], options: PlotOptions) -> Figu
 
 
 def _labeled(by_run: Sequence[Sequence[Curve]], labels: Sequence[str], keep_env: bool = False) -> list[list[Curve]]:
-    """Return each RUN's curves, named by its label, not settings. Raises UserError: not one label per RUN."""
+    """Return each RUN's curves, named by its label instead of settings. Raises UserError: not one label per RUN."""
     if not labels:
         return [list(found) for found in by_run]
     if len(labels) != len(by_run):

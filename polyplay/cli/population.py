@@ -25,11 +25,11 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 GAMES = 10  # games per mean, as in a score; more in a long run
-WINDOWS = 40  # most means of a member's curve without a common game
+WINDOWS = 40  # most means in a member's curve that share no game
 POINTS = 400  # most points of a curve
 GRAY, WINNER, COPY = "#b0b0b0", COLORS[0], COLORS[1]
 THIN, STRONG = 0.8, 2.2
-TOP, LOW, SQUARE = 3.4, 1.8, 2.4  # inches: heights of the top panel, of a hyperparameter's, of a constant one's
+TOP, LOW, SQUARE = 3.4, 1.8, 2.4  # heights in inches: top panel, panel of a changing value, of a constant one
 
 
 def member_curve(directory: Path, population: Row, rows: Sequence[Row], member: int) -> np.ndarray:
@@ -44,7 +44,7 @@ def member_curve(directory: Path, population: Row, rows: Sequence[Row], member: 
         games, column = False, "score"
         found = [row for row in rows if row["member"] == member and row.get("score") is not None]
     curve = np.array([(row["steps"], row[column]) for row in found], float).reshape(-1, 2)
-    if games:  # since a member's last copy
+    if games:  # means restart at each copy
         copies = [row["steps"] for row in rows if row["member"] == member and row["donor"] is not None]
         for piece in np.split(curve, np.searchsorted(curve[:, 0], copies, side="right")):
             piece[:, 1] = trailing_means(piece[:, 1], max(GAMES, len(curve) // WINDOWS))
@@ -59,7 +59,7 @@ def _place(value: Any) -> Any:
 def draw_scores(
     axes: Axes, rows: Sequence[Row], line: Sequence[store.Segment], curves: Mapping[int, np.ndarray]
 ) -> None:
-    """Draw members' scores over their agent steps, and the copies. line: the winner's. curves: by member."""
+    """Draw members' scores over their agent steps, and the copies. line: the winner's. curves: member → its curve."""
     for curve in curves.values():
         axes.plot(*curve.T, color=GRAY, linewidth=THIN, zorder=1)
     for row in rows:
@@ -87,8 +87,8 @@ def _draw_steps(
 
 
 def draw_population(directory: Path, population: Row, rows: Sequence[Row]) -> Figure:
-    """Draw each member thin, the winner's line through its ancestors strong, and hyperparameters below. If no value
-    ever changed, draw scores over values, not values over steps. Raises UserError: nothing to draw yet.
+    """Draw members as thin lines, the winner and its ancestors as a strong line, and below them hyperparameter values
+    over steps or, if no value ever changed, scores over values. Raises UserError: nothing to draw yet.
     """
     members, winner = population["members"], store.best_member(population["members"])
     if winner is None:
@@ -139,7 +139,7 @@ def draw_league(directory: Path, history: league_log.LeagueHistory, first: Seque
     """Draw ratings and copies over matches, and the agents' hyperparameters below. first: each agent's initial values,
     {} where unknown.
     """
-    names = list(first[0]) if first and history.copies else []  # without copies they are constant
+    names = list(first[0]) if first and history.copies else []  # without copies values are constant
     figure, top, panels = _panels(len(names), 3, LOW)
     agents, end = history.elo.shape[1], max(1, int(history.matches[-1]))
     colors = [COLORS[agent % len(COLORS)] if agents <= FEW else "#888888" for agent in range(agents)]
@@ -188,8 +188,8 @@ Shown = tuple[str, Iterable[RenderableType], Callable[[], "Figure"]]  # title, l
 
 
 def print_ranking(directory: Path, picture: str | None) -> bool:
-    """Print the members of a population, best first, and the winner's ancestors; the agents of a league or ftw run; or
-    the newest of versions rated by TrueSkill, and the references. Then draw them. Return False for any other run.
+    """Print a population's members, best first, and the winner's ancestors; or the agents of a league or ftw run; or
+    the newest version rated by TrueSkill, and references. Draw them if `picture` is given. Return False for other runs.
     """
     if rated := ratings.read_rated(directory):
         title, lines, draw = _show_ratings(directory, rated)
@@ -238,7 +238,7 @@ def _show_league(directory: Path) -> Shown:
 
 
 def _first_values(directory: Path, history: league_log.LeagueHistory) -> list[Row]:
-    """Return each agent's initial hyperparameters: those before its first copy, or the present ones."""
+    """Return each agent's initial hyperparameters: those before its first copy, else the present ones."""
     saved = [path for path in checkpoint.everything(directory) if checkpoint.flaw(path) is None]
     if not saved:
         return []

@@ -74,7 +74,7 @@ def show_systems() -> None:
 
 
 def show_system(words: Sequence[str]) -> None:
-    """Print the choices, presets and source of one system. Raises UserError: another word."""
+    """Print the choices, presets and source of one system. Raises UserError: further words."""
     from polyplay.systems import _presets
 
     page, rest = page_and_words(words, "systems")
@@ -188,7 +188,7 @@ class CheckOptions:
 
 
 def command_check(words: list[str]) -> int:
-    """Print a finding per rule, for each task, and return the exit status. Of a run, print the comparison."""
+    """Print a finding per rule and task, or repeat a run and print the comparison. Return the exit status."""
     if words and (Path(words[0]) / "config.json").exists():
         return _reproduce(words)
     about = "ENV is what train's --env takes. Of a RUN, repeats it from its delivery log: polyplay check RUN --help."
@@ -244,7 +244,7 @@ TEMPLATE = Path(__file__).parent / "page" / "system.txt"
 
 
 def write_system(given: Sequence[str]) -> None:
-    """Write a system's file into the current directory. Raises UserError: the name cannot be a module's."""
+    """Write a system's file into the current directory. Raises UserError: the name is taken or not a module's."""
     if len(given) != 1:
         raise UserError(f"--new '{' '.join(given)}': must be one name, such as my_system")
     name, path = given[0], Path(f"{given[0]}.py")

@@ -20,7 +20,7 @@ four perfect, in Go gtp:COMMAND, a program that speaks GTP."""
 
 
 def command(words: list[str]) -> None:
-    """Print both tables, the best player first, after a line on standard error per pair of players."""
+    """Print a line per pair of players on standard error, then both tables, the best player first, or JSON."""
     names, options, _ = parse_words(TournamentOptions, words, "polyplay tournament RUN …", ABOUT, several=True)
     result = play_tournament(names, options, lambda line: print(line, file=sys.stderr, flush=True))
     if options.json:

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 
 def train_parts(parts: Sequence[SweepPart], train: Callable[[SweepPart], RunResult], directory: str | None) -> int:
-    """Train one part after the other until a signal ends a run, print the summary, and return the worst exit status.
+    """Train the parts in order until a signal ends a run, print the summary, and return the worst exit status.
     train: trains a part. directory: parent of all runs (None: each has its own).
     """
     runs, status = dict[Path, str](), 0
@@ -41,7 +41,7 @@ def train_parts(parts: Sequence[SweepPart], train: Callable[[SweepPart], RunResu
             status = max(status, 1)
             complain(f"failed: {e}", e)
             continue
-        except errors.UserError as e:  # of a point of the grid; others may fit
+        except errors.UserError as e:  # this point of the grid does not fit; others may
             if not part.name:
                 raise
             status = max(status, 2)
@@ -57,8 +57,8 @@ def train_parts(parts: Sequence[SweepPart], train: Callable[[SweepPart], RunResu
 
 
 def print_parts(runs: Mapping[Path, str], picture: Path) -> None:
-    """Print a line for each run, the mean return with its interval over the seeds of each point of the grid, and
-    draw their curves. runs: run → its point.
+    """Print a line for each run and, for each point of the grid, the mean return over its seeds with an interval.
+    Then draw all curves. runs: run → its point of the grid.
     """
     from polyplay.cli import plot, systems
 
@@ -125,8 +125,8 @@ def train_sweep(page: Page, words: Sequence[str], sweep: Sweep, number: Sequence
 
 
 def read_files(words: list[str]) -> tuple[list[str], OptionFile | None, Sweep | None]:
-    """Return (words without --config and --sweep, with the system first; the file of one of them; a sweep). Raises
-    UserError.
+    """Return (words without --config and --sweep, the system first; the file that --config or --sweep names; a sweep).
+    Raises UserError.
     """
     words, config = take_option(words, "config")
     words, sweep = take_option(words, "sweep")
@@ -151,7 +151,7 @@ def _names(words: Sequence[str]) -> list[str]:
 
 @remembering()
 def command(words: list[str]) -> int:
-    """Return the run's exit status, the worst of several; 0 if the options are only written to a file."""
+    """Train, and return the worst exit status of the runs; 0 if the options are only written to a file."""
     from polyplay import systems
     from polyplay.workers import process
 
@@ -218,7 +218,7 @@ class ResumeOptions:
 
 
 def command_resume(words: list[str]) -> int:
-    """Return the run's exit status."""
+    """Resume a run, and return its exit status."""
     directory, options, given = run_and_options(ResumeOptions, words, "resume")
     from polyplay.runs import run
 
@@ -248,7 +248,7 @@ class SurgeryOptions:
 
 
 def command_surgery(words: list[str]) -> None:
-    """Print what changed."""
+    """Write the enlarged run, and print the changes."""
     directory, options, given = run_and_options(SurgeryOptions, words, "surgery")
     if options.out is None:
         raise errors.UserError(f"surgery takes the directory to write: polyplay surgery {directory} --out RUN2")

@@ -1,4 +1,4 @@
-"""watch: reads from a run's directory what is new since the last time, in bounded memory, for its page."""
+"""watch: reads the new lines of a run's files for its page, in bounded memory."""
 
 from __future__ import annotations
 
@@ -34,10 +34,10 @@ SHARES = (*(f"time_{kind}" for kind in KINDS), "cpu")
 
 
 def limit_sentence(row: Row, config: Row, wiring: Row) -> str:
-    """Name what limits the run, with the number that its bar shows, and an option to try; "" before the first report.
+    """Name the run's bottleneck, the number on its bar, and an option to try; "" before the first report.
 
-    Cores are idle if workers wait or are fewer than the cores, assuming that other programs use none; busy cores are
-    divided in proportion to the workers' times. row: means of the last reports.
+    Cores count as idle if workers wait or are fewer than the cores; other programs are assumed to use no core. Busy
+    time is divided in proportion to the workers' times. row: means of the last reports.
     """
     times = {name: row.get(column) or 0.0 for name, (_, column) in BARS.items()}
     busy, workers = sum(times.values()), sum(role["n"] for role in wiring.get("roles", ()))
@@ -61,9 +61,9 @@ GAME = ("wall_seconds", "steps", "episodic_return")  # numbers read of each game
 
 
 def add_point(curve: list[tuple[Any, ...]], row: tuple[Any, ...]) -> None:
-    """Add a report or game to a curve, whose first numbers are steps. It replaces points at the same or later steps: a
-    resumed run repeats them, and of games that end together the last counts. Too many points are thinned evenly over
-    their steps; the newest is kept.
+    """Add `row` to a curve of (steps, …). It replaces points at the same or later steps, because a resumed run repeats
+    steps, and because the last of several games that end together counts. If there are more than twice POINTS, the
+    curve is thinned evenly over steps, and keeps its newest point.
     """
     while curve and curve[-1][0] >= row[0]:
         curve.pop()
@@ -75,8 +75,8 @@ def add_point(curve: list[tuple[Any, ...]], row: tuple[Any, ...]) -> None:
 
 
 class LineReader:
-    """Passes on the lines that were added to a file of JSON lines. forget: called first if all earlier lines are void,
-    because the file was cut or replaced.
+    """Calls `add` with each new line of a file of JSON lines. If the file was cut, replaced or removed, it first calls
+    `forget`, because all earlier lines are void.
     """
 
     def __init__(self, path: Path, numbers: tuple[str, ...], add: Callable[[Row], None], forget: Callable[[], None]):
@@ -170,7 +170,7 @@ class RunReader:
         self.last.append({k: row[k] for k in (*GAME, "episodic_length", "lane") if k in row})
 
     def _self_play(self) -> Row:
-        """Return what replaces returns in self-play: the accuracy of the agent's values, and the newest score against
+        """Return what the page shows for self-play: the accuracy of the agent's values, and the newest score against
         random play, if measured.
         """
         played: list[Row] = []

@@ -1,10 +1,10 @@
 """Checkpoints: safetensors and JSON, complete or absent.
 
 Nothing is ever pickled. Workers write their parts into `checkpoints/.partial-<update>`. When all parts are complete,
-the main process renames the directory, so that another save of the same update gets a new one. It adds the manifest
-(schema version, counters, SHA-256 and size of every file) and renames the directory again: from that moment the
-checkpoint exists. If the newest checkpoint does not match its manifest, or its weights are not finite, the one before
-is used, with a warning.
+the main process renames the directory; another save of the same update then makes a new one. The main process adds
+the manifest (schema version, counters, SHA-256 and size of every file) and renames the directory again: only now the
+checkpoint exists. If a checkpoint does not match its manifest, or its weights are not finite, a warning is printed and
+the checkpoint before it is used.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ from polyplay.core.files import Row, is_number, is_row, read_object, write_bytes
 SCHEMA = 1
 MANIFEST = "manifest.json"
 ARRAYS = ".safetensors"
-BEST = "best-"  # then the update: weights alone, from which no run resumes
-CHAMPION = "champion-"  # then the update: weights that won a match
-NAME = re.compile(r"(\d{12,})(-steps-\d+)?")  # the update, which orders the names, and agent steps
+BEST = "best-"  # prefix of the update: only weights; no run resumes from them
+CHAMPION = "champion-"  # prefix of the update: weights that won a match
+NAME = re.compile(r"(\d{12,})(-steps-\d+)?")  # the update, by which names are ordered, and agent steps
 LANES = re.compile(r"\d+\+\d+")  # first lane and number of lanes
 POLICY = re.compile(r"agents/(\d+)/policy\.safetensors")
-UNUSED = "unused-"  # then the update: not used, because the run resumed from an earlier one
+UNUSED = "unused-"  # prefix of the update: no longer used, because the run resumed from an earlier checkpoint
 
 
 def policy_name(agent: int) -> str:
@@ -76,7 +76,7 @@ class CheckpointPart:
         return path
 
     def _write(self, name: str, write: Callable[[Path], None]) -> None:
-        """Write a file; retry once if the directory was renamed, which takes an earlier save's parts, at that time."""
+        """Write a file; retry once if, during the write, an earlier save was completed and its directory renamed."""
         path = self.root / name
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -102,13 +102,13 @@ def update_of(path: Path) -> int:
 
 
 def steps_of(path: Path) -> int:
-    """Return the agent steps in a checkpoint's name, even if it was removed; 0 if the name has none."""
+    """Return the agent steps in a checkpoint's name, even if the checkpoint was removed; 0 if the name has none."""
     found = NAME.fullmatch(path.name)
     return int(found[2].removeprefix("-steps-")) if found and found[2] else 0
 
 
 def complete(directory: Path, version: int, counters: Row) -> Path:
-    """Turn the parts of `version` into a checkpoint; return its directory. After an OSError nothing is left."""
+    """Turn the parts of `version` into a checkpoint; return its directory. Raises OSError, after removing the parts."""
     root, final = partial(directory, version), checkpoints_dir(directory) / directory_name(version, counters)
     taken = root.with_name(f"{root.name}-taken")
     try:
@@ -125,8 +125,8 @@ def complete(directory: Path, version: int, counters: Row) -> Path:
 
 
 def finish(root: Path, final: Path, version: int, counters: Row) -> None:
-    """Add the manifest and rename `root` to `final`; a newer save of the same update replaces the older one. One of the
-    two always exists: if both have the same name, the newer has one more zero in it until the older is removed.
+    """Add the manifest and rename `root` to `final`, which replaces an older save of the same update. One of the two
+    always exists: if their names are equal, the new one has an extra zero in its name until the old one is removed.
     """
     files = {str(p.relative_to(root)): describe_file(p) for p in sorted(root.rglob("*")) if p.is_file()}
     write_json(root / MANIFEST, {"schema": SCHEMA, "update": version, "counters": counters, "files": files})
@@ -144,7 +144,7 @@ def finish(root: Path, final: Path, version: int, counters: Row) -> None:
 
 
 def _remove(path: Path) -> None:
-    """Remove a checkpoint if it exists. A rename first makes this atomic, so that a kill leaves no half."""
+    """Remove a checkpoint if it exists. It is renamed first, so that a kill never leaves half a checkpoint."""
     aside = path.with_name(f".partial-old-{path.name}")
     shutil.rmtree(aside, ignore_errors=True)
     with contextlib.suppress(OSError):
@@ -158,8 +158,8 @@ def describe_file(path: Path) -> Row:
 
 
 def save_weights(directory: Path, prefix: str, module: Any, counters: Row) -> None:
-    """Save only the weights of a torch module, as agent 0's. CHAMPION keeps earlier ones, BEST removes them. Raises
-    OSError.
+    """Save only a torch module's weights, as the policy of agent 0. Prefix BEST removes the weights that were saved
+    before with BEST; CHAMPION removes none. Raises OSError.
     """
     version = int(counters["updates"])
     final = checkpoints_dir(directory) / f"{prefix}{directory_name(version, counters)}"
@@ -195,7 +195,7 @@ def partials(directory: Path) -> list[Path]:
 
 
 def partial_versions(directory: Path) -> list[int]:
-    """Return the updates that have parts, without the best weights, which another worker writes."""
+    """Return the updates that have parts. Parts of best weights, which another worker writes, are ignored."""
     names = (path.name.removeprefix(".partial-") for path in partials(directory))
     return [int(name) for name in names if name.isdecimal()]
 
@@ -207,7 +207,7 @@ def remove_partial(directory: Path) -> None:
 
 
 def prune(directory: Path, keep: int) -> None:
-    """Keep the newest `keep` and the one with the best return. Remove update 0 once another exists."""
+    """Keep only the newest `keep` checkpoints and the one with the best return. Remove update 0 if others exist."""
     paths = everything(directory)
     if len(paths) > 1 and update_of(paths[0]) == 0:
         _remove(paths.pop(0))
@@ -225,14 +225,14 @@ def everything(directory: Path) -> list[Path]:
 
 def best(directory: Path) -> Path | None:
     """Return the newest champion; without matches, the weights with the best score in evaluations during training;
-    without evaluations, the checkpoint with the best mean return in training. None if none of these exists: training
-    returns do not measure self-play.
+    without evaluations, the checkpoint with the best mean return in training. In self-play, returns do not count,
+    because they do not measure strength. None: none of these exists.
     """
     return next(reversed(champions(directory)), None) or best_weights(directory) or _best_scored(everything(directory))
 
 
 def _best_scored(paths: list[Path]) -> Path | None:
-    """Return the checkpoint with the best mean return in training, which does not measure strength in self-play."""
+    """Return the checkpoint with the best mean return in training; None: none has one, as in self-play."""
     scored = []
     for path in paths:
         with contextlib.suppress(OSError, ValueError):
@@ -244,7 +244,7 @@ def _best_scored(paths: list[Path]) -> Path | None:
 
 
 def manifest(path: Path) -> Row:
-    """Read a checkpoint's manifest. Raises OSError; ValueError: it is damaged."""
+    """Read a checkpoint's manifest. Raises OSError; ValueError: the manifest is damaged."""
     found = read_object(path / MANIFEST)
     if found.get("schema") != SCHEMA:
         raise ValueError(f"its schema is {found.get('schema')!r}, this version reads {SCHEMA}")
@@ -262,7 +262,7 @@ def agents_of(path: Path) -> list[int]:
 
 
 def flaw(path: Path, within: str = "") -> str | None:
-    """What is wrong with a checkpoint, or None. within: check only files with this prefix."""
+    """Return a checkpoint's first flaw; None: intact. within: check only files with this prefix."""
     try:
         found = manifest(path)
         each = found["counters"].get("agents")  # updates of each of several agents; may be 0
@@ -296,7 +296,7 @@ def _not_finite(arrays: dict[str, np.ndarray]) -> str:
 
 
 def resume_flaw(path: Path) -> str | None:
-    """What is wrong with a checkpoint that a run is to resume from, or None."""
+    """Return the first flaw of a checkpoint from which a run is to resume; None: intact."""
     if wrong := flaw(path):
         return wrong
     counters, numbers = {"wall_seconds": 0.0, "games": {}, **manifest(path)["counters"]}, ("steps", "frames", "updates")
@@ -306,7 +306,7 @@ def resume_flaw(path: Path) -> str | None:
 
 
 def newest(directory: Path, say: Callable[[str], None], flaw_of: Callable[[Path], str | None] = flaw) -> Path:
-    """Return the newest intact checkpoint; `say` gets a line for every damaged one."""
+    """Return the newest intact checkpoint; call `say` with a line for each newer, damaged one."""
     found = everything(directory)
     for path in reversed(found):
         wrong = flaw_of(path)
@@ -319,8 +319,8 @@ def newest(directory: Path, say: Callable[[str], None], flaw_of: Callable[[Path]
 
 
 def set_aside(directory: Path, found: Path | None) -> None:
-    """Rename checkpoints newer than the one that a run resumes from: no run resumes from them, and `prune` ignores
-    them. Rename also champions that were candidates at its update or later: their matches are played again.
+    """Rename checkpoints newer than `found`, from which a run resumes: no run resumes from them later, and `prune`
+    ignores them. Also rename champions that were candidates at that update or later: their matches are played again.
     """
     update = -1 if found is None else update_of(found)
     late = [path for path in everything(directory) if update_of(path) > update]
@@ -334,7 +334,7 @@ def set_aside(directory: Path, found: Path | None) -> None:
 
 
 class OpenCheckpoint:
-    """An intact checkpoint, read by name."""
+    """An intact checkpoint, whose parts are read by name."""
 
     def __init__(self, path: Path):
         self.path = path
@@ -356,8 +356,8 @@ open_checkpoint: Callable[..., OpenCheckpoint] = OpenCheckpoint
 
 
 def load_into(module: Any, arrays: dict[str, np.ndarray]) -> None:
-    """Copy named arrays in place into a torch module, whose tensors are views. Raises UserError: names or shapes
-    differ.
+    """Copy named arrays into a torch module's tensors, in place, because these may be views. Raises UserError: names
+    or shapes differ.
     """
     import torch
 
@@ -401,7 +401,7 @@ def write_self(path: Path, arrays: dict[str, np.ndarray]) -> None:
 
 
 def read_self(path: Path) -> dict[str, np.ndarray]:
-    """Read a past agent. Raises UserError: it cannot be read, or is damaged."""
+    """Read a past agent. Raises UserError: the file cannot be read, or is damaged."""
     arrays, wrong = _read(path)
     if wrong:
         raise UserError(f"RUN: past agent {path} plays in the league, but {wrong}: put back a copy")
@@ -409,12 +409,12 @@ def read_self(path: Path) -> dict[str, np.ndarray]:
 
 
 def self_flaw(path: Path) -> str:
-    """Return what is wrong with a past agent; "" if nothing is."""
+    """Return a past agent's flaw; "" if it has none."""
     return _read(path)[1]
 
 
 def _read(path: Path) -> tuple[dict[str, np.ndarray], str]:
-    """Read arrays, and say what is wrong with them. Files of earlier versions have no checksum."""
+    """Return a file's arrays, and their flaw or "". Files of earlier versions have no checksum."""
     try:
         with safe_open(path, "np") as file:
             arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - not a mapping

@@ -1,7 +1,7 @@
 """Compiled loops, and random numbers for them.
 
-A compiled loop contains the loops that it calls. Numba's cache on disk checks only the loop's own file; here a change
-of any of these files invalidates it. If no cache folder is writable, each process compiles its loops, and says so once.
+A compiled loop contains the loops that it calls. Numba's cache on disk checks only the loop's own file; here, the cache
+checks the files of all these loops. If no cache folder is writable, each process compiles its loops and warns once.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class CompileState:
 
 
 class _Compiling(Listener):
-    """Warn when a loop is compiled without a cache. Loops from the cache are not compiled."""
+    """When a loop is compiled, not read from the cache: call `on_compile`, and warn once if it has no cache."""
 
     def on_start(self, event: Event) -> None:
         for call in processes.on_compile:
@@ -59,7 +59,7 @@ inlined = njit(inline="always", error_model="numpy")  # becomes part of the loop
 
 
 def cached_njit(**options: Any) -> Callable[[Any], Any]:
-    """Decorate with `njit(cache=True, nogil=True, error_model="numpy", **options)`; every file used keys the cache."""
+    """Decorate with `njit(cache=True, nogil=True, error_model="numpy", **options)`; the cache checks all files used."""
     how = {"nogil": True, "error_model": "numpy", **options}
 
     def decorate(function: FunctionType) -> Any:
@@ -69,7 +69,7 @@ def cached_njit(**options: Any) -> Callable[[Any], Any]:
             CompileState.uncached = UNCACHED
             return njit(**how)(function)
         _compile_once(loop)
-        # Numba has no public way to set what a cached loop depends on; without this attribute its own check remains
+        # Numba has no public way to set a cached loop's dependencies; without this attribute, Numba's own check remains
         index = getattr(getattr(loop, "_cache", None), "_cache_file", None)
         if index is not None and hasattr(index, "_source_stamp"):
             index._source_stamp = source_stamp(function)
@@ -79,8 +79,8 @@ def cached_njit(**options: Any) -> Callable[[Any], Any]:
 
 
 def _acquire(path: Path, held: contextlib.ExitStack) -> None:
-    """Lock a file beside a loop's cache, so that one process compiles; `held` releases it. Give up after WAIT seconds,
-    or if the file cannot be written.
+    """Lock a file beside a loop's cache, so that only one process compiles; `held` releases the lock. Give up after
+    WAIT seconds, or if the file cannot be written.
     """
     until = time.monotonic() + WAIT
     with contextlib.suppress(OSError):
@@ -119,7 +119,7 @@ def _compile_once(loop: Any) -> None:
 
 
 def source_stamp(function: FunctionType) -> str:
-    """Hash of the files of a function and of all loops that it can call, and of the numbers imported there."""
+    """Return a hash of the files of a function and of all loops that it can call, and of global numbers there."""
     files: set[Path] = set()
     numbers: list[str] = []
     _collect(function, files, numbers)
@@ -151,7 +151,7 @@ def _fused(typing: Any, a: Any, b: Any, c: Any) -> Any:
     return a(a, a, a), lambda context, builder, signature, numbers: builder.fma(*numbers)
 
 
-fused_multiply_add: Any = intrinsic(_fused)  # a·b + c of floats of one type, for loops; rounds once, like addcmul
+fused_multiply_add: Any = intrinsic(_fused)  # for loops: a·b + c of floats of one type, rounded once, as by addcmul
 
 
 def _type_call(typing: Any, address: Any, given: Any) -> Any:
@@ -163,7 +163,7 @@ def _type_call(typing: Any, address: Any, given: Any) -> Any:
     return types.int32(types.int64, types.UniTuple(types.int64, len(given))), generate
 
 
-call_address: Any = intrinsic(_type_call)  # (address, words): call the C function there, int (int64, …), in loops
+call_address: Any = intrinsic(_type_call)  # for loops, (address, words): call a C function, int (int64, …)
 
 
 # Random numbers from a counter, for compiled loops: number n is a hash of (key, n), so the state is two integers.

@@ -15,11 +15,11 @@ class UserError(Exception):
 
 
 class Closed(Exception):
-    """The crew stops: raised by every wait on a ring or a version. Workers return on it."""
+    """The crew stops. Every wait on a ring or a version raises this, and workers then return."""
 
 
 class Leaving(Exception):
-    """The run ends before the next update, because a worker's rollout takes too long to wait for."""
+    """The run ends before the next update, because a worker's rollout would take too long."""
 
 
 class EnvFailure(Exception):
@@ -31,7 +31,7 @@ class WorkerLost(Exception):
 
 
 class Diverged(Exception):
-    """Reproducing a run gave other numbers than the run."""
+    """A reproduction of a run gave other numbers than the run."""
 
 
 class NotFinite(Exception):
@@ -61,10 +61,10 @@ def as_json(findings: Sequence[Finding], more: Mapping[str, object], key: str) -
 
 
 # Ranges of numeric options, as types of their fields: `lanes: Count = 16`. `runs.flags` checks every value against its
-# field's range, wherever it comes from: the command line, Python or a file. Help prints the range.
+# field's range, whether it comes from the command line, Python or a file. Help prints the range.
 
 
-LARGEST = 1e30  # of a number in networks: it, and sums of it, must fit into float32
+LARGEST = 1e30  # limit of numbers in networks, so that they and their sums fit into float32
 
 
 @dataclass(frozen=True)
@@ -88,21 +88,21 @@ class Range:
 
     @property
     def whole(self) -> str:
-        """The range with its upper bound, also if that is LARGEST."""
+        """The range with its upper bound, even if that is LARGEST."""
         return f"{self}, at most {LARGEST:g}".replace("+", "") if self.high == LARGEST else str(self)
 
     @property
     def in_short(self) -> str:
-        """The range as help shows it: without an upper bound that is never reached."""
+        """The range as help shows it: without an upper bound of VAST or more."""
         if self.high < VAST:
             return str(self)
         return f"above {self.low}" if self.but == "low" else f"at least {self.low}"
 
 
 VAST = 10**9  # larger values are typing errors
-SEATS = 2048  # workers at once, in a role and in a run, on all machines
-PLAYERS = 64  # players of a match, and agents that learn in one run
-MOST = 10**12  # of any count: its bytes still fit into 64 bits
+SEATS = 2048  # limit of simultaneous workers, in a role and in a run on all machines
+PLAYERS = 64  # limit of players in a match, and of learning agents in a run
+MOST = 10**12  # limit of any count: its bytes still fit into 64 bits
 
 Count = Annotated[int, Range(1, MOST)]
 ManyFrames = Annotated[int, Range(1, 10 * MOST)]  # agent steps; OpenAI Five's Rerun made 1.7e12

@@ -19,8 +19,8 @@ Row = dict[str, Any]
 
 
 class AppendFile:
-    """A file that grows by whole pieces: each is one write, which a full disk undoes. If the file or its directory is
-    deleted, the next write restores all of it.
+    """A file that grows by whole pieces, each in one write. If a write fails, as on a full disk, nothing of its piece
+    remains. If the file or its directory is deleted, the next write restores the whole file.
     """
 
     def __init__(self, path: Path) -> None:
@@ -82,7 +82,7 @@ class JsonLines:
         self.file.close()
 
 
-LIMITS = {  # what a system's error means, and what to do
+LIMITS = {  # number of a system's error → its meaning and a remedy
     errno.EFBIG: "the file has reached the size limit: raise it (`ulimit -f`)",
     errno.EMFILE: "this process cannot open more: raise the limit (`ulimit -n`)",
     errno.ENFILE: "the machine cannot open more: end other programs",
@@ -95,13 +95,13 @@ LIMITS = {  # what a system's error means, and what to do
 
 
 def refusal_text(e: BaseException) -> str:
-    """Return the system's message without its number, and what to do if that is known."""
+    """Return the system's message without its number, and a remedy if one is known."""
     number, reason = (e.errno, e.strerror or str(e)) if isinstance(e, OSError) else (None, str(e))
     return f"{reason}; {LIMITS[number]}" if number in LIMITS else reason
 
 
 class LogWrites:
-    """Optional writes of a run: those that fail are skipped, and reported once per file."""
+    """Optional writes of a run. Failed writes are skipped, and reported once per file."""
 
     def __init__(self, warn: Callable[[str], None]) -> None:
         self.warn, self.warned = warn, set[str]()
@@ -129,8 +129,8 @@ def _whole_bytes(fd: int, chunk: int = 1 << 16) -> int:
 
 
 def read_lines(path: Path, *numbers: str) -> Iterator[Row]:
-    """Yield the rows of a file of JSON lines, which may be growing or missing. Lines that are not an object, or lack
-    one of these numbers, are skipped.
+    """Yield the rows of a file of JSON lines, which may be growing or missing. Skip lines that are not objects, or that
+    lack one of these numbers.
     """
     if not path.exists():
         return

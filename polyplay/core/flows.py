@@ -1,9 +1,9 @@
 """Flows of shared objects between two machines. Imports no torch.
 
-Every cell of a shared object has one writer at a time. A flow is what one writer writes for some readers: it crosses a
-line if the writer is on one side and a reader on the other. The writer's side polls the flow and sends changes, data
-before the number that announces the data. The other side writes them into its twin of the object, and rings the bells
-there. Each class of shared objects declares its own flows (SharedObject.crossing).
+Every cell of a shared object has one writer at a time. A flow is one writer's data for some readers. If a reader is on
+the other machine, the flow is sent over the line (connection) between the two. The writer's side polls the flow and
+sends changes: data first, then the number that announces the data. The other side writes the changes into its copy of
+the object and rings the bells there. Each class of shared objects declares its own flows (SharedObject.crossing).
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ COUNTING = 0.25  # seconds between two copies of a worker's counters
 
 
 class End(NamedTuple):
-    """Worker, from a flow's view: the name of the argument that holds the object, and the worker's number. Three names
-    exist for every object: `row` (a worker's row of the counters), `learner` and `judge`.
+    """A worker, as flows identify it: the name of its argument that holds the object, and its number. Three other
+    names exist for every object: `row` (its number is a row of the counters), `learner` and `judge`.
     """
 
     name: str
@@ -34,12 +34,12 @@ class End(NamedTuple):
 
 MAIN = End("main", 0)  # the main process
 EVERYONE = End("everyone", 0)  # a reader on every machine
-ANY = -1  # as a reader's number: all of them
+ANY = -1  # as a reader's number: all readers of this name
 EVERYWHERE = ("row", "learner", "judge")
 
 
 class Side(Protocol):
-    """End of a line, from a flow's view."""
+    """One end of a line between two machines, as flows use it."""
 
     away: bool  # whether this is the other machine's end, not the main machine's
     now: float
@@ -48,21 +48,21 @@ class Side(Protocol):
 
     @property
     def seats(self) -> Collection[tuple[int, End]]:
-        """Ends on the other machine, each with the number of its object."""
+        """Workers on the machine that is not the main one, as (number of the object, worker)."""
 
     def parts(self, thing: int, end: End) -> Iterator[Piece]:
         """Yield the pieces of a worker's part of a checkpoint."""
 
     def failed(self, thing: int, end: End) -> bool:
-        """Tell once whether a worker's part could not be written here."""
+        """Tell whether a worker's part could not be written here, and forget it."""
 
     def files(self, pattern: str, keep: bool = False) -> Iterator[Piece]:
-        """Yield files of this side's folder in pieces. keep: the files stay here."""
+        """Yield files of this side's folder in pieces. keep: do not delete the files here."""
 
 
 class Flow(ABC):
-    """Data of one writer for some readers. Without readers, only a starting worker gets it. both: the readers write
-    too. A token names the state of the data: if it changes, there is something to send.
+    """Data of one writer for some readers. Without readers, only a starting worker gets the data. both: whether readers
+    write too. A token identifies a state of the data: if the token changes, there is new data to send.
     """
 
     both = False
@@ -85,20 +85,20 @@ class Flow(ABC):
         """Write a piece from the other side. gives: whether the writer is on this side."""
 
     def begin(self, gives: bool, token: Any) -> Iterator[Piece]:
-        """Yield what a worker needs when it starts on the other side. gives: the writer is here, and keeps writing.
-        token: of this side; newer changes are sent later.
+        """Yield the pieces that a worker needs when it starts on the other side. gives: whether the writer is here and
+        continues to write. token: this side's token; newer changes are sent later.
         """
         yield from self.pieces(None, token if gives else self.token(True), True)
 
     def activate(self, gives: bool) -> None:  # noqa: B027 - most need nothing
-        """Prepare for crossing, before it starts."""
+        """Prepare for sending, before it starts."""
 
 
 class Cells(Flow):
     """Small arrays, sent whole. The last is written after the others; then the bells ring.
 
     whole: large arrays that are sent with each change. log: ring buffers; only their new rows are sent. counted(cells):
-    number of rows written so far. every: seconds between two looks at the cells.
+    number of rows written so far. every: seconds between two reads of the cells.
     """
 
     every = 0.0
@@ -118,7 +118,7 @@ class Cells(Flow):
         self.cells, self.bells, self.whole, self.log, self.counted = cells, bells, whole, log, counted
 
     def token(self, gives: bool) -> bytes:
-        """Read the last array first, so that a reader of it has all earlier writes."""
+        """Return the cells' bytes. The last array is read first, so the others have all writes that it announces."""
         if not self.every or not self._last or self.traffic.now >= self._next:
             found = []
             for x in reversed(self.cells):
@@ -172,7 +172,7 @@ class Answer(Cells):
 
 
 class Crossing(NamedTuple):
-    """Flows of an object, in the order of sending, and its bells with the end that waits on each."""
+    """An object's flows, in sending order, and its bells, each with the worker that waits on it."""
 
     flows: Sequence[Flow] = ()
     bells: Sequence[tuple[Semaphore, End]] = ()

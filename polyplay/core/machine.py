@@ -42,8 +42,8 @@ def version(package: str) -> str | None:
 
 
 def install_command(extra: str) -> str:
-    """Return the command that adds an extra: to the checkout, wheel or address that Polyplay was installed from, as PEP
-    610 records it, else from an index.
+    """Return the command that installs an extra, from the checkout, wheel or address that Polyplay was installed from
+    (PEP 610 records it), else from an index.
     """
     records = (found.read_text("direct_url.json") for found in importlib.metadata.distributions(name="polyplay"))
     origin = json.loads(next(filter(None, records), "{}"))  # a checkout on the path has a distribution without it
@@ -61,7 +61,7 @@ def install_command(extra: str) -> str:
 
 
 def documentation(name: str) -> str:
-    """Return the path of a page, such as docs/start/install.md, in the checkout or where a wheel puts it."""
+    """Return the path of a page, such as docs/start/install.md, in the checkout or in the installed wheel."""
     root, marker = Path(__file__).parents[2], f"share/doc/polyplay/{name}"
     if not (root / name).is_file():
         there = importlib.metadata.distributions(name="polyplay")
@@ -80,7 +80,7 @@ def cxx_compiler() -> str | None:
 
 
 def take_share(index: int, n: int) -> None:
-    """Bind this thread, and what it starts, to its share of the cores: part `index` of `n` equal parts."""
+    """Bind this thread, and all that it starts, to part `index` of `n` equal parts of the cores."""
     if n > 1:
         there = usable_cores()
         own = {core for k, core in enumerate(there) if k * n // len(there) == index}
@@ -99,7 +99,7 @@ def share(n: int) -> Iterator[None]:
 
 
 def _commit() -> str | None:
-    """Commit of polyplay's own code if it runs from a checkout, with "-dirty" if files were changed."""
+    """Return the commit of polyplay's code, with "-dirty" if files were changed; None: not a checkout."""
     here = Path(__file__)
     git = ["git", "-C", str(here.parent)]
     describe = [*git, "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"]
@@ -117,7 +117,7 @@ R = TypeVar("R")
 
 
 class ThreadPool:
-    """`n` threads, including the caller's. begin: called first in each other thread."""
+    """`n` threads, including the caller's. begin: called once in each other thread, at its start."""
 
     def __init__(self, n: int, begin: Callable[[], None]):
         self.n = n

@@ -1,8 +1,8 @@
 """Keyed random numbers, statistics of scores, value rescaling.
 
-Statistics follow Agarwal et al. 2021 (rliable): in the median and the mean, a game's score is the mean of its runs; the
-interquartile mean is over all runs of all games, without the lowest and the highest quarter; the bootstrap resamples
-runs within every game, never games. All are deterministic given the seed.
+Statistics follow Agarwal et al. 2021 (rliable). For the median and the mean, a game's score is the mean of its runs.
+The interquartile mean is over all runs of all games, without the lowest and the highest quarter. The bootstrap
+resamples runs within each game, never games. All results are deterministic for a given seed.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def mix(x: np.ndarray) -> np.ndarray:
 
 
 def uniform(seed: int, lanes: np.ndarray, steps: np.ndarray, n: int) -> np.ndarray:
-    """float32 [..., n] in (0, 1) for lane numbers and step numbers that broadcast to [...]."""
+    """Return float32 [..., n] in (0, 1) for lane numbers and step numbers that broadcast to [...]."""
     key = mix(np.array([seed % 2**64], np.uint64) + SPLITMIX)
     lane = mix(np.asarray(lanes).astype(np.uint64) * SPLITMIX + key)
     step = mix(lane ^ (np.asarray(steps).astype(np.uint64) * _C + _B))
@@ -52,7 +52,7 @@ class Estimate:
 
 
 def trimmed_mean(scores: np.ndarray, part: float = 0.25) -> np.ndarray:
-    """Mean [..., n] → [...] without the lowest and the highest ⌊part · n⌋ values."""
+    """Return means [..., n] → [...] without the lowest and the highest ⌊part · n⌋ values."""
     n = scores.shape[-1]
     cut = int(part * n)
     return np.sort(scores, -1)[..., cut : n - cut].mean(-1)
@@ -91,14 +91,14 @@ def mean_interval(returns: Sequence[float], seed: int = 0, reps: int = REPS) -> 
 
 
 def interval_name(n: int) -> str:
-    """Return the name of `mean_interval` of n values. Resamples are all the lowest value with probability n⁻ⁿ, which is
-    above 2.5 % up to n = 3: there it is the range of the values.
+    """Return the name of `mean_interval` of n values. A resample consists of the lowest value alone with probability
+    n⁻ⁿ. Up to n = 3, this is above 2.5 %, so the interval is the range of the values.
     """
     return "95 % interval" if n > 3 else "range"
 
 
 def trailing_means(values: np.ndarray, window: int) -> np.ndarray:
-    """float64 [n]: the mean of each value and up to `window` - 1 before it."""
+    """Return float64 [n]: for each value, the mean of it and up to `window` - 1 values before it."""
     sums, end = np.concatenate([[0.0], np.cumsum(values, dtype=np.float64)]), np.arange(1, len(values) + 1)
     begin = np.maximum(0, end - window)
     return (sums[end] - sums[begin]) / (end - begin)
@@ -112,14 +112,14 @@ def aggregates_agree(a: Sequence[float], b: Sequence[float]) -> bool:
 
 
 def _means(x: np.ndarray, rng: np.random.Generator, reps: int) -> np.ndarray:
-    """float64 [reps]: means of x [n] resampled, a part at a time."""
+    """Return float64 [reps]: means of resamples of x [n], drawn in parts."""
     step = max(1, CHUNK // x.size)
     parts = [min(step, reps - at) for at in range(0, reps, step)]
     return np.concatenate([x[rng.integers(x.size, size=(n, x.size))].mean(-1) for n in parts])
 
 
-# Value rescaling h and its inverse (Pohlen et al. 2018; R2D2), elementwise, for NumPy arrays and tensors, and the units
-# of values.
+# Value rescaling h and its inverse (Pohlen et al. 2018; R2D2), elementwise, for NumPy arrays and tensors; units of
+# values.
 
 
 Array: TypeAlias = Any  # anything with arithmetic
@@ -146,7 +146,7 @@ def unscale(y: Array, eps: float = 1e-3) -> Array:
 @dataclass(frozen=True)
 class ValueUnits:
     """Units of a network's values: its learner multiplies rewards by `reward_scale`; if `rescale` is above 0, the
-    network learns h of values with that ε.
+    network learns h(value) with ε = `rescale`.
     """
 
     reward_scale: float = 1.0

@@ -1,4 +1,4 @@
-"""The platform: what Linux alone has, each beside a portable way from the standard library and psutil.
+"""The platform: features that only Linux has, each with a portable way from the standard library and psutil.
 
 | | on Linux | portable |
 |---|---|---|
@@ -8,8 +8,8 @@
 | the parent's end | a signal from the kernel | a thread that waits for it |
 | descendants, cores, memory, title | /proc, affinity, control groups | psutil; no title |
 
-`PORTABLE` is chosen once, at import: if the platform lacks a feature of the middle column, or by POLYPLAY_PORTABLE=1.
-What only Windows lacks (signals, groups of processes, locks of files, open directories) is asked by `WINDOWS`.
+`PORTABLE` is set once, at import: true if the platform lacks a feature of the middle column, or POLYPLAY_PORTABLE=1.
+`WINDOWS` decides on features that only Windows lacks (signals, groups of processes, locks of files, open directories).
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ NEEDED = {
 
 
 def _lacks() -> str:
-    """Return the first feature that the platform lacks for the way of Linux; "" if it has all."""
+    """Return the first feature of the Linux way that the platform lacks; "" if it lacks none."""
     lost = [f"{module.__name__}.{name}" for module, own in NEEDED.items() for name in own if name not in vars(module)]
     lost += [] if os.path.isdir("/proc/self/fd") else ["/proc"]
     return lost[0] if lost else ""
@@ -59,7 +59,7 @@ _limits: Any = None if WINDOWS else importlib.import_module("resource")
 
 
 def describe() -> str:
-    """Return the plan's line about the portable way; "" on the way of Linux."""
+    """Return the plan's line about the portable way; "" if the Linux way is used."""
     why = f"{SWITCH}={os.environ.get(SWITCH)}" if FORCED else f"{sys.platform} has no {LACKS}"
     return f"portable ({why}): processes are spawned, waits poll: slower than on Linux" if PORTABLE else ""
 
@@ -94,14 +94,14 @@ def kill(pid: int) -> None:
 
 
 def kill_group(pid: int) -> None:
-    """Kill the group of processes that `pid` leads; on Windows, it and its descendants. Raises OSError: it is gone."""
+    """Kill the process group that `pid` leads; on Windows, `pid` and its descendants. Raises OSError: it is gone."""
     if not WINDOWS:
         return os.killpg(pid, KILL)
     _kill_all(_trees([pid]))
 
 
 def lead_group() -> int:
-    """Make this process the leader of a group; return its number for `kill_when_closed`."""
+    """Make this process the leader of a group; return the `owner` for `kill_when_closed`."""
     if WINDOWS:
         return os.getpid()
     with contextlib.suppress(OSError):
@@ -110,14 +110,14 @@ def lead_group() -> int:
 
 
 def dump_on_signal(fd: int) -> None:
-    """Have this process write its Python stack to `fd` when it crashes, or is asked by `ask_for_dump`."""
+    """Have this process write its Python stack to `fd` when it crashes, or when `ask_for_dump` requests it."""
     faulthandler.enable(fd, all_threads=False)
     if not WINDOWS:
         faulthandler.register(signal.SIGUSR1, fd, all_threads=False)
 
 
 def ask_for_dump(pid: int) -> None:
-    """Have a process write its stack; on Windows there is no such signal, so that a hang shows no stack."""
+    """Have a process write its stack; Windows has no signal for this, so a hang there shows no stack."""
     if not WINDOWS:
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGUSR1)
@@ -128,7 +128,7 @@ def ask_for_dump(pid: int) -> None:
 
 _BINARY: int = vars(os).get("O_BINARY", 0)
 _TEMPORARY: int = _BINARY | vars(os).get("O_TEMPORARY", 0) | vars(os).get("O_SHORT_LIVED", 0)
-_FAR = 1 << 30  # the byte that a lock takes on Windows, beyond any text: what is locked cannot be read there
+_FAR = 1 << 30  # position of the locked byte on Windows: beyond any text, because locked bytes can't be read
 _REFUSED = (errno.EACCES, errno.EAGAIN, errno.EDEADLK)
 BUSY = 1.0  # seconds during which Windows may refuse to replace a file, because another program has it open
 
@@ -155,7 +155,7 @@ def sync(path: Path) -> None:
 
 
 def replace(source: Path | str, target: Path | str) -> None:
-    """Rename a file or directory, over an existing file. Raises OSError."""
+    """Rename a file or directory; replace an existing file. Raises OSError."""
     until = time.monotonic() + BUSY
     while WINDOWS and time.monotonic() < until:
         with contextlib.suppress(PermissionError):
@@ -179,7 +179,7 @@ pwrite: Callable[[int, bytes, int], int] = vars(os).get("pwrite", _write_at)
 
 
 def lock(fd: int, shared: bool = False, wait: bool = False) -> bool:
-    """Lock an open file until it is closed or its process ends; return False if another holds it. Raises OSError."""
+    """Lock an open file until it is closed or its process ends; return False if it is locked. Raises OSError."""
     if not WINDOWS:
         how = (_linux.LOCK_SH if shared else _linux.LOCK_EX) | (0 if wait else _linux.LOCK_NB)
         with contextlib.suppress(BlockingIOError):
@@ -213,11 +213,11 @@ def _lock_byte(fd: int, how: int) -> bool:
     return True
 
 
-# Memory that processes share, as files: a descriptor, and a path where the file has one.
+# Memory that processes share: a file, given by its descriptor, and its path if it has one.
 
 
 def new_memory(named: bool = False) -> tuple[int, str]:
-    """Make an empty file. named: for `reopen`; the portable way needs its path for that. Raises OSError."""
+    """Make an empty file. named: whether `reopen` may open it; the portable file then has a path. Raises OSError."""
     if not PORTABLE:
         return os.memfd_create("polyplay"), ""
     path = os.path.join(tempfile.gettempdir(), f"polyplay-{os.getpid()}-{os.urandom(8).hex()}")
@@ -229,7 +229,7 @@ def new_memory(named: bool = False) -> tuple[int, str]:
 
 
 def send_memory(fd: int, path: str) -> tuple[Any, str]:
-    """Return what a file is pickled as while a process is started."""
+    """Return the form in which a file is pickled for a process that is being started."""
     return (None if WINDOWS else reduction.DupFd(fd)), path
 
 
@@ -244,21 +244,21 @@ def reopen(fd: int, path: str) -> int:
 
 
 def forget_memory(path: str, os: Any = os, windows: bool = WINDOWS) -> None:
-    """Delete the path of a file; its maker calls this, perhaps when Python ends and this module is gone."""
+    """Delete the path of a file. Its maker calls this, perhaps at Python's end, when this module's globals are gone."""
     if path and not windows:
         with contextlib.suppress(OSError):
             os.unlink(path)
 
 
-# Semaphores, in 32 bytes of shared memory. The portable one is an event: it counts no tokens, so that several posts may
-# wake a waiter once; whoever waits looks at the memory first, and again after `patience` seconds.
+# Semaphores, in 32 bytes of shared memory. The portable one is an event: it counts no tokens, so several posts may wake
+# a waiter only once. Therefore, a waiter reads the shared data before it waits, and again after `patience` seconds.
 #
-# Processes can't add to a number in turn without a lock, which a killed one would keep. So each post writes a number
-# that no other post wrote; one process waits for a semaphore, and remembers the last number that it saw there.
+# Processes can't safely increment a number without a lock, which a killed process would keep. So each post writes a
+# number that no other post writes. Only one process waits for a semaphore; it stores the last number that it saw.
 
 
 _FENCE = threading.Lock()
-SHORTEST, LONGEST, GROWTH = 1e-5, 2e-3, 1.2  # seconds that a wait sleeps, each time longer by this factor
+SHORTEST, LONGEST, GROWTH = 1e-5, 2e-3, 1.2  # seconds of a wait's first and longest sleep; growth per sleep
 C_CALLS: tuple[Any, ...] = ()  # sem_trywait, sem_wait, sem_post, memcpy, for loops without the interpreter's lock
 
 
@@ -273,7 +273,7 @@ class _Timespec(ctypes.Structure):
 
 
 def polled_at(cell: Any) -> Any:
-    """Return a semaphore's two numbers: of the last post, and of the last that was waited for."""
+    """Return a semaphore's two numbers: that of the last post, and the last one that a wait took."""
     return cell[:16].view("int64")
 
 
@@ -352,7 +352,7 @@ def cores() -> list[int]:
 
 
 def bind(own: Iterable[int]) -> None:
-    """Bind this thread to these cores, in the portable way this process; do nothing where nothing can be bound."""
+    """Bind this thread (portable: this process) to these cores; do nothing on platforms that cannot bind."""
     if not PORTABLE:
         os.sched_setaffinity(0, own)
     elif BINDS:
@@ -360,7 +360,7 @@ def bind(own: Iterable[int]) -> None:
 
 
 def _process(pid: int | None = None) -> Any:
-    """Return psutil's view of a process, by default of this one; commands that need none do not load psutil."""
+    """Return psutil's object for a process, by default this one; only commands that need it load psutil."""
     import psutil
 
     return psutil.Process(pid)
@@ -380,7 +380,7 @@ def cpu_name() -> str:
 
 
 def cpu_features() -> str:
-    """Return the processor's instructions, or its name where these are unknown."""
+    """Return the processor's instructions, or its name if these are unknown."""
     with contextlib.suppress(OSError):
         return Path("/proc/cpuinfo").read_text("utf-8").partition("flags")[2].partition("\n")[0]
     return cpu_name()
@@ -390,7 +390,7 @@ GROUPS = Path("/sys/fs/cgroup")
 
 
 def memory_limit(groups: Path = GROUPS) -> int:
-    """Return the bytes that this process and its children may use: the machine's, or its control group's if less."""
+    """Return the bytes usable by this process and its children: the machine's, or its control group's if less."""
     import psutil
 
     found = [psutil.virtual_memory().total]
@@ -417,7 +417,7 @@ def nvidia_gpus() -> int | None:
 
 
 def open_files() -> tuple[int, int] | None:
-    """Return the limit of open files and how far it can be raised; None: there is none, as on Windows."""
+    """Return the limit of open files and the highest allowed limit; None: no limit exists, as on Windows."""
     return None if _limits is None else _limits.getrlimit(_limits.RLIMIT_NOFILE)
 
 
@@ -444,8 +444,8 @@ def be_normal() -> None:
 
 
 def keep_freed_memory() -> None:
-    """Have glibc keep freed memory: updates allocate and free tensors of some MB, and returning these costs page
-    faults.
+    """Have glibc keep freed memory: updates allocate and free tensors of some MB, and returning their
+    memory to the system costs page faults.
     """
     if not PORTABLE:
         libc = ctypes.CDLL(None)
@@ -472,7 +472,7 @@ def _prctl(option: int, value: int) -> None:
 
 
 def at_fork(before: Callable[[], None], in_child: Callable[[], None]) -> None:
-    """Call these when this process forks, where a process can."""
+    """Call these functions when this process forks; Windows cannot fork."""
     if not WINDOWS:
         os.register_at_fork(before=before, after_in_child=in_child)
 
@@ -483,8 +483,8 @@ def end_with_parent() -> None:
 
 
 def set_title(text: str) -> None:
-    """Set the title that `ps` and `top` show. It is cut to the length of the command; the kernel's own name has 15
-    letters. The portable way has no title.
+    """Set the title that `ps` and `top` show. It is cut to the length of the command; the kernel's name of the process
+    is cut to 15 bytes. The portable way sets no title.
     """
     if PORTABLE:
         return
@@ -509,7 +509,7 @@ def readable(fds: Sequence[int], seconds: float | None = None) -> set[int]:
 
 
 def reader_of(fd: int) -> Callable[[float], object]:
-    """Return a function that waits a number of seconds for a descriptor, and tells whether it is readable."""
+    """Return a function that waits at most a number of seconds, and tells whether the descriptor is readable."""
     if PORTABLE:
         return lambda seconds: connection.wait([fd], seconds)
     poll = select.poll()
@@ -518,8 +518,8 @@ def reader_of(fd: int) -> Callable[[float], object]:
 
 
 def kill_when_closed(fd: int, owner: int) -> None:
-    """Kill process `owner`, or group -`owner` if negative, when the other end of `fd` closes. The kernel does that even
-    if the process never lets go of the interpreter; the portable way is a thread, which then waits for it.
+    """Kill process `owner`, or group -`owner` if negative, when the other end of `fd` closes. The kernel kills even
+    a process that never releases the interpreter's lock; the portable way, a thread, has to wait for that lock.
     """
     if PORTABLE:
         threading.Thread(target=_end_when_closed, args=(fd,), daemon=True).start()
@@ -545,7 +545,7 @@ def has_open(pid: int, file: Path) -> bool:
 
 def end_descendants(titled: bool, seconds: float, own: Callable[[], Iterable[int]]) -> None:
     """Kill all descendants of this process and wait for them. titled: only those with our title, and their descendants.
-    own: the ids of running processes that were spawned here, which have no title.
+    own: returns the ids of running processes that were spawned here, which have no title.
     """
     if PORTABLE:
         _kill_all(_trees(own()) if titled else _trees([os.getpid()])[1:], seconds)
@@ -577,7 +577,7 @@ def _below(pid: int, titled: bool) -> list[int]:
 
 
 def _trees(roots: Iterable[int]) -> list[Any]:
-    """Return these processes, as psutil shows them, each before its descendants."""
+    """Return each process, as psutil shows it, followed by its descendants."""
     import psutil
 
     found = list[Any]()
@@ -597,7 +597,7 @@ def _kill_all(found: Sequence[Any], seconds: float = 0.0) -> None:
     psutil.wait_procs(found, seconds)
 
 
-# Starting a process: multiprocessing's Popen. On Linux core/processes has its own, with a fork server.
+# Starting a process: multiprocessing's Popen. On Linux, core/processes uses its own Popen, with a fork server.
 
 
 if WINDOWS:
@@ -624,7 +624,7 @@ def spawn_process(process: Any) -> Any:
 
 
 def restart(command: Sequence[str]) -> NoReturn:
-    """Run a command instead of this one, under its process id except on Windows, whose shell would not wait for it."""
+    """Replace this process by a command; on Windows, whose shell would not wait, run the command as a child."""
     if WINDOWS:
         import subprocess
 

@@ -25,14 +25,14 @@ from polyplay.core.platform import ENDING, kill_when_closed, readable, set_title
 STEPPING = ("resume", "reproduce", "evaluate", "verify", "starts", "tournament")  # verbs for existing runs
 SERIAL = ("--serial", "--config", "--sweep")  # options of other verbs that may step here
 HASH_SEED = "PYTHONHASHSEED"  # Python reads it at its start: it decides the order of sets of strings
-label = ""  # suffix of the titles of its child processes: " [RUN]", " of act 1 [RUN]"
+label = ""  # suffix of the titles of this process's children: " [RUN]", " of act 1 [RUN]"
 served = False  # whether this process is a fork server, or was forked from one
 REFUSED = (errno.EMFILE, errno.ENFILE, errno.EAGAIN)  # the system's limit of files, processes or threads is reached
 on_compile: list[Callable[[], None]] = []  # called when this process starts to compile a loop
 
 
 def is_limit(e: BaseException) -> bool:
-    """Tell whether a limit of open files, processes or threads was reached; using fewer of them helps."""
+    """Tell whether `e` means that a limit of open files, processes or threads was reached; fewer of them help."""
     return (isinstance(e, OSError) and e.errno in REFUSED) or "can't start new thread" in str(e)
 
 
@@ -43,8 +43,8 @@ def sets_are_fixed() -> bool:
 
 @contextlib.contextmanager
 def hash_seed(other: bool = False) -> Iterator[None]:
-    """Fix the order of sets in processes started within this context: by the user's seed, else by 0. other: by another
-    seed.
+    """Fix the order of sets in processes started within this context, by the user's hash seed, else by 0. other: use a
+    different seed than that.
     """
     before, usual = os.environ.get(HASH_SEED), os.environ[HASH_SEED] if sets_are_fixed() else "0"
     os.environ[HASH_SEED] = ("3" if usual != "3" else "0") if other else usual
@@ -69,8 +69,8 @@ def may_step(words: Sequence[str]) -> bool:
 
 
 def describe_sets(here: bool) -> str:
-    """Return the condition for repeating a run that steps in the user's program (`here`), whose sets have a random
-    order; "" if there is no condition.
+    """Return the condition for repeating a run, "" if there is none. here: whether the run steps in the user's program,
+    whose sets have a random order.
     """
     return ", and sets in order (start the program with PYTHONHASHSEED=0)" if here and not sets_are_fixed() else ""
 
@@ -84,8 +84,8 @@ def end_descendants(titled: bool = False, seconds: float = 2.0) -> None:
 
 # SIGINT, SIGTERM and SIGHUP, from a command's first instruction to its exit.
 #
-# By default the command ends at once. A run that has started saves first (runs.session); other verbs get an exception.
-# This module imports nothing heavy, because a command loads it first.
+# By default the command ends at once. A run that has started saves first (runs.session); in other verbs, signals raise
+# an exception. This module imports nothing heavy, because a command loads it first.
 
 
 Handler = Callable[[int, FrameType | None], Any]
@@ -94,7 +94,7 @@ AGAIN = 1.0  # seconds during which further signals are ignored: schedulers send
 
 
 class Stopped(KeyboardInterrupt):
-    """Raised when a signal asks to end; `number` is the signal's."""
+    """Raised when a signal asks the process to end. number: the signal."""
 
     def __init__(self, number: int):
         super().__init__(name(number))
@@ -113,8 +113,8 @@ def install(handler: Handler | signal.Handlers) -> dict[signal.Signals, Any]:
 
 @contextlib.contextmanager
 def handled(handler: Handler) -> Iterator[None]:
-    """Handle these signals by `handler` within this context, if in the main thread. If the handler before was
-    `end_at_once`, ignore them afterwards: the work is done, and its exit status stands.
+    """Handle these signals by `handler` within this context, if in the main thread. If the earlier handler was
+    `end_at_once`, ignore the signals after the context: the work is done, and its exit status must not change.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -135,7 +135,7 @@ def ignore() -> None:
 
 
 def stop(number: int, frame: FrameType | None) -> NoReturn:
-    """Raise Stopped; during an import, which could lose or change an exception, end the process."""
+    """Raise Stopped; during an import, end the process, because imports can lose or change an exception."""
     while frame is not None:
         if frame.f_code.co_filename == IMPORTS:
             _end(number, f"ended by {name(number)}")
@@ -144,7 +144,7 @@ def stop(number: int, frame: FrameType | None) -> NoReturn:
 
 
 def end_at_once(number: int, frame: FrameType | None) -> NoReturn:
-    """End the process before there is anything to save. An exception could be lost, or printed, during an import."""
+    """End the process, which has nothing to save yet. An exception could be lost, or printed, during an import."""
     _end(number, f"{name(number)}: ended before anything had begun")
 
 
@@ -156,13 +156,13 @@ def _end(number: int, text: str) -> NoReturn:
     os._exit(128 + number)
 
 
-# Processes are forked from servers, which import once what all of them need. In the portable way there is no server:
-# each process is spawned, and imports all of that itself.
+# Processes are forked from servers, which import common modules once. The portable way has no servers: each process is
+# spawned, and imports all these modules itself.
 #
-# multiprocessing has one such server, known to every child; it listens on a file that a killed main process leaves
-# behind, and lives as long as any child. Ours belongs to one process, communicates by a socket pair, and is killed with
-# its owner. A child never imports the user's `__main__`, so scripts without a main guard are safe; factories are sent
-# by cloudpickle.
+# multiprocessing has one such server, known to every child. It listens on a file that a killed main process leaves
+# behind, and lives as long as any child. Our server belongs to one process, communicates by a socket pair, and is
+# killed with its owner. A child never imports the user's `__main__`, so scripts without a main guard are safe.
+# Factories are sent by cloudpickle.
 
 
 CODE = "import json, sys; given = json.loads(sys.argv[1]); sys.path[:] = given.pop()\n"
@@ -174,10 +174,10 @@ TICK = 0.1  # seconds between calls of `check` while a server starts
 
 
 class ForkServer:
-    """The owner's side of a fork server, which starts when first needed, or by `ensure_running`; in the portable way
-    only how its processes are started.
+    """The owner's side of a fork server, which starts at first use or by `ensure_running`. The portable way has no
+    server; there, this object only holds the options of its processes.
 
-    tied: its children are killed when it dies. reordered: its sets have another order, see hash_seed.
+    tied: whether its children die with it. reordered: whether its sets have another order, see hash_seed.
     """
 
     def __init__(self, preload: str, tied: bool = False, reordered: bool = False):
@@ -187,7 +187,7 @@ class ForkServer:
         self._lock = threading.Lock()
 
     def ensure_running(self) -> None:
-        """Start the server if it is not running. Raises UserError: nothing may start, see user_modules."""
+        """Start the server if it is not running. Raises UserError: no process may start now, see user_modules."""
         user_modules.refuse("a process")
         with self._lock:
             if not platform.PORTABLE and (not self._pid or self._ended(0.0)):
@@ -214,13 +214,13 @@ class ForkServer:
         self.status = None
 
     def fork(self, title: str, fds: list[int], check: Callable[[], None]) -> tuple[int, int, int, int]:
-        """Fork a process that waits for its data. Return its process id, and three descriptors: its exit status can be
-        read from the first, its data go to the second, and closing the third tells it that we ended.
+        """Fork a process that waits for its data. Return its process id and three descriptors: one to read its exit
+        status from, one to write its data to, and one whose closing tells it that we ended.
 
         check: called repeatedly while the server starts; an exception from it ends the wait. Raises OSError.
         """
         self.ensure_running()
-        # the kernel may signal data late, and data must not kill: hence a separate pipe as lifeline
+        # a separate pipe as lifeline: the kernel may signal data late, and that signal must not kill the process
         (status, their_status), (their_data, data), (their_lifeline, lifeline) = os.pipe(), os.pipe(), os.pipe()
         theirs = [their_data, their_lifeline, their_status]
         try:
@@ -305,7 +305,7 @@ class Handle:
 
     apart: bool = False  # whether it is a process, here or on another machine, which can be killed
     machine: str | None = None  # name of the other machine where it runs
-    lost_first: bool = True  # whether it is the first of the workers lost with one machine, which alone counts
+    lost_first: bool = True  # whether it is the first worker lost with a machine; the others do not count
 
     @property
     def pid(self) -> int | None:
@@ -318,7 +318,7 @@ class Handle:
         return None
 
     def turn(self) -> None:
-        """Run one turn of a worker in the calling thread. Raises StopIteration: it is done; or its own exception."""
+        """Run a turn of a worker in the calling thread. Raises StopIteration: the worker is done; or its exception."""
 
     def is_alive(self) -> bool:
         """Tell whether the worker is still running."""
@@ -335,11 +335,11 @@ class Handle:
         return "ended"
 
     def close(self) -> None:
-        """Release its resources, after it has ended or will not run again."""
+        """Release the resources of a worker that has ended, or that will not run again."""
 
 
 class _Spawning:
-    """Part of a spawned process that is read first: it prepares the process, as a fork server its children."""
+    """The part that a spawned process reads first. It prepares the process as a fork server prepares its children."""
 
     def __reduce__(self) -> tuple:
         return _begin_spawned, ()
@@ -356,7 +356,7 @@ _spawned = WeakSet["ForkedProcess"]()
 
 
 class ForkedProcess(process.BaseProcess, Handle):
-    """A process forked from a server, or spawned. It ends with its parent, even a daemonic one."""
+    """A process forked from a server, or spawned. It ends with its parent, even if that is daemonic."""
 
     apart = True
     _start_method = None  # its own children use the platform's start method
@@ -371,7 +371,7 @@ class ForkedProcess(process.BaseProcess, Handle):
         return first | {k: v for k, v in self.__dict__.items() if k not in ("server", "check")}
 
     def _bootstrap(self, parent_sentinel: int | None = None) -> int:
-        """Run the new process to its end; spawned, end it here, as a fork server does, without Python's own end."""
+        """Run the new process. End a spawned one here, without Python's own cleanup, as a fork server does."""
         code: int = super()._bootstrap(parent_sentinel)  # type: ignore[misc]
         if platform.PORTABLE:
             os._exit(code)
@@ -386,7 +386,7 @@ class ForkedProcess(process.BaseProcess, Handle):
         super().run()
 
     def start(self, check: Callable[[], None] = lambda: None) -> None:
-        """Fork the process. check: see ForkServer.fork. Raises OSError; UserError: nothing may start."""
+        """Fork the process. check: see ForkServer.fork. Raises OSError; UserError: no process may start now."""
         self.check = check
         self._popen = self._spawn() if platform.PORTABLE else _Popen(self)
         self._sentinel = self._popen.sentinel
@@ -401,7 +401,7 @@ class ForkedProcess(process.BaseProcess, Handle):
         return popen
 
     def ending(self) -> str:
-        """Describe how it ended, also if it was lost with its fork server."""
+        """Describe how the process ended, or was lost with its fork server."""
         if platform.PORTABLE:
             self.join(1.0)  # its pipes close a moment before its exit status is known
         lost = self.exitcode == LOST and self.server.fate()
@@ -422,8 +422,8 @@ class ForkedProcess(process.BaseProcess, Handle):
 
 
 def main(channel: int, lifeline: int, preload: str, tied: bool) -> None:
-    """Run a server."""
-    ignore()  # also signals to the whole process group: the main process decides
+    """Run a fork server."""
+    ignore()  # even signals to the whole process group: only the main process reacts
     kill_when_closed(lifeline, os.getpid())  # even during an import
     if readable([lifeline], 0.0):  # closed already
         os._exit(1)
@@ -477,7 +477,7 @@ class _Server:
         if len(fds) == 3 + others:
             self._fork(title, *fds)
             return
-        for fd in fds:  # some were lost: too many open files here
+        for fd in fds:  # some descriptors were lost: too many open files here
             os.close(fd)
 
     def _fork(self, title: str, status: int, data: int, lifeline: int, *others: int) -> None:

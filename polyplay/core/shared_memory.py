@@ -1,8 +1,8 @@
 """Blocks, rings, semaphores and locks in shared memory.
 
-Blocks are anonymous (memfd), so nothing is left behind when the last holder dies, however it dies. Waits use unnamed
-POSIX semaphores inside a block, as token counts. No lock is shared by processes, so a killed worker cannot keep one.
-The semaphore calls are the memory fences. Other platforms than Linux have other blocks and waits, see `platform`.
+Blocks are anonymous (memfd), so nothing remains when the last holder ends, even by a kill. Waits use unnamed POSIX
+semaphores inside a block, which count tokens. Processes share no lock, so a killed worker cannot keep one. Calls of
+semaphores also act as memory fences. On platforms other than Linux, blocks and waits differ, see `platform`.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ if TYPE_CHECKING:
     from polyplay.core.flows import Crossing
 
 Place = tuple[tuple[int, ...] | int, DTypeLike, int]  # shape, dtype and offset of an array in a block
-LINE = 64  # bytes of a cache line: neighbors that different workers write are kept this far apart
+LINE = 64  # bytes of a cache line: numbers that different workers write are at least this far apart
 
 
 class SharedBlock:
-    """Anonymous shared memory. Pass it to a worker as an argument; the worker maps the same bytes. named: for
-    RobustLocks.
+    """Anonymous shared memory. Pass it to a worker as an argument; the worker maps the same bytes. named:
+    whether RobustLocks can use it.
     """
 
     fd, path, made = -1, "", False  # no descriptor yet
@@ -74,22 +74,22 @@ class _Declared(NamedTuple):
 
 
 def shared_array(dtype: type, shape: Callable[..., tuple[int, ...]]) -> np.ndarray:
-    """Declare an array in a SharedObject's class body. shape: computed from the object, after its other attributes."""
+    """Declare an array in a SharedObject's class body. shape: called with the object, with other attributes set."""
     return cast("np.ndarray", _Declared(dtype, shape))
 
 
 class SharedObject:
-    """Arrays and trees of arrays in one block, each starting at a new cache line. They are attributes by name, which
-    `_attach` makes in each process.
+    """Arrays and trees of arrays in one block, each starting at a new cache line. Each is an attribute, which `_attach`
+    makes in every process.
 
-    `LOCAL`: other attributes that `_attach` makes, which are not pickled either.
+    `LOCAL`: other attributes that `_attach` makes; like the arrays, they are not pickled.
     """
 
     LOCAL: tuple[str, ...] = ()
     _places: tree.Tree = ()  # places of the arrays, by name
 
     def __init__(self, **arrays: tree.Tree):
-        """arrays: shape and dtype of each, or a tree of these, besides those declared by the class."""
+        """arrays: (shape, dtype) of each array, or a tree of these, in addition to those that the class declares."""
         size, members = 0, [x for cls in reversed(type(self).__mro__) for x in vars(cls).items()]
         declared = {name: (x.shape(self), x.dtype) for name, x in members if isinstance(x, _Declared)}
 
@@ -128,7 +128,7 @@ class SharedObject:
         self._attach()
 
 
-RELAY = 32  # bytes of a semaphore in its line; the number of the link that gets its tokens follows
+RELAY = 32  # bytes of a semaphore; behind them is the number of the link that gets its tokens
 
 
 class Semaphore:
@@ -187,7 +187,7 @@ class Semaphores(SharedObject):
         self._all = [Semaphore(cell, relays=self.relays) for cell in self._cells]
 
     def relay_by(self, links: Semaphores) -> None:
-        """Let waiting workers be on other machines."""
+        """Allow waiting workers on other machines. links: see `relays`."""
         self.relays = links
         self._attach()
 
@@ -219,7 +219,7 @@ class Closable(SharedObject):
 class Ring:
     """Numbers from one producer to one consumer, in order. It never waits; waits use a Semaphore.
 
-    cells: int64 [capacity + 2 · 8]; head and tail are a cache line apart. bell: gets a token with every number.
+    cells: int64 [capacity + 2 · 8]; head and tail are a cache line apart. bell: gets a token with every call of put.
     """
 
     def __init__(self, cells: np.ndarray, bell: Semaphore | None = None):
@@ -255,7 +255,7 @@ class Ring:
         return numbers
 
     def take(self, use: np.ndarray, holder: int) -> int | None:
-        """Take the next number, or None. Its `holder` is written to `use` before it leaves the ring."""
+        """Take the next number, after writing `holder` to `use[number]`; None: the ring is empty."""
         head = int(self._head[0])
         if head == int(self._tail[0]):
             return None
@@ -272,12 +272,11 @@ class Ring:
 
 class RobustLocks:
     """One worker's view of locks that end with their holder. Each locks the file of a named block; the operating system
-    releases the lock when the holding process ends, however it ends.
+    releases the lock when the holding process ends, even by a kill.
     """
 
     def __init__(self, blocks: Sequence[SharedBlock]):
         # separate open files: a lock belongs to its open file, and several workers may share this process
-        # separate descriptors: a lock belongs to its open file, and several workers may share this process
         self._fds = [platform.reopen(block.fd, block.path) for block in blocks]
 
     def acquire(self, index: int) -> bool:

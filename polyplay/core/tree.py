@@ -29,7 +29,7 @@ class Field(NamedTuple):
 
 def stored_dtype(dtype: np.dtype, whole: bool = False) -> str:
     """Return the type in which rows store numbers: networks support neither unsigned numbers of more than one byte nor
-    floats of more than eight. whole: the numbers are small, whatever their type.
+    floats of more than eight. whole: whether all numbers are small, whatever their type.
     """
     if dtype.kind == "u" and dtype.itemsize > 1:
         return "float64" if dtype.itemsize == 8 and not whole else f"int{min(16 * dtype.itemsize, 64)}"
@@ -80,7 +80,7 @@ def nest(flat: Batch) -> Tree:
 
 
 def zeros(spec: Spec, lead: tuple[int, ...] = ()) -> Tree:
-    """NumPy zeros of `spec` with `lead` dimensions in front."""
+    """Return NumPy zeros of `spec` with `lead` dimensions in front."""
     return map(lambda f: np.zeros(lead + f.shape, f.dtype), spec)
 
 

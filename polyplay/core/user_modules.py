@@ -17,14 +17,14 @@ from typing import Any
 from polyplay.core.errors import UserError
 from polyplay.core.machine import install_command
 
-# While a module of the user's is imported, nothing may start: a new process would import that module again, and so on.
+# While a user's module is being imported, no process may start: it would import that module again, and so on.
 #
-# A process forked for environments may start nothing; one forked for workers may, after it has read its arguments.
+# A process forked for environments may never start others; one forked for workers may, after it reads its arguments.
 
 
 OURS = os.path.dirname(os.path.dirname(__file__)) + os.sep
 MAIN = "put it under if __name__ == '__main__'"
-_closed = 0  # number of reasons to start nothing
+_closed = 0  # number of reasons to forbid starts
 
 
 def close() -> None:
@@ -53,7 +53,7 @@ def refused() -> bool:
 
 
 def refuse(what: str) -> None:
-    """Raises UserError: nothing may start now. what: names the thing to start."""
+    """Raises UserError: starts are forbidden now. what: names the thing to start."""
     if not refused():
         return
     stack = (frame for frame, _ in traceback.walk_stack(sys._getframe(1)))  # the caller's frames, innermost first
@@ -66,8 +66,8 @@ def refuse(what: str) -> None:
 
 
 def look_up(module: ModuleType, name: str) -> Any:
-    """Return a module's attribute, or after a dot a class's. Raises AttributeError: also for attributes of other
-    objects, such as `__loader__.set_data`.
+    """Return an attribute of a module, or `Class.attribute` in it. Raises AttributeError, even for existing attributes
+    of other objects, such as `__loader__.set_data`.
     """
     found: Any = module
     for part in name.split("."):
@@ -79,7 +79,7 @@ def look_up(module: ModuleType, name: str) -> Any:
 
 
 def find(name: str, option: str, allowed: str) -> Any:
-    """Return the object that module:NAME, the value of `option`, names. Raises UserError."""
+    """Return the object that `name` (module:NAME), the value of `option`, names. Raises UserError."""
     module, _, attribute = name.partition(":")
     found = import_module(module, name, option, allowed)
     try:
@@ -89,7 +89,7 @@ def find(name: str, option: str, allowed: str) -> Any:
 
 
 def title(given: Any) -> str:
-    """Return a name, or the name of a function, class or partial; for other callables, of their class."""
+    """Return the name of a function, class or partial, else of the object's class; return text unchanged."""
     given = given.func if isinstance(given, partial) else given
     return given if isinstance(given, str) else getattr(given, "__qualname__", type(given).__name__)
 
@@ -117,7 +117,7 @@ class _Held:
 
 @contextlib.contextmanager
 def held_back() -> Iterator[None]:
-    """Hold standard error back until the end; drop it on SystemExit: it is the usage of another command."""
+    """Hold standard error back within this context; drop its text on SystemExit: it is another command's usage."""
     if sys.stderr is None:
         yield
         return
@@ -133,7 +133,7 @@ def held_back() -> Iterator[None]:
 
 
 def import_module(module: str, name: str, option: str, allowed: str) -> ModuleType:
-    """Import `module`, which `name`, the value of `option`, has before its colon. Raises UserError."""
+    """Import `module`, the part of `name` before its colon. option: the one with value `name`. Raises UserError."""
     if hint := file_hint(name):
         raise UserError(f"{option}: {name} given, {hint}; allowed: {allowed}")
     if os.getcwd() not in sys.path:  # missing for command-line tools
@@ -155,7 +155,7 @@ def import_module(module: str, name: str, option: str, allowed: str) -> ModuleTy
 
 
 def ending(e: SystemExit) -> str:
-    """Return a text that says that user code ended the program, why and where."""
+    """Return a text about user code that ended the program: why, and where."""
     frames = traceback.extract_tb(e.__traceback__)
     library = tuple(sysconfig.get_paths()[k] for k in ("stdlib", "purelib", "platlib"))
     own = [f for f in frames if not f.filename.startswith((*library, OURS, "<"))]
@@ -166,7 +166,7 @@ def ending(e: SystemExit) -> str:
 
 
 def file_hint(name: str) -> str:
-    """Return what to write instead of a name that means a file; "" if it does not."""
+    """Return advice on a name that means a file; "" for other names."""
     module, colon, attribute = name.partition(":")
     path, is_file = Path(module if module.endswith(".py") else f"{module}.py"), module.endswith(".py")
     if colon and not is_file and os.sep not in module:

@@ -16,14 +16,14 @@ from polyplay.core.errors import SEATS, Closed
 from polyplay.core.flows import ANY, COUNTING, EVERYONE, MAIN, Cells, Crossing, End, Flow, Piece
 from polyplay.core.shared_memory import SharedObject, shared_array
 
-# Objects shared by workers, as the crew, the diagram and the plan see them, which know no subclass.
+# Objects shared by workers. The crew, the diagram and the plan use only this interface, no subclass.
 
 
 class Arrow(NamedTuple):
-    """An arrow of the diagram, from roles that hold the edge as a giver to roles that hold it as a taker.
+    """An arrow of the diagram, from roles that give to an edge to roles that take from it.
 
-    An end is the name of the argument that holds the edge: `out` writes to the edge, `source` takes from it, `publish`
-    publishes weights, `params` reads them, `update` updates through it, `server` serves it.
+    givers, takers: names of the arguments by which a role holds the edge: `out` writes to the edge, `source` takes
+    from it, `publish` publishes weights, `params` reads them, `update` updates through it, `server` serves it.
     """
 
     label: str
@@ -56,10 +56,10 @@ class Edge:
 
 
 class Holder:
-    """A description that contains others: a learner's source has a queue, its spec a policy."""
+    """A description that contains others: a learner's source contains a queue, its spec contains a policy."""
 
     def holds(self) -> Mapping[str, Any]:
-        """Return its parts by name, edges by their ends."""
+        """Return its parts by name; edges have the names that Arrow lists."""
         return {}
 
 
@@ -77,7 +77,7 @@ EPISODE = ("return", "length", "lane", "agent", "wall")
 
 
 class Timed:
-    """Adds the seconds spent within the context to element `at` of an array, also after an exception."""
+    """Adds the seconds spent within the context to element `at` of an array, even after an exception."""
 
     def __init__(self, values: np.ndarray, at: int):
         self.values, self.at = values, at
@@ -111,7 +111,7 @@ class WorkerCounters:
         return float(self.values[self._at[column]])
 
     def lag(self, lags: np.ndarray) -> None:
-        """Count policy lags, in optimizer updates, one per row learned from."""
+        """Count policy lags, in optimizer updates, of the rows learned from."""
         if lags.size == 0:
             return
         self.lags += np.bincount(np.maximum(np.minimum(lags, LAGS - 1), 0), minlength=LAGS)
@@ -179,7 +179,7 @@ class Counters(SharedObject):
 
 
 class CounterFlow(Cells):
-    """Worker's row of the counters, with its new games. A learner's part of a checkpoint is sent before its count."""
+    """A worker's row of the counters, with its new games. A learner's part of a checkpoint is sent before `saved`."""
 
     every = COUNTING
 
@@ -205,7 +205,7 @@ class CounterFlow(Cells):
 
 
 class ProgressFlow(Cells):
-    """Counters of all workers, for a judge on another machine. Rows of that machine are left out."""
+    """Counters of all workers, for a judge on another machine, which keeps its workers' rows."""
 
     every = COUNTING
 
@@ -220,14 +220,14 @@ class ProgressFlow(Cells):
 
 @dataclass(frozen=True)
 class SchedulePoint:
-    """A value and when it starts to hold: at a fraction of the run, or after N agent steps learned from."""
+    """A value and its start: at a fraction of the run (if `part`), or after N agent steps learned from."""
 
     value: float
     at: float
     part: bool
 
     def steps(self, total: float) -> float:
-        """Return the agent steps after which it holds, in a run of `total`."""
+        """Return the agent steps after which the value holds, in a run of `total` agent steps."""
         return self.at * total if self.part else self.at
 
 
@@ -269,8 +269,8 @@ class Hyperparameters(SharedObject):
         self._values[self._names[name]] = value
 
     def keep_to_schedules(self, learnt: float, total: float) -> dict[str, SchedulePoint]:
-        """Set scheduled hyperparameters to their values after `learnt` agent steps of `total`: the configured ones
-        before the first point. Return the points that hold now, by name.
+        """Set scheduled hyperparameters to their values after `learnt` agent steps of `total`; before
+        the first point, to the configured values. Return the points that hold now, by name.
         """
         held = {s.name: s.reached(learnt, total) for s in self.schedules}
         for name, point in held.items():
@@ -297,7 +297,7 @@ class Hyperparameters(SharedObject):
 
 
 class HyperparameterFlow(Cells):
-    """Hyperparameters that the main process sets. A learner sets scheduled ones, and `remaining`, by itself."""
+    """Hyperparameters set by the main process; a learner itself sets scheduled ones and `remaining`."""
 
     every = COUNTING  # `remaining` changes with each update
 
@@ -325,7 +325,7 @@ class RunControl(SharedObject):
         self.compile = compile  # updates and acting: "auto", "on" or "off"
         self.reuse = reuse  # learn from values computed while acting if the weights are the same
         self.anew = False  # whether a resumed run discards saved lanes and rollouts in flight
-        self.over: Callable[[], bool] | None = None  # also decides whether the run ends, if all workers take turns
+        self.over: Callable[[], bool] | None = None  # if all workers take turns: also tells whether the run ends
         self.show: Any = None  # weights.Params, for an evaluator beside training
         self.made = 0  # saves made, if checkpoints are made between two rounds of turns
         self.run = Hyperparameters(remaining=1.0)  # remaining fraction of the run, set by the first learner
@@ -341,7 +341,7 @@ class RunControl(SharedObject):
     def finishing(self) -> bool:
         return bool(self._flags[self.FINISH]) or (self.over is not None and self.over())
 
-    # agent steps at which learners save and end before the run's end; inf: not set
+    # agent steps after which learners save and end, before the run's end; inf: not set
     until = property(lambda self: float(self._flags[self.PAUSE]) or math.inf)
 
     def pause_at(self, steps: int) -> None:
@@ -353,7 +353,7 @@ class RunControl(SharedObject):
         self._flags[self.HALT] = 1
 
     def finish(self) -> None:
-        """Have learners save at their next update and end."""
+        """Have learners save at their next update, and then end."""
         self._flags[self.FINISH] = 1
 
     def save(self) -> None:
@@ -368,13 +368,13 @@ class RunControl(SharedObject):
     taken = property(lambda self: float(self._flags[self.TAKEN]) / self.REPEATS)
 
     def rescue(self, index: int) -> None:
-        """Stop all workers after a failure; this learner first saves what is intact."""
+        """Stop all workers after a failure; learner `index` first saves its intact state."""
         self._flags[self.RESCUE] = index + 1
         self.halt()
 
     @property
     def rescuer(self) -> int | None:
-        """Number of the learner that must save what is intact; None: no learner."""
+        """Number of the learner that must save its intact state; None: no learner."""
         index = int(self._flags[self.RESCUE])
         return index - 1 if index else None
 
@@ -387,7 +387,7 @@ class RunControl(SharedObject):
 class Adjustable:
     """A number that may change during the run, from `low` to `high`, in steps of one.
 
-    `set` requests a number and returns at once; `get` returns the current one. Crew.dial makes one for a role.
+    `set` requests a number and returns at once; `get` returns the current one. Crew.dial makes one, for a role.
     """
 
     name: str
@@ -406,8 +406,8 @@ def seed_of(seed: int, incarnation: int) -> int:
 
 
 def next_incarnation(incarnation: int | None, resumes: int) -> int:
-    """Return the incarnation of the worker after `incarnation` (None: of the first worker). A run, and each resumption,
-    starts at a multiple of 1000; after 999 replacements the numbers repeat.
+    """Return the incarnation of the worker that replaces the one with `incarnation` (None: of the first worker). It
+    starts at 1000 × `resumes`; after 999 replacements, numbers repeat.
     """
     replaced = 0 if incarnation is None else incarnation % 1000 % 999 + 1
     return replaced + 1000 * resumes
@@ -437,13 +437,13 @@ class RoleSize(SharedObject):
 
 @dataclass
 class TurnHooks:
-    """Callbacks that a worker gives the crew. rescue: a learner saves what is intact after a failure.
+    """Callbacks that a worker gives the crew. rescue(): saves a learner's intact state after a failure.
 
     If all workers take turns in one thread, checkpoints are made between two rounds: write_part(number) writes the
-    worker's part of one, and a learner's number() returns the number of a checkpoint made now.
+    worker's part of a checkpoint; a learner's number() returns the number that a checkpoint would have now.
 
-    compiled(update): called when updates are compiled, starting with this one. repeats(update): whether this update was
-    compiled in the run that is being reproduced.
+    compiled(update): called when updates are compiled, the first of which is `update`. repeats(update): tells whether
+    `update` was compiled in the run that is being reproduced.
     """
 
     rescue: Callable[[], None] | None = None
@@ -456,7 +456,7 @@ class TurnHooks:
 
 @dataclass
 class WorkerContext:
-    """A worker's place in its run. `counters`, `hooks`, `ending_since`, `log` belong to its process."""
+    """A worker's place in its run. Attributes in `OWN` belong to its process and are not pickled."""
 
     OWN: ClassVar = ("counters", "hooks", "ending_since", "log")
 
@@ -507,8 +507,8 @@ class WorkerContext:
         return bool(self.control.dismissed[self.row])
 
     def late(self, left: float = 0.0) -> bool:
-        """Tell whether the run ends without waiting for this worker: it needs `left` seconds more, or has used its
-        time.
+        """Tell whether the run ends without waiting for this worker, because it needs more than ENDING seconds: `left`
+        more, or since `ending_since`.
         """
         if not self.control.finishing:
             return False

@@ -62,7 +62,7 @@ class Starts:
 
 
 def load_starts(path: str, game: str = "") -> Starts:
-    """Read a file of start states. game: the ROM's name that the file must have. Raises UserError, in one line."""
+    """Read a file of start states. game: the ROM that the file must name; "": any. Raises UserError, in one line."""
     try:
         data = Path(path).read_bytes()
     except OSError as e:
@@ -197,7 +197,7 @@ class Atari:
 
     @property
     def frames(self) -> int:
-        """Frames per step; their mean if they are drawn."""
+        """Frames per step; their mean number if it is drawn."""
         return (self.frameskip_min + self.frameskip) // 2 if self.frameskip_min else self.frameskip
 
     @property
@@ -296,7 +296,7 @@ def current_id(name: str) -> str:
 
 
 def _id_text(name: str) -> str:
-    """Describe what an id decides."""
+    """Describe the options that an id sets."""
     if not id_options(name):
         return f"{name} names the game, --atari says how it is played (v5: as Gymnasium registers it)"
     own = "1 frame a step, with the 4 of the usual wrapper" if "NoFrameskip" in name else "its own frames a step"
@@ -304,8 +304,8 @@ def _id_text(name: str) -> str:
 
 
 def is_game(name: object, given: Mapping[str, object]) -> bool:
-    """Tell whether Polyplay's own Atari pipelines play an environment with this name and these options, or each of
-    several tasks. With a wrapper or obs_type=ram, an older id means Gymnasium's environment.
+    """Tell whether Polyplay's own Atari pipelines play an environment (or each of several tasks) with these options.
+    With a wrapper or obs_type=ram, an older id means Gymnasium's environment.
     """
     if words := task_words(name):
         return all(is_game(task, given) for task, _ in words)
@@ -334,8 +334,8 @@ def read_options(title: str, given: Mapping[str, object]) -> Atari:
 
 
 def registered(name: str) -> tuple[str, dict[str, object]]:
-    """Return Gymnasium's id for an older id, and missing keyword arguments. Raises UserError: an id for the console's
-    memory; the message says what to write instead.
+    """Return Gymnasium's id for an older id, and keyword arguments that this id needs. Raises UserError: an id for the
+    console's memory; the message has a replacement.
     """
     found = OLD_ID.fullmatch(name)
     if found is None:
@@ -469,7 +469,7 @@ def _start_native(o: Atari, game: str) -> str:
 
 
 def _picture(o: Atari) -> str:
-    """Describe where a picture differs from ale-py's own."""
+    """Describe how a picture differs from ale-py's own."""
     parts = (o.gray != "ale" and o.gray, o.crop and f"without the last {o.crop} rows", o.resize != "area" and o.resize)
     return "".join(f", {part}" for part in parts if part)
 
@@ -572,7 +572,7 @@ def protocol(name: str) -> Protocol:
 
 
 def game(envs: Envs) -> str | None:
-    """Return the ROM of an Atari run, such as "ms_pacman"; of several games, of the only one that is played."""
+    """Return the ROM of an Atari run, such as "ms_pacman"; of several tasks, that of `only`. None: no single game."""
     if words := task_words(envs.name):
         return game(replace(envs, name=words[envs.only][0], only=-1)) if envs.only >= 0 else None
     return rom(envs.title) if is_game(envs.name, envs.options) else None
@@ -584,7 +584,7 @@ def plays_games(envs: Envs) -> bool:
 
 
 def is_board(envs: Envs) -> bool:
-    """Tell whether a run plays a board game by name, whose rules are known."""
+    """Tell whether a run plays a board game (game:NAME), whose rules are known."""
     return envs.title.startswith("game:")
 
 
@@ -598,7 +598,7 @@ def _check(how: Protocol, envs: Envs) -> None:
 
 
 def apply(how: Protocol, envs: Envs, starts: str | None = None) -> tuple[Envs, Starts | None]:
-    """Return the run's environments as the protocol plays them, and the start states. Raises UserError."""
+    """Return the run's environments with the protocol's options, and the start states. Raises UserError."""
     meant = starts is None or how.name == "human-starts"
     need(meant, f"--starts {starts} is for --protocol human-starts, {how.name} given")
     _check(how, envs)
@@ -620,5 +620,5 @@ def apply(how: Protocol, envs: Envs, starts: str | None = None) -> tuple[Envs, S
 
 
 def label(how: Protocol, starts: Starts | None) -> str:
-    """Return the protocol's name in tables, with the kind of start states that are not human."""
+    """Return the protocol's name for tables; if start states are not human, with their kind."""
     return how.name if starts is None or starts.kind == "human" else f"{how.name} ({starts.kind})"

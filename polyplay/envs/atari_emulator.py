@@ -22,7 +22,7 @@ from polyplay.core.tree import Batch
 from polyplay.envs.atari import Atari, Start, Starts, load_starts, read_options, rom
 from polyplay.envs.pool import EPISODE_CUT, closest_names
 
-# Screens to planes in NumPy: gray values, and resampling to a smaller size, bitwise equal to OpenCV and Pillow.
+# Conversion of screens to planes in NumPy, bitwise equal to OpenCV and Pillow: gray values, and a smaller size.
 #
 # Every pass is a short sum of rows or columns with fixed weights, in a fixed order, in float32 or whole numbers, so the
 # same screen gives the same plane on every machine. Pictures are [height, width], in color [height, width, 3].
@@ -61,7 +61,7 @@ GRAYS: dict[str, Callable[[Picture], Picture]] = {
 
 @cache
 def resizer(kind: str, height: int, width: int, to_height: int, to_width: int) -> Callable[[Picture], Picture]:
-    """Return a function that resizes pictures to uint8 pictures with sides that are not longer."""
+    """Return a function that resizes pictures to uint8 pictures; no side may become longer."""
     if (height, width) == (to_height, to_width):
         return _rounded
     rows, columns = height / to_height, width / to_width
@@ -90,7 +90,7 @@ def _nearest(size: tuple[int, int], to: tuple[int, int]) -> Callable[[Picture], 
 
 
 def _blocks(rows: int, columns: int, picture: Picture) -> Picture:
-    """Means of whole blocks; OpenCV rounds halves up for 2 x 2 bytes, otherwise to even."""
+    """Compute means of whole blocks. As in OpenCV, halves round up for 2 x 2 bytes, otherwise to even."""
     wide: np.ndarray = picture.astype(np.int32 if picture.dtype == np.uint8 else np.float32)
     total = reduce(np.add, (wide[i::rows, j::columns] for i, j in np.ndindex(rows, columns)))
     if rows == columns == 2 and picture.dtype == np.uint8:
@@ -114,7 +114,7 @@ def _stacked(per_pixel: Sequence[Sequence[tuple[int, float]]], dtype: type) -> T
 
 
 def _area_taps(size: int, to: int) -> Taps:
-    """Weights of OpenCV's INTER_AREA (resize.cpp, computeResizeAreaTab): the part of each pixel in a cell."""
+    """Weights of OpenCV's INTER_AREA (resize.cpp, computeResizeAreaTab): each pixel's share of a cell."""
     scale = 1.0 / (to / size)
     found = []
     for i in range(to):
@@ -183,7 +183,7 @@ Begun = tuple[np.ndarray, Batch]  # result of reset()
 def script(text: str, own: tuple[str, ...], title: str) -> list[Step]:
     """Parse the words of `start` and `life_start`, for a game with the actions `own`.
 
-    "noops" draws their number; "FIRE" presses for a frame, "FIRE*4" for four, "#2" presses the game's third action.
+    "noops" is a random number of no-ops; "FIRE" presses for a frame, "FIRE*4" for four, "#2" presses the third action.
     Commas join presses: at a button that the game lacks, the rest of the word is skipped. Raises UserError: no such
     word.
     """
@@ -248,7 +248,7 @@ class Painter:
 
 class AtariEnv(gymnasium.Env):
     """One Atari game: observations uint8 [stack, height, width], raw rewards. If lost lives end episodes,
-    `info["polyplay.cut"]` marks one; the game continues, and the next step ignores its action.
+    `info["polyplay.cut"]` marks a lost life; the game continues, and the next step ignores its action.
     """
 
     def __init__(self, title: str, given: Mapping[str, object]):
@@ -258,7 +258,7 @@ class AtariEnv(gymnasium.Env):
         self._rom = str(ale_py.roms.get_rom_path(rom(title)))
         ale_py.ALEInterface.setLoggerMode(ale_py.LoggerMode.Error)
         self._ale = ale_py.ALEInterface()
-        self._ale.setFloat("repeat_action_probability", 0.0)  # we repeat: a saved state lacks the last action
+        self._ale.setFloat("repeat_action_probability", 0.0)  # we repeat actions: a saved state lacks the last one
         self._ale.loadROM(self._rom)  # slow; the next lines need a loaded game
         moves = self._ale.getLegalActionSet() if o.full_actions else self._ale.getMinimalActionSet()
         own, self._moves = tuple(a.name for a in moves), [a.value for a in moves]
@@ -354,7 +354,7 @@ class AtariEnv(gymnasium.Env):
         return least + int(self._random.random() * (most - least + 1)) if least else most
 
     def _is_late(self) -> bool:
-        """Tell whether the game has its maximum length: by steps, or by ALE's frame count if frames are drawn."""
+        """Tell whether the game has its maximum length: by steps, or by ALE's frame count if frameskip is drawn."""
         if not self._options.frameskip_min:
             return self._age >= self._steps
         return bool(self._ale.getEpisodeFrameNumber() >= self._options.max_frames)
@@ -390,8 +390,8 @@ class AtariEnv(gymnasium.Env):
         return reward
 
     def _play(self, steps: list[Step], over: Callable[[], None] | None = None) -> int:
-        """Play a script; return its reward. If the game ends, call `over` and continue, or stop without `over`. The
-        last screen is read, and the one before if a button was held.
+        """Play a script; return its reward. If the game ends, call `over` and continue; without `over`, stop. Read
+        the last screen, and the one before it if the last button was held.
         """
         reward, held = 0, False
         for button, frames in (press for step in steps for press in ([step] if step else self._noops())):
@@ -418,7 +418,7 @@ class AtariEnv(gymnasium.Env):
 
         emulator = ale_py.ALEState(saved)
         self._ale.reset_game()
-        if emulator.getEpisodeFrameNumber():  # ale-py 0.12's state lacks whether a first frame was drawn (its #732)
+        if emulator.getEpisodeFrameNumber():  # ale-py 0.12's state omits whether a frame was drawn (its #732)
             self._ale.act(NOOP)
         self._ale.restoreState(emulator)
 
@@ -445,7 +445,7 @@ class AtariEnv(gymnasium.Env):
     # ---------------------------------------------------------------------------------------- its state
 
     def get_state(self) -> State:
-        """Return everything that decides the future. The size of "emulator" varies by a few bytes."""
+        """Return all data that decide the game's future. The size of "emulator" varies by a few bytes."""
         saved = self._ale.cloneState(include_rng=True).serialize()
         return {
             "emulator": np.frombuffer(saved, np.uint8).copy(),

@@ -24,10 +24,10 @@ STEPPING, READY, TAKEN, ABSENT = 0, 1, 2, 3  # status of a lane: being stepped, 
 
 
 class BasePool(Pool):
-    """A Pool without `_step`, which steps lanes and writes their rows, unless a subclass's `recv` does that.
+    """A Pool except for `_step`, which steps lanes and writes their rows; in some subclasses, `recv` writes them.
 
-    Groups come in turn, without those at the caller: recv waits for the next one, even if others are ready. A pool
-    without fixed groups gives the ready lanes, in turn.
+    Fixed groups come in turn, except those that the caller has: recv waits for the next group, even if others are
+    ready. A pool without fixed groups gives the ready lanes, in turn.
     """
 
     _asynchronous = False  # lanes are ready at some time after send()
@@ -43,7 +43,7 @@ class BasePool(Pool):
         self._of_groups = [tree.at(self._rows, group) for group in self._groups_of_lanes]
         self._where = np.full(envs.lanes, READY, np.int8)
         self._where_of_groups = [self._where[group] for group in self._groups_of_lanes]
-        self._next = np.zeros((), np.int64)  # the lane that is next, if it is ready
+        self._next = np.zeros((), np.int64)  # the lane that recv gives next, if it is ready
         self._arrays: Batch = {"rows": self._rows, "turns": {"where": self._where, "next": self._next}}  # to save
         if seating is not None:
             self.seating, self._arrays["seating"] = seating, seating.arrays
@@ -160,8 +160,8 @@ class Faults:
         self._recent: deque[tuple[float, int]] = deque()  # (time, step) of recent faults
 
     def of_lane(self, lane: int, match: list[int] | None = None) -> bool:
-        """Read the note of a lane, or of its `match`; tell whether it has no row and must restart. Raises UserError:
-        cannot be built; EnvFailure: violates its space, or too many faults.
+        """Read a lane's note; tell whether the lane (or all lanes of its `match`) lacks a row and must restart. Raises
+        UserError: the environment cannot be built; EnvFailure: it violates its space, or there are too many faults.
         """
         kind, text = self.board.read(lane)
         if kind == UNBUILT:
@@ -194,11 +194,11 @@ class Faults:
 
 
 class UnitPool(BasePool):
-    """A pool of lanes or matches that write their rows on a board, and step in send(), in the caller's thread, or in
+    """A pool of lanes or matches, which write their rows on a board. They step in send(), in the caller's thread, or in
     processes (see ProcessPool). An environment that raises is restarted; one that hangs blocks the pool.
 
-    There are `units` lanes or matches, of which a turn steps at most `width` at once. Orders are the numbers of lanes,
-    or of matches (their first lanes) when all their lanes are answered; `numbers` has all.
+    There are `units` lanes or matches; a turn steps at most `width` of them. An order is the number of a lane, or of a
+    match's first lane after all its lanes were answered. `numbers` has all these numbers.
     """
 
     _asynchronous = True  # a match steps only when all its lanes are answered
@@ -281,11 +281,11 @@ class UnitPool(BasePool):
         self._board.held[:] = on
 
     def _due(self, lanes: np.ndarray) -> np.ndarray:
-        """Return the numbers to order after these lanes were answered."""
+        """Return the orders to give after these lanes were answered."""
         return lanes if self.seating is None else self.numbers[self._whole_matches(lanes)]
 
     def _lanes_of(self, numbers: list[int]) -> list[int]:
-        """Return the lanes of these ordered numbers."""
+        """Return the lanes of these orders."""
         return numbers if self.seating is None else self.seating.own[self.seating.match[numbers]].ravel().tolist()
 
     def state(self) -> Batch | None:
@@ -314,7 +314,7 @@ class UnitPool(BasePool):
 
 
 def units_of_turn(envs: Envs) -> int:
-    """Return the lanes or matches in each part of a pool that steps in turn."""
+    """Return the number of lanes or matches that step in one turn."""
     if not envs.spec.kinds:
         return envs.lanes // envs.groups
     blocks = min(envs.agents, envs.spec.seats)  # groups of a match, which step together

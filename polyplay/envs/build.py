@@ -1,4 +1,4 @@
-"""A Gymnasium environment by its name; vector modes; MiniGrid."""
+"""Building of Gymnasium environments by name; reset modes of vector environments; MiniGrid."""
 
 from __future__ import annotations
 
@@ -67,16 +67,16 @@ class Symbols(gymnasium.ObservationWrapper):
 
 # Vector environments, made in a mode that keeps an episode's last observation.
 #
-# NEXT_STEP and DISABLED keep it; SAME_STEP puts it into info.
+# NEXT_STEP and DISABLED return it as usual; SAME_STEP puts it into info.
 
 
 NEXT, OFF = AutoresetMode.NEXT_STEP, AutoresetMode.DISABLED
 RESETS = {NEXT: "its own, in the next step", OFF: "by us, lane by lane", None: ""}
-BATCHED = ("num_envs", "single_observation_space", "single_action_space")  # of environments of many lanes
+BATCHED = ("num_envs", "single_observation_space", "single_action_space")  # attributes of environments with many lanes
 
 
 def factory_keywords(make: Factory) -> set[str]:
-    """Return the keywords in a factory's signature, of those known here."""
+    """Return those keywords of a factory's signature that this module uses."""
     try:
         parameters = inspect.signature(make).parameters
     except (TypeError, ValueError):
@@ -85,9 +85,9 @@ def factory_keywords(make: Factory) -> set[str]:
 
 
 def build_vector(make: Factory, n: int) -> Any:
-    """Call a factory for `n` environments, in mode NEXT_STEP, then DISABLED, if its signature has these keywords.
-    Gymnasium's own vector environment in mode SAME_STEP is made again in NEXT_STEP. Reset options need DISABLED. Raises
-    UserError.
+    """Call a factory for `n` environments; if its signature has these keywords, try mode NEXT_STEP, then DISABLED.
+    Make Gymnasium's own vector environments again in NEXT_STEP if they have mode SAME_STEP. Reset options need
+    DISABLED. Raises UserError.
     """
     given = make if isinstance(make, ResetOptions) else None
     wanted = (OFF, NEXT) if given else (NEXT, OFF)
@@ -164,13 +164,13 @@ def autoreset_mode(env: Any) -> AutoresetMode | None:
 
 
 def resets_lanes(env: VectorEnv) -> bool:
-    """Tell whether it can reset some lanes at any time, in any mode: Gymnasium's own and ale-py's can."""
+    """Tell whether `env` can reset chosen lanes at any time, in any mode, as Gymnasium's own and ale-py's can."""
     inner = env.unwrapped
     return isinstance(inner, SyncVectorEnv | AsyncVectorEnv) or type(inner).__module__.startswith("ale_py.")
 
 
 def describe_resets(env: VectorEnv) -> str:
-    """Describe how its lanes' episodes begin, and which of their steps no row shows."""
+    """Describe how lanes are reset, and which steps appear in no row."""
     mode = autoreset_mode(env)
     if mode is not AutoresetMode.SAME_STEP:
         return RESETS[mode]
@@ -179,11 +179,11 @@ def describe_resets(env: VectorEnv) -> str:
 
 
 def single_lane(make: Factory, title: str) -> gymnasium.Env | VectorEnv:
-    """Make a single environment, or a vector environment of one lane (or its fixed number). Raises UserError."""
+    """Make a single environment, or a vector environment of one lane (or of its fixed number). Raises UserError."""
     env = build_vector(make, 1)
     if any(c.__module__.startswith("envpool.") for c in type(env).__mro__):
         raise UserError(f"{title}: is an EnvPool, which takes its seeds when it is made; give --env envpool:TASK")
-    masked = isinstance(env, VectorEnv)  # other classes reset some lanes in other ways
+    masked = isinstance(env, VectorEnv)  # other classes reset chosen lanes in other ways
     allowed = [mode for mode in AutoresetMode if masked or mode is not OFF]
     if not is_vector(env) or autoreset_mode(env) in allowed:
         return env
@@ -210,7 +210,7 @@ def check_lanes(envs: Envs, spec: EnvSpec) -> None:
 
 
 def not_an_env(made: Any) -> str:
-    """Return why a function's result is not an environment, and what to do; "" if it is one."""
+    """Return why a function's result is not an environment, and a remedy; "" if it is one."""
     name = type(getattr(made, "unwrapped", made)).__name__
     if isinstance(made, type):
         return f"returned the class {made.__name__}, not an environment: return {made.__name__}()"
@@ -230,7 +230,7 @@ def not_an_env(made: Any) -> str:
 
 
 def _space_flaw(env: Any) -> str:
-    """Return what is wrong with an environment's spaces, or ""."""
+    """Return the flaw of an environment's spaces, or ""."""
     single = "single_" if is_vector(env) else ""
     for which in (f"{single}observation_space", f"{single}action_space"):
         space, name = getattr(env, which, None), type(env.unwrapped).__name__
@@ -247,7 +247,7 @@ def _takes(env: Any, name: str) -> bool:
     """Tell whether reset() takes this keyword."""
     try:
         parameters = signature(env.reset).parameters
-    except (TypeError, ValueError):  # compiled code: the first reset tells
+    except (TypeError, ValueError):  # compiled code: the first reset will show it
         return True
     return name in parameters or any(p.kind is p.VAR_KEYWORD for p in parameters.values())
 
@@ -288,7 +288,7 @@ def factory(name: str | Factory, kwargs: Mapping[str, Any], progress: Any = None
 
 
 def _unwrapped(name: str | Factory, kwargs: Mapping[str, Any]) -> Factory:
-    """As `factory`, without wrappers."""
+    """Return a function as `factory` does, but without wrappers."""
     if callable(name):
         return partial(name, **kwargs)
     module, colon, attribute = name.partition(":")
@@ -385,7 +385,7 @@ def _refusal(option: str, name: str, why: str) -> UserError:
 
 
 def imported(name: str, option: str = "--env") -> Callable[..., Any]:
-    """Return what "module:attribute" names. Raises UserError: no such module or attribute, or not callable."""
+    """Return the callable named "module:attribute". Raises UserError: no such module or attribute, or not callable."""
     module, _, attribute = name.partition(":")
     found = _import(module, name, option)
     try:
@@ -448,7 +448,7 @@ def build_env(make: Factory, title: str) -> Any:
 
 
 def inspect_env(env: Any, title: str) -> EnvSpec:
-    """Describe an environment, or one lane of a vector environment or of several players. Raises UserError: an
+    """Describe an environment; of a vector environment or of several players, one lane. Raises UserError: an
     unsupported space, or a vector environment with action masks.
     """
     if pettingzoo.is_parallel(env):
@@ -476,7 +476,7 @@ def inspect_env(env: Any, title: str) -> EnvSpec:
 
 def describe(name: str | Factory, options: Mapping[str, object], timed: bool = False) -> EnvSpec:
     """Build one environment, describe it, reset it for its info, close it. timed: measure a step, if any process may
-    step it. Raises UserError.
+    step the environment. Raises UserError.
     """
     title = title_of(name)
     make = factory(name, options)
@@ -499,7 +499,7 @@ def describe(name: str | Factory, options: Mapping[str, object], timed: bool = F
 
 
 OWN = "gymnasium"  # its environments neither hang nor change the process that steps them
-WINDOW, WINDOWS = 0.005, 5  # seconds of a measurement, and their number: the shortest counts
+WINDOW, WINDOWS = 0.005, 5  # seconds of a measurement, and number of measurements; the fastest counts
 
 
 def step_time(env: gymnasium.Env) -> float:
@@ -526,7 +526,7 @@ def _window(env: gymnasium.Env, actions: list[Any]) -> float:
 
 
 def _described(env: Any, make: Factory, title: str) -> EnvSpec:
-    """Describe `env`, made by `make`, also by what a reset returns. Raises UserError."""
+    """Describe `env`, made by `make`, by its spaces and the result of a reset. Raises UserError."""
     spec = inspect_env(env, title)
     if is_vector(env):
         text = {**spec.describe, "vector": type(env.unwrapped).__name__, "resets": describe_resets(env)}
@@ -547,7 +547,7 @@ def _described(env: Any, make: Factory, title: str) -> EnvSpec:
 
 
 def _unknown_keyword(why: BaseException | None, name: str | Factory, options: Mapping[str, object]) -> UserError | None:
-    """Return the error for an option that the environment does not take; None: `why` has another cause."""
+    """Return the error for an option that the environment does not take; None: `why` is another error."""
     found = UNEXPECTED.search(str(why)) if isinstance(why, TypeError) else None
     if found is None or found[1] not in options or found[1] == "render_mode":  # --video sets that one
         return None

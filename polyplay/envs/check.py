@@ -1,8 +1,8 @@
 """`polyplay check ENV`: checks an environment against every rule of `envs/rules`.
 
-Pools of one lane play the same random actions: a lane, the same lane again with another order of sets, another lane,
-and the first lane beside another one. Then follows a pool of one process per core. A violation ends its pool with a
-message that names the rule, as in a run; `watched` and `Trial` check what a run does not.
+Pools of one lane play the same random actions: lane 0, lane 0 again with another order of sets, lane 1, and lane 0
+beside lane 1. Then the speed of a pool with one process per core is measured. A violation ends its pool with a message
+that names the rule, as in a run; `watched` and `Trial` check rules that a run does not.
 """
 
 from __future__ import annotations
@@ -67,8 +67,8 @@ def watching(envs: Envs) -> Factory:
 
 
 def watched(env: Any) -> Any:
-    """Watch `env`: its step raises SpaceViolation if it returns the next episode's start instead of this one's end, and
-    leaves a remark if it resets otherwise.
+    """Watch `env`: step() raises SpaceViolation if it ends an episode but returns the next one's first observation, and
+    leaves a remark if it calls reset() otherwise.
     """
     if not isinstance(env, gymnasium.Env):
         return env
@@ -109,7 +109,7 @@ def _recorded(reset: Callable[..., Any], begun: list[object]) -> Callable[..., A
 
 @dataclass
 class Trial:
-    """Random actions in one pool: what its first lane or match showed, and which rules it broke."""
+    """Random actions in one pool, the results of its first lane or match, and the rules that it broke."""
 
     seed: int = 0
     most_steps: int = 0
@@ -132,8 +132,8 @@ class Trial:
         beside: Iterator[Batch] = iter(()),
         report: Callable[[int], None] = lambda steps: None,
     ) -> Trial:
-        """Play until the steps or the time are over, or a rule is broken. beside: advanced before each step. report:
-        called before each step with the number of steps so far.
+        """Play until the steps or the time are over, or a rule is broken. beside: rows of another pool, which advances
+        before each step. report: called before each step with the number of steps so far.
         """
         try:
             with closing(open_pool()) as pool:
@@ -149,7 +149,7 @@ class Trial:
         while True:
             mine = tree.at(row, slice(0, seats))
             begins = bool(mine["first"].all()) and (seats > 1 or bool(ended.all()))
-            if begins and self.length:  # of players that never arrived
+            if begins and self.length:  # some players of the last episode never arrived
                 self.ends.append((self.length, bool(ended.any())))
             ended = (ended & (not begins)) | mine["over"]
             self.resets, self.steps = self.resets + begins, self.steps + (not begins)
@@ -201,14 +201,14 @@ class Trial:
 
 
 def broken_rule(e: Exception, rule: str) -> tuple[str, str]:
-    """Return the rule in a pool's error, else `rule`; and its first line, with the place of a hang or crash."""
+    """Return the rule in a pool's error, else `rule`; and the error's first line, with the place of a hang or crash."""
     head, *trace = str(e).removeprefix("an environment failed: ").split("\n")
     rule = rules.rule_of(head) or rule
     return rule, rules.without_rule(head) + (_place(trace) if rule in ("hang", "crash") else "")
 
 
 def _place(trace: Sequence[str]) -> str:
-    """Describe where the environment's Python code was, innermost frame first."""
+    """Describe the place of the environment's Python code, innermost frame first."""
     places = re.findall(r'File "(.+)", line (\d+) in (\S+)', "\n".join(trace))
     theirs = [p for p in places if not re.search("polyplay/(envs|core)/|/multiprocessing/|^<", p[0])]
     own = [f"{Path(file).name}:{line} in {name}" for file, line, name in theirs[:3]]
@@ -347,7 +347,7 @@ def check_env(
     seed: int = 0,
     measure: float = 1.0,
 ) -> CheckReport:
-    """Check `env`, a value of `--env`; `options`, `wrappers`, `reset_options` and `images` as for `Envs`. measure:
+    """Check `env`, a value of `--env`; `options`, `wrappers`, `reset_options`, `images`: see `Envs`. measure:
     seconds for measuring the pool's speed.
 
     Raises UserError: no such environment.
@@ -388,7 +388,7 @@ def check_env(
 
 
 def is_own(envs: Envs) -> bool:
-    """Tell whether lanes are not separate environments: in Polyplay's own pools and vector environments."""
+    """Tell whether lanes are not separate environments, as in Polyplay's own pools and vector environments."""
     return envs.title.startswith(tuple(POOLS)) or envs.spec.vector or bool(envs.spec.tasks)
 
 
@@ -401,7 +401,7 @@ def play_lane(trial: Trial, envs: Envs, lane: int, server: ForkServer = SERVER) 
 
 
 def shared_state(envs: Envs, first: Trial, again: Trial) -> dict[str, str]:
-    """Return what is wrong when the first lane plays beside another one, compared with its trial alone."""
+    """Return the rules that lane 0 breaks beside another lane, but not in its trial alone, each with a text."""
     if is_own(envs) or differ(first.prints, again.prints) is not None:
         return {}
     steps, seconds = min(first.most_steps, BESIDE[0]), min(first.seconds, BESIDE[1])
@@ -413,8 +413,8 @@ def shared_state(envs: Envs, first: Trial, again: Trial) -> dict[str, str]:
 
 
 def play_apart(trial: Trial, envs: Envs, lane: int, beside: bool = False) -> Trial:
-    """Play a pool that steps its lanes itself in a separate process: it may hang, crash, or change its process. beside:
-    another lane steps there, too.
+    """Play a pool in a separate process, because it steps its lanes itself and may hang, crash, or change its process.
+    beside: whether another lane steps there too.
     """
     here, there = multiprocessing.Pipe(duplex=False)
     trace, given = SharedBlock(TRACE), cloudpickle.dumps((trial, envs))
@@ -442,7 +442,7 @@ def play_apart(trial: Trial, envs: Envs, lane: int, beside: bool = False) -> Tri
 
 
 def _play_there(answer: Connection, trace: SharedBlock, given: bytes, lane: int, beside: bool) -> None:
-    """Play in that process; send the steps so far, before each step, and the trial to `answer`."""
+    """Play in that process; send to `answer` the steps so far, before each step, and the trial at the end."""
     settle(trace)
     with user_modules.importing():
         trial, envs = pickle.loads(given)

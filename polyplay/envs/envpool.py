@@ -3,8 +3,8 @@
 Workarounds here are for EnvPool's behavior (1.2.5; checked again by bench/third_party.py):
 
 - it resets in the next step, ignoring that action, with reward 0: our row convention. But after a lost life with
-  episodic_life=True that row is not a reset and `elapsed_step` continues, so a row is first if the one before it ended;
-- then `terminated` means a lost life, and info["terminated"] that the game is over;
+  episodic_life=True, that row is not a reset and `elapsed_step` continues; we call a row first if the last one ended;
+- with episodic_life=True, `terminated` means a lost life, and info["terminated"] means that the game is over;
 - `truncated` is set at max_episode_steps even if the episode terminates there; in Atari, info is right;
 - its seeds are fixed when it is made; reset(seed=) is ignored;
 - num_threads=0 means min(batch_size, cores), so one thread with batch_size=1: we always pass a number;
@@ -138,7 +138,7 @@ def describe(envs: Envs) -> EnvSpec:
 
 
 def reader(space: gym.Space, spec: Spec, n: int) -> Callable[[Tree], Tree]:
-    """Return a function from EnvPool's observations to ours: Discrete from 0, our dtypes. It raises EnvFailure."""
+    """Return a converter of EnvPool's observations to ours (Discrete from 0, our dtypes). It raises EnvFailure."""
     if isinstance(space, gym.Dict):
         inner = {k: reader(s, spec[k], n) for k, s in space.spaces.items() if k in spec}
         return lambda obs: {k: read(obs[k]) for k, read in inner.items()}
@@ -149,7 +149,7 @@ def reader(space: gym.Space, spec: Spec, n: int) -> Callable[[Tree], Tree]:
         if obs.shape != shape:
             raise EnvFailure(f"observation breaks its space: declared {list(shape)}, given {list(obs.shape)}")
         if layout is not None and layout.moves:
-            moved = np.empty((n, *layout.shape), np.uint8)  # new, because rows of other groups are still read
+            moved = np.empty((n, *layout.shape), np.uint8)  # a new array, because rows of other groups are still read
             layout.writer(moved)(obs)
             return moved
         return (obs - start if start else obs).astype(spec.dtype, copy=False)
@@ -178,7 +178,7 @@ class EnvPoolPool(BasePool):
         seeds = lane_seeds(seed, lane, envs.lanes).tolist()
         starts = range(0, envs.lanes, self._width)
         self._pools: list[Any] = [self._pool(envs, seeds[at : at + self._width]) for at in starts]
-        if not self.fixed:  # otherwise recv() waits for them
+        if not self.fixed:  # lanes of fixed groups are READY: recv() waits for them
             self._where[:] = STEPPING
 
     def _pool(self, envs: Envs, seeds: list[int]) -> Any:
@@ -195,7 +195,7 @@ class EnvPoolPool(BasePool):
         return made
 
     def recv(self, timeout: float | None = None) -> tuple[Lanes, Batch]:
-        """See Pool. Always waits, because a step ends. Raises RuntimeError: nothing was sent."""
+        """See Pool. Ignores `timeout`, because every step ends. Raises RuntimeError: nothing was sent."""
         self._check_open()
         if not self.fixed:
             stepping = int((self._where == STEPPING).sum())

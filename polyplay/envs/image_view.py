@@ -1,7 +1,7 @@
 """Image options --images, --stack, --gray, --size and --frame-skip: a view of observations, and its wrappers.
 
-A view converts images to [planes, height, width], their layout in rows, and keeps all other parts. It makes them gray
-first, then resizes, then stacks them. An episode's first frame fills the stack.
+A view converts images to [planes, height, width], their layout in rows, and keeps all other parts. Images are first
+made gray, then resized, then stacked. An episode's first frame fills the stack.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ FINAL = "final_obs", "final_observation"  # keys of info; the second is for olde
 
 
 class _Camera:
-    """Camera of one image: from what the environment gives to planes [P, H, W], and the bounds of its bytes."""
+    """Conversion of one image of the environment to planes [P, H, W], and the space of their stack."""
 
     def __init__(self, space: Any, layout: ImageLayout, options: ImageOptions, where: str):
         self.given, self.layout = space.shape, layout
@@ -75,8 +75,8 @@ class _Camera:
 
 
 class ImageView:
-    """View of an environment's observations, as a lane shows them, with the paths of its `images`. space: of the
-    environment. Raises UserError: a named part is not an image, or an option does not fit an image.
+    """View of observations of an environment's `space`, as a lane shows them. images: paths of the images. Raises
+    UserError: a named part is not an image, or an option does not fit an image.
     """
 
     def __init__(self, space: gym.Space, options: ImageOptions, title: str):
@@ -193,8 +193,8 @@ class ImageWrapper(gymnasium.Wrapper):
         return (self._show(found[0], self.frames), *found[1:]) if isinstance(found, tuple) and found else found
 
     def _repeat(self, action: Any) -> Any:
-        """Step until the action has lasted, or an episode ends, also only for the learner. An invalid result is
-        returned unchanged; the lane reports it.
+        """Repeat an action for `skip` frames, or until an episode ends, even if only the learner's. Return an invalid
+        result unchanged; the lane reports it.
         """
         total = 0.0
         for _ in range(self.skip):
@@ -282,7 +282,7 @@ class VectorImages(VectorWrapper):
 
 
 def wrapped(make: Callable[..., Any], keywords: set[str], options: ImageOptions, title: str) -> Callable[..., Any]:
-    """Return a factory that wraps the environment, or vector environment, with the same keywords."""
+    """Return a factory with the same keywords as `make` that wraps its environment or vector environment."""
 
     def build(num_envs: Any = None, autoreset_mode: Any = None, vector_kwargs: Any = None) -> Any:
         given = {"num_envs": num_envs, "autoreset_mode": autoreset_mode, "vector_kwargs": vector_kwargs}

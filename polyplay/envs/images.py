@@ -25,8 +25,8 @@ BARE = "obs"  # the name of an observation that is one leaf
 
 @dataclass(frozen=True)
 class ImageOptions:
-    """How images are shown. leaves: parts that are images; None: those that look like images. stack: frames; 0: the
-    environment's own. size: height and width; (): the environment's own. skip: frames per action; 0: its own.
+    """Options of images. leaves: paths of images; None: of all parts that look like images. stack: number of frames; 0:
+    the environment's. size: height and width; (): the environment's. skip: frames per action; 0: the environment's.
     """
 
     leaves: tuple[str, ...] | None = None
@@ -68,8 +68,8 @@ def read_image_options(
 
 @dataclass(frozen=True)
 class ImageLayout:
-    """Layout of an environment's image. axes: its axes in the order [S, C, H, W], as many as it has. shape: in the row,
-    [planes, H, W].
+    """Layout of an environment's image. axes: the image's axes in the order [S, C, H, W], without missing ones. shape:
+    the shape in a row, [planes, H, W].
     """
 
     axes: tuple[int, ...]
@@ -110,8 +110,8 @@ def image_leaves(obs: Spec) -> list[str]:
 def image_layout(space: gym.Space, least: int = SMALLEST) -> ImageLayout | None:
     """Return the layout of the image that a space describes; None: it is not an image.
 
-    An image is a Box of bytes with two sides of at least `least` pixels. Its planes are first or last, where the number
-    is smaller; the first of four axes counts stacked frames.
+    An image is a Box of bytes with two sides of at least `least` pixels. Its planes are on the first or the
+    last axis, if that is shorter than both sides; the first of four axes counts stacked frames.
     """
     if not isinstance(space, gym.Box) or space.dtype != np.uint8 or len(space.shape) not in (2, 3, 4):
         return None

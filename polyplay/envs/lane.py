@@ -1,7 +1,7 @@
 """One environment and its rows on a board: a lane, or a match of several players.
 
-A lane ordered to step after `terminated | truncated` is reset instead: that row is the first of its next episode. One
-that raises is closed; the pool counts the fault and orders it again, so that it is built and reset.
+A lane that must step after `terminated | truncated` is reset instead: that row is the first of its next episode. An
+environment that raises is closed; the pool counts the fault and orders its lane again, which builds a new one.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ class Unit(ABC):
 
     @abstractmethod
     def advance(self) -> None:
-        """Make the next row of every lane. Raises Unbuilt, SpaceViolation, and what the environment raises."""
+        """Make the next row of every lane. Raises Unbuilt, SpaceViolation, or the environment's exceptions."""
 
     @abstractmethod
     def made(self, env: Any) -> None:
@@ -104,7 +104,7 @@ class Unit(ABC):
         self.made(self.env)
 
     def writer(self, space: gym.Space, lane: int, method: Callable[[], Tree] | None = None) -> RowWriter:
-        """Return a function that checks an observation of `space`, and its mask, in it, in info or from a method, and
+        """Return a function that checks an observation of `space` and its mask (in it, in info, or from `method`), and
         writes a lane's row. The function raises SpaceViolation.
         """
         shown, rows = masks.without_mask(space), self.board.rows
@@ -146,20 +146,20 @@ class Unit(ABC):
         return found[0], found[1]
 
     def say(self, rule: str, text: str, who: str = "") -> None:
-        """Leave a remark about a rule, for a valid row; only the first one for each rule."""
+        """Leave a remark about a rule, for a valid row; ignore later remarks about the same rule."""
         if rule not in self.remarked:
             self.remarked |= {rule}
             self.remark = f"{self.job.title}{who}: {text} {rules.rule_suffix(rule)}"
 
     def save(self) -> Batch:
-        """Return what decides its future, without its rows. Raises Unsaveable, or the environment's exception."""
+        """Return the state that decides the future, without rows. Raises Unsaveable, or the environment's exception."""
         self.allow(self.job.step_timeout)
         env = {} if self.env is None else {"env": saved_state.save_env(self.env)}
         return {"over": np.array(self.over), **env}
 
     def load(self, saved: Batch) -> bool:
-        """Restore a saved state, including the seats, after a reset; return False if there is no environment. Raises as
-        `save`.
+        """Restore a saved state in an environment that was reset; return False if there is none. The pool restores its
+        arrays, such as the seating, before. Raises as `save`.
         """
         self.allow(self.job.step_timeout)
         if self.env is None or "env" not in saved:
@@ -185,8 +185,8 @@ def make_unit(job: LaneJob, *given: Any) -> Unit:
 
 
 def take_turn(unit: Unit) -> int:
-    """Make the next row or rows; return the unit's number, or `~number` with a note on the board. An environment that
-    raises is closed, and restarts in the next turn.
+    """Make the next row or rows. Return the unit's number, or `~number` if there is a note on the board. An environment
+    that raises is closed, and restarts in the next turn.
     """
     try:
         unit.advance()
@@ -210,7 +210,7 @@ def _note(unit: Unit, kind: int, text: str) -> int:
 
 
 def _report(unit: Unit, e: BaseException) -> str:
-    """Write one line about an exception, then the end of the environment's traceback."""
+    """Format an exception: one line about it, then the end of the environment's traceback."""
     e = e.__cause__ if isinstance(e, UserError) and e.__cause__ is not None else e
     frames = traceback.extract_tb(e.__traceback__)
     own = [f for f in frames if not f.filename.startswith(HERE)] or frames
@@ -223,8 +223,8 @@ def _report(unit: Unit, e: BaseException) -> str:
 
 
 def lane_seed(board: SharedRows, job: LaneJob, lane: int) -> int:
-    """Return the seed of a lane's first reset. It changes with every restart and return, so that the lane neither hits
-    the same fault nor plays the same games.
+    """Return the seed of a lane's first reset. It changes when the lane restarts or returns, so that the lane neither
+    hits the same fault nor plays the same games.
     """
     again = int(board.faults[lane] + 1_000 * board.joins[lane])
     return int(lane_seeds(job.seed + 1_000_003 * again, job.lane + lane, 1)[0])
@@ -268,8 +268,8 @@ Bot = SeatedBot | StateBot
 
 
 def load_bot(spec: EnvSpec, name: str) -> Bot:
-    """Load a bot by name, and try it; seat_bot tries a StateBot. Raises UserError: its callable is missing, raises, or
-    returns something else.
+    """Load a bot by name, and try it, except a StateBot, which seat_bot tries. Raises UserError: its callable is
+    missing, raises, or does not return actions.
     """
     bot: Bot = imported(spec.bots[name], "polyplay_bots")
     if not isinstance(bot, StateBot):
@@ -295,7 +295,7 @@ def _check_arguments(bot: SeatedBot, name: str) -> None:
 
 def seat_bot(bot: Bot, pool: Pool, lanes: Lanes) -> SeatedBot:
     """Return a bot that plays these lanes of the pool. Raises UserError: it plays by states that this pool lacks,
-    raises, or returns something else.
+    raises, or does not return actions.
     """
     if not isinstance(bot, StateBot):
         return bot
@@ -381,8 +381,8 @@ class Lane(Unit):
         self.cut = False
 
 
-# A player that acted gets a row. One that died, or has not arrived, gets a `first` row: no transition. The match is
-# over when no player is left; its next turn resets it, or lets it rest while the pool holds its matches.
+# A player that acted gets a row. A player that died or has not arrived gets a `first` row, which is no transition. The
+# match is over when no player is left. Its next turn resets it, or lets it rest while the pool holds its matches.
 
 
 class Match(Unit):
@@ -491,7 +491,7 @@ class Match(Unit):
             self.say("bounds", near, f", {agent}")
 
     def _absent(self, lane: int) -> None:
-        """Write the row of a seat without a player; its observation stays."""
+        """Write the row of a seat without a player; keep its observation."""
         if "mask" in self.board.rows:
             tree.map(lambda mask: mask[lane].fill(True), self.board.rows["mask"])
         tree.write(self.board.rows, lane, first_row(self.board.rows))
@@ -596,7 +596,7 @@ def read_flag(name: str, value: object) -> bool:
 
 
 def final_observation_flaw(violation: SpaceViolation, terminated: bool) -> SpaceViolation:
-    """Convert a violation by an episode's last observation to one of the rule final-observation."""
+    """Convert a violation by an episode's last observation to a violation of the rule final-observation."""
     if violation.rule not in SHOWN:
         return violation
     how = "terminated" if terminated else "truncated"
@@ -627,7 +627,7 @@ def check_contains(space: gym.Space, obs: Any, path: str = "") -> str:
 
 
 def near_bounds(space: gym.Box, obs: np.ndarray, path: str) -> str:
-    """As check_contains, for a Box. Floats may exceed a bound by a few rounding steps at the bounds' magnitude."""
+    """See check_contains, for a Box. Floats may exceed a bound by a few rounding steps at the bounds' magnitude."""
     over = np.maximum(np.subtract(space.low, obs, dtype=float), np.subtract(obs, space.high, dtype=float))
     if not (over > 0).any():
         return ""  # only its type differs, which the writer checks
@@ -648,7 +648,7 @@ def in_full(number: Any) -> str:
 
 
 def action_reader(space: gym.Space) -> Callable[[Tree], Any]:
-    """Return a function from a row of action arrays to an element of the environment's action space."""
+    """Return a function that converts a row of action arrays to an element of the environment's action space."""
     inner = {k: action_reader(s) for k, s in (subspaces(space) or {}).items()}
     if isinstance(space, gym.Tuple):
         return lambda a: tuple(act(a[k]) for k, act in inner.items())
@@ -675,9 +675,9 @@ def _start(space: gym.Space) -> np.ndarray:
 def observation_writer(
     space: gym.Space, into: Tree, lane: int | slice, path: str = "", casting: Casting = "safe"
 ) -> Writer:
-    """Return a function that checks an observation against `space`, or a batch for a slice of lanes, and writes it into
-    `into[lane]` in place. casting: number types that a Box accepts, as in np.can_cast; same_kind: also float64 for
-    float32.
+    """Return a function that checks an observation (a batch, if `lane` is a slice) against `space`, and writes it into
+    `into[lane]`. casting: conversions of number types that a Box accepts, see np.can_cast; same_kind includes float64
+    to float32.
 
     The function raises SpaceViolation: shape, type or keys differ from the declared ones.
     """

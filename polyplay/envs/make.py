@@ -1,4 +1,4 @@
-"""From a description of environments to their spec, and to the pool that serves them."""
+"""Makes the spec of described environments, and the pool that serves them."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ _described: ContextVar[list[tuple[Envs, EnvSpec]] | None] = ContextVar("describe
 
 @contextlib.contextmanager
 def known_spec(spec: EnvSpec) -> Iterator[None]:
-    """Within this context, return `spec` for all environments, and build none."""
+    """Within this context, use `spec` for all environments, and build none to describe them."""
     token = _known.set(spec)
     try:
         yield
@@ -57,7 +57,7 @@ def remembering() -> Iterator[None]:
 
 
 def describe(envs: Envs) -> EnvSpec:
-    """Describe a lane of `envs`. Raises UserError: also if the lanes do not make whole matches."""
+    """Describe a lane of `envs`. Raises UserError, also if the lanes do not make whole matches."""
     spec = _spec_of(envs)
     _check(envs, spec)
     return spec
@@ -105,7 +105,7 @@ def _spec_of(envs: Envs) -> EnvSpec:
 
 
 def _own(envs: Envs) -> Any:
-    """Return the module with its pool; None: it is a Gymnasium environment."""
+    """Return the module with the pool of `envs`; None: it is a Gymnasium environment."""
     if task_words(envs.name):
         return importlib.import_module("polyplay.envs.tasks")
     start = "ALE/" if is_game(envs.name, envs.options) else envs.title
@@ -137,14 +137,14 @@ def connect(envs: Envs, seed: int, lane: int) -> Pool:
     return ProcessPool(envs, seed, lane, n, here) if n else UnitPool(envs, seed, lane)
 
 
-# Stepping lanes in another process costs 70 to 130 µs per turn: waking it, cold caches, waiting, reading the answer (2
+# Stepping lanes in another process costs 70 to 130 µs per turn: wake-up, cold caches, waiting, reading the answer (2
 # cores, 0 and 100 µs of acting between two turns). Smaller shares do not pay. Eight CartPoles take 70 µs, eight
 # HalfCheetahs 370.
 SHARE = 1.5e-4  # seconds of a turn that make another process worthwhile
 
 
 def split_steps(envs: Envs) -> tuple[bool, int]:
-    """Return whether the caller's thread steps single environments, and how many processes do. Rows are equal."""
+    """Return (whether the caller's thread steps single environments, number of processes that do). Rows are equal."""
     if envs.inline:
         return True, 0
     sides, turn = min(envs.workers or cores(), units_of_turn(envs)), envs.spec.step_time * units_of_turn(envs)

@@ -13,8 +13,8 @@ kind of action, with 1 for legal:
     Conditional          a dict; for a part used by some values of the first part, one such array, or one for each value
                          [values, …], ignored for values that do not use the part
 
-The first form of each is what Gymnasium's `space.sample(mask)` takes. Ours is a bool array [number of all values]; for
-composite actions, a dict of the parts with masks; by value of the first part, [its values, number of all values].
+Gymnasium's `space.sample(mask)` takes the first form of each. Our form is a bool array [number of all values]; for
+composite actions, a dict of parts with masks; if given by value of the first part, [its values, number of all values].
 """
 
 from __future__ import annotations
@@ -65,8 +65,8 @@ def declared_mask(action: ActionSpec, space: gym.Space, title: str) -> Spec | No
 
 
 def shown_mask(action: ActionSpec, env: gymnasium.Env, title: str) -> tuple[Spec | None, str]:
-    """Reset `env`; return the fields of the mask in info or from a method, and its source. A reset that fails gives no
-    mask; the run's own reset reports it. Raises UserError: the method raises.
+    """Reset `env`; return the fields of the mask in info or from a method, and its source. If the reset fails, there
+    is no mask; the run's own reset reports it. Raises UserError: the method raises.
     """
     source = "info"
     try:

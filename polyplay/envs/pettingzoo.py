@@ -1,6 +1,6 @@
 """PettingZoo's environments; one set of spaces for all players.
 
-Any object with PettingZoo's methods counts as one, so only a conversion needs the package.
+Any object with PettingZoo's methods counts as such an environment, so only conversions need the package.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def _has(env: object, *methods: str) -> bool:
 
 
 def parallel_of(env: Any) -> Any:
-    """Convert an AECEnv, also one converted by PettingZoo, to a ParallelEnv; return other objects unchanged."""
+    """Convert an AECEnv, or PettingZoo's conversion of one, to a ParallelEnv; return other objects unchanged."""
     conversions = sys.modules.get("pettingzoo.utils.conversions")
     if conversions is not None and type(env) is conversions.aec_to_parallel_wrapper:
         return AllAtOnce(env.aec_env)
@@ -50,7 +50,7 @@ def parallel_of(env: Any) -> Any:
 
 
 class AroundPlayers:
-    """A ParallelEnv around another environment of several players. bare: without wrappers that only check."""
+    """A ParallelEnv around another environment of several players. bare: `env` without wrappers that only check."""
 
     def __init__(self, env: Any, bare: Any):
         self.env, self._bare = env, bare
@@ -75,8 +75,8 @@ class AroundPlayers:
 
 class AllAtOnce(AroundPlayers):
     """A turn-based environment in which all agents act at once, with the same results as PettingZoo's conversions. If
-    agents act in a cycle (`is_parallelizable`), all actions of a step count. Otherwise only the mover's counts; masks
-    leave the other agents one legal action, the first.
+    agents act in a cycle (`is_parallelizable`), all actions of a step count. Otherwise only the mover's action counts;
+    masks leave the other agents one legal action, the first.
 
     PettingZoo's conversions observe agents twice per step, through wrappers whose checks a pool repeats
     (bench/third_party.py).
@@ -94,14 +94,14 @@ class AllAtOnce(AroundPlayers):
         self._moves = {agent: masks.whole_mask(action, only_first=False) for agent, action in actions.items()}
 
     def reset(self, seed: int | None = None, options: Batch | None = None) -> tuple[Batch, Batch]:
-        """As ParallelEnv."""
+        """See ParallelEnv."""
         self.env.reset(seed=seed, options=options)
         env = self._bare
         here = [agent for agent in env.agents if not (env.terminations[agent] or env.truncations[agent])]
         return self._masked({agent: env.observe(agent) for agent in here}, env.infos)
 
     def step(self, actions: Batch) -> tuple[Batch, Batch, Batch, Batch, Batch]:
-        """As ParallelEnv."""
+        """See ParallelEnv."""
         env, rewards = self._bare, dict.fromkeys(self._bare.agents, 0.0)
         for agent in list(env.agents) if self._cycle else [env.agent_selection]:
             if env.agent_selection != agent:
@@ -202,8 +202,8 @@ def _bots(env: Any, title: str) -> Mapping[str, str]:
 
 
 def seen_in_info(env: Any, spec: EnvSpec, title: str) -> tuple[Spec | None, bool]:
-    """Reset `env`; return the fields of the mask in info, and whether info has the team's reward. A reset that fails
-    gives neither; the run's own reset reports it.
+    """Reset `env`; return the fields of the mask in info, and whether info has the team's reward. If the reset
+    fails, there is neither; the run's own reset reports it.
     """
     try:
         _, infos = env.reset(seed=0)
@@ -231,7 +231,7 @@ TAKEN = "vectors (a Box with one dimension) and Discrete or vector actions"
 
 
 def pad(env: Any) -> Any:
-    """Implement `--wrapper polyplay.envs.pettingzoo:pad`. Raises UserError: one player, or other spaces."""
+    """Implement `--wrapper polyplay.envs.pettingzoo:pad`. Raises UserError: one player, or unsupported spaces."""
     inner = parallel_of(env)
     if not is_parallel(inner):
         raise UserError(f"--wrapper: {__name__}:pad given, which pads seats; this has one player: leave it out")
@@ -239,8 +239,8 @@ def pad(env: Any) -> Any:
 
 
 class Padded(AroundPlayers):
-    """A ParallelEnv with equal spaces for all seats. Observations are padded with zeros, then comes the seat's kind, as
-    one-hot. Actions are those of the largest seat; surplus ones are masked, surplus numbers of vectors ignored.
+    """A ParallelEnv with equal spaces for all seats. Observations are padded with zeros, followed by the seat's kind as
+    one-hot. All seats have the largest seat's actions: surplus actions are masked, surplus vector numbers ignored.
 
     Seats with identical spaces form a kind (`polyplay_kinds`). With a single kind, nothing is added.
     """
@@ -276,12 +276,12 @@ class Padded(AroundPlayers):
         return self._actions
 
     def reset(self, seed: int | None = None, options: Batch | None = None) -> tuple[Batch, Batch]:
-        """As ParallelEnv."""
+        """See ParallelEnv."""
         obs, infos = self.env.reset(seed=seed, options=options)
         return self._padded(obs), self._masked(infos)
 
     def step(self, actions: Batch) -> tuple[Batch, Batch, Batch, Batch, Batch]:
-        """As ParallelEnv."""
+        """See ParallelEnv."""
         obs, *rest, infos = self.env.step({agent: self._own(agent, action) for agent, action in actions.items()})
         return self._padded(obs), *rest, self._masked(infos)
 

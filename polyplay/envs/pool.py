@@ -39,7 +39,7 @@ Lanes = slice | np.ndarray  # a slice: a fixed group, whose rows are views; int6
 
 
 def need(good: bool, text: str) -> None:
-    """Raises UserError with this text: `good` is false."""
+    """Raises UserError with `text`: `good` is false."""
     if not good:
         raise UserError(text)
 
@@ -50,11 +50,11 @@ def need(good: bool, text: str) -> None:
 @dataclass(frozen=True)
 class EnvSpec:
     """Description of one lane's observations and actions. `describe`: printed text; `classes`: number of values of each
-    Discrete observation, numbers of MultiDiscrete ones; `mask`: bool fields of legal actions, see `masks`; `vector`:
-    the factory makes vector environments, of `width` lanes (0: of any number); `spaces`: the environment's, as JSON;
+    Discrete observation, `nvec` of MultiDiscrete ones; `mask`: bool fields of legal actions, see `masks`; `vector`:
+    the factory makes vector environments, of `width` lanes (0: of any number); `spaces`: spaces as JSON;
     `images`: paths of the images that the user named, None: detected; `view`: see `image_view`.
 
-    For environments with several players, each of which is a lane: number of `seats` of a match; `teams` and `kinds` of
+    For environments with several players (each is a lane): number of `seats` of a match; `teams` and `kinds` of
     the seats, in order (seats of one kind have equal spaces); names of the `events` that rows count [E]; whether rows
     have a `team_reward`; scripted `bots`, "module:callable" by name, see lane.load_bot.
 
@@ -132,13 +132,13 @@ class Pool(ABC):
         """Return the ready lanes and their rows, in the same order; arrays are valid until the send() of those lanes.
         Each lane's first row is its reset observation.
 
-        timeout: seconds; None: no limit. Raises TimeoutError (ale-py's pool always waits, because its steps end),
-        EnvFailure; Closed, after close().
+        timeout: seconds; None: no limit; ale-py's and EnvPool's pools ignore it, because their steps always end. Raises
+        TimeoutError, EnvFailure; Closed: after close().
         """
 
     @abstractmethod
     def send(self, lanes: Lanes, action: Tree) -> None:
-        """Answer lanes from recv with actions: an array [B, …] as `spec.action` says, or a dict of arrays. Raises
+        """Answer lanes from recv with actions as in `spec.action`: an array [B, …], or a dict of arrays. Raises
         ValueError: wrong lanes or actions.
         """
 
@@ -173,7 +173,7 @@ class Pool(ABC):
 
     @property
     def wanted(self) -> int:
-        """Number of lanes that must exist: the first ones."""
+        """Number of lanes that must exist; these are the first lanes."""
         return self.lanes
 
     @property
@@ -182,7 +182,7 @@ class Pool(ABC):
         return self.lanes
 
     def scale(self, n: int) -> None:  # noqa: B027 - lanes that stay need nothing
-        """Keep the first `n` lanes; recv gives each other lane once more, for `part`. Fixed lanes ignore this."""
+        """Keep the first `n` lanes; recv gives each other lane once more, for `part`. Fixed lanes: no effect."""
 
     def part(self, lanes: np.ndarray) -> None:
         """End these lanes, int64 [n], beyond the wanted ones; called instead of send()."""
@@ -276,7 +276,7 @@ class Envs:
         return describe(self)
 
     def share(self, **changes: Any) -> Envs:
-        """Return a copy with other lanes, groups and so on, and the same description."""
+        """Return a copy with these changes and the same `spec`."""
         other = replace(self, **changes)
         if "spec" in self.__dict__:
             other.__dict__["spec"] = self.spec
@@ -346,7 +346,7 @@ def title_of(name: str | Factory) -> str:
 
 
 def lane_seeds(seed: int, lane: int, n: int) -> np.ndarray:
-    """Seeds of lanes `lane` … `lane + n - 1`: int64 [n] in 0 … 2³¹-1, distinct in a run, well mixed."""
+    """Return seeds of lanes `lane` … `lane + n - 1`: int64 [n] in 0 … 2³¹-1, distinct in a run, well mixed."""
     key = np.random.SeedSequence(seed % 2**64).generate_state(2, np.uint64)
     mask = np.uint64(2**31 - 1)
     x = (np.arange(lane, lane + n, dtype=np.uint64) + (key[0] & mask)) & mask
@@ -421,13 +421,13 @@ def space_to_json(space: gym.Space) -> Row:
 
 
 def _numbers(ends: np.ndarray) -> Any:
-    """Return one number if all are equal, otherwise all, as text, because JSON has no infinity."""
+    """Return all numbers, or one if all are equal, as text, because JSON has no infinity."""
     flat, read = ends.ravel(), _reader(ends.dtype)
     return repr(read(flat[0])) if flat.size and (flat == flat[0]).all() else [repr(read(x)) for x in flat]
 
 
 def _reader(dtype: np.dtype) -> Callable[[Any], int | float]:
-    """Return int or float, to convert numbers of this type, or text: integers can have more digits than a float."""
+    """Return int or float, which converts numbers of this type or text; integers can have more digits than a float."""
     return float if dtype.kind == "f" else int
 
 
@@ -496,7 +496,7 @@ def byte_bounds(spec: EnvSpec) -> dict[str, tuple[np.ndarray, np.ndarray]]:
 
 
 def network_view(spec: EnvSpec) -> tuple[list[Any], list[Any]]:
-    """Return what a network's shape depends on: the parts of observations in order, with classes and bounds of bytes,
+    """Return all that decides a network's shape: the parts of observations in order, with classes and bounds of bytes,
     and the parts of actions.
     """
     bounds = {path: tuple(end.tobytes() for end in ends) for path, ends in byte_bounds(spec).items()}
@@ -548,14 +548,14 @@ def tree_space(parts: Any) -> gym.Space:
     return gym.Dict([(k, tree_space(v)) for k, v in parts.items()]) if isinstance(parts, dict) else parts
 
 
-# fields for several players or tasks; files of earlier versions lack them, which means one of each
+# fields for several players or tasks; files of earlier versions, which have one of each, lack them
 _PLAYERS: Mapping[str, Callable[[Any], Any]]
 _PLAYERS = {"seats": int, "teams": tuple, "kinds": tuple, "events": tuple, "team_reward": bool, "bots": dict}
 _PLAYERS |= {"tasks": tuple, "order": tuple, "task_input": str}
 
 
 def spec_to_json(spec: EnvSpec) -> Row:
-    """Convert to JSON what a network depends on, and the environment's own spaces."""
+    """Convert all parts on which networks depend, and the environment's own spaces, to JSON."""
     seen, acted = of_spec(spec)
     mask = None if spec.mask is None else {path: list(field.shape) for path, field in tree.leaves(spec.mask)}
     about = {"frames_per_step": spec.frames_per_step, "describe": dict(spec.describe), "mask": mask}

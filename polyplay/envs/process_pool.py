@@ -1,8 +1,8 @@
 """The pool of environment processes, and one such process.
 
-A process has several lanes or matches, and writes their rows in place into shared memory. No process spins, and no lock
-is shared: orders and answers are lane numbers in shared memory, with a bell. A process that is killed or hangs is
-replaced, and its lanes restart.
+A process has several lanes or matches, and writes their rows in place into shared memory. No process waits busily, and
+processes share no lock: orders and answers are lane numbers in shared memory, announced by a bell. A process that is
+killed or hangs is replaced, and its lanes restart.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ from polyplay.envs.process_state import load_generators, save_generators, seed_p
 from polyplay.envs.saved_state import reason_of
 from polyplay.envs.shared_rows import SharedRows
 
-# Environment processes have a separate fork server, with NumPy and Gymnasium but without torch, which workers' fork
-# server preloads.
+# Environment processes have a separate fork server, which preloads NumPy and Gymnasium; the workers' fork server also
+# preloads torch.
 
 
 SERVER = ForkServer("polyplay.envs.preload")
@@ -47,7 +47,7 @@ REORDERED = ForkServer("polyplay.envs.preload", reordered=True)  # with another 
 
 
 class EnvProcess(ForkedProcess):
-    """A process forked from the environments' server, or a similar one."""
+    """A process forked from the environments' server, or from a similar one."""
 
     starts = False
 
@@ -61,9 +61,9 @@ class EnvProcess(ForkedProcess):
 
 # One environment process: single environments, stepped in place into memory that the pool shares.
 #
-# Orders are lane numbers (a match has that of its first lane), and so are answers (`~lane`: read the lane's note
-# first). The two processes wait only on bells, so a killed worker leaves no lock behind. The pool detects its end by
-# its sentinel; the kernel ends the workers of a dead pool.
+# Orders and answers are lane numbers (of a match: that of its first lane); `~lane` as an answer means that the lane has
+# a note to read. The two processes wait only on bells, so a killed worker leaves no lock behind. The pool detects a
+# worker's end by its sentinel; the kernel ends a dead pool's workers.
 
 
 TRACE = 8192  # bytes for the traceback of a process that hangs or crashes
@@ -73,7 +73,7 @@ UNSAVED = 5  # kind of note: why a lane was not saved or loaded
 
 
 class OrderQueues(SharedObject):
-    """Orders to a process of `lanes` lanes, and its answers, for which it rings the pool's bell."""
+    """Orders to a process of `lanes` lanes, and its answers, which ring the pool's bell."""
 
     LOCAL = ("bell", "orders", "answers")
     _cells: np.ndarray
@@ -147,8 +147,8 @@ def serve(
 
 
 def serve_state(units: dict[int, Unit], order: int, mail: StateMail) -> int:
-    """Save or load all units, and with the last one the global generators. Return the order, or `~order` with a note
-    for the first lane on the board.
+    """Save or load all units; the last one's data includes the global generators. Return the order, or `~order` after
+    a failure, with a note for the first lane on the board.
     """
     numbers = list(units)
     first, last = numbers[0], numbers[-1]
@@ -187,7 +187,7 @@ def _lanes(job: LaneJob, board: SharedRows, ctx: int, lanes: list[int]) -> dict[
 
 
 def _text_of(e: BaseException, head: str) -> str:
-    """Format a UserError unchanged, another exception after `head` with its place."""
+    """Return a UserError's text; for other exceptions, `head`, then their text and place."""
     return str(e) if isinstance(e, UserError) else head + one_line(e)
 
 
@@ -202,7 +202,7 @@ def unpack(maker: bytes, title: str) -> tuple[str | Factory, Batch]:
 
 
 def probe(answer: Connection, maker: bytes, title: str) -> None:
-    """Describe one environment to the pool's process: an EnvSpec, or the text of a UserError."""
+    """Send the description of one environment to the pool's process: an EnvSpec, or the text of an error."""
     trace = SharedBlock(TRACE)  # keeps its descriptor open as long as this process
     settle(trace)
     try:
@@ -212,13 +212,13 @@ def probe(answer: Connection, maker: bytes, title: str) -> None:
 
 
 def settle(trace: SharedBlock) -> None:
-    """Set up an environment process: a new process group, which ends with its parent."""
+    """Set up an environment process, as the leader of a process group that ends with the parent."""
     for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
         os.environ.setdefault(name, "1")  # for libraries that environments load: one process, one core
     group = platform.lead_group()  # so that an environment's children can be killed with it
     platform.dump_on_signal(trace.fd)
     if (parent := parent_process()) is not None:
-        platform.kill_when_closed(parent.sentinel, group)  # by the kernel: an environment may hold the GIL forever
+        platform.kill_when_closed(parent.sentinel, group)  # by the kernel: an environment may never release the GIL
         if wait([parent.sentinel], 0):
             os._exit(1)
 
@@ -296,7 +296,7 @@ class EnvProcessHandle:
         self.process = process
 
     def stack(self, ask: bool) -> str:
-        """Return the process's Python stack: at its crash, or with `ask` now."""
+        """Return the process's Python stack: at its crash, or, if `ask`, its current one."""
         if ask:
             self.process.dump()
             time.sleep(0.1)
@@ -325,7 +325,7 @@ class ProcessPool(UnitPool):
     def __init__(
         self, envs: Envs, seed: int, lane: int, processes: int, here: bool = False, server: ForkServer = SERVER
     ):
-        """here: whether the caller's thread steps a share too: the last and smallest one."""
+        """here: whether the caller's thread steps a share too, the last and smallest."""
         super().__init__(envs, seed, lane, processes)
         self._job = replace(self._job, maker=pickled_factory(envs))
         self._server, sides = server, processes + here
@@ -359,7 +359,7 @@ class ProcessPool(UnitPool):
     # ------------------------------------------------------------------------------- the protocol
 
     def recv(self, timeout: float | None = None) -> tuple[Lanes, Batch]:
-        """See Pool. Slices give views of shared memory, index arrays give copies."""
+        """See Pool. With a slice, rows are views of shared memory; with an index array, copies."""
         end = time.monotonic() + (math.inf if timeout is None else timeout)
         if not self._turn.acquire(timeout=-1 if timeout is None else max(timeout, 0.0)):
             raise TimeoutError
@@ -395,7 +395,7 @@ class ProcessPool(UnitPool):
         self.close()
 
     def close(self) -> None:
-        """Order every process to end, wait a second, kill the rest."""
+        """Order every process to end, wait a second, then kill remaining processes."""
         self._open = False
         self._bell[0].post()
         with self._turn, self._lock:
@@ -451,7 +451,7 @@ class ProcessPool(UnitPool):
             self._reap()
 
     def part(self, lanes: np.ndarray) -> None:
-        """See Pool. Does not wait for their end."""
+        """See Pool. Does not wait until their processes end."""
         with self._lock:
             for lane in lanes.tolist():
                 self._where[lane] = ABSENT
@@ -596,7 +596,7 @@ class ProcessPool(UnitPool):
             self._replace(worker, "hang", why)
 
     def _replace(self, worker: EnvProcessHandle, rule: str, why: str) -> None:
-        """Start another process for its lanes. Lanes that were stepping restart now, others when they are answered."""
+        """Start a process for the same lanes. Lanes that were stepping restart now, others when they are answered."""
         stack = worker.stack(ask=rule == "hang")
         worker.process.end()
         self._stepped(worker.answers.take_all())

@@ -1,4 +1,4 @@
-"""The global random generators of a process, which belong to no environment.
+"""The global random generators of a process, which no environment owns.
 
 In an environment process, only environments use the global generators of Python, NumPy and torch. Pools that step in
 another process (`--serial`, the workers of a3c, vector environments) install separate generator states while they step.
@@ -37,7 +37,7 @@ def seed_process(seed: int) -> None:
 
 @contextlib.contextmanager
 def seeding_torch() -> Iterator[None]:
-    """Seed torch, as the other generators, if a module or an environment loads it within this context."""
+    """Seed torch like the other generators, if a module or an environment loads it within this context."""
     loaded = "torch" in sys.modules
     try:
         yield
@@ -103,7 +103,7 @@ class GlobalGenerators:
 
 @contextlib.contextmanager
 def outside() -> Iterator[None]:
-    """Within this context, install the process's own states, so that its draws and seeds do not affect a pool."""
+    """Within this context, install the process's own states, so that draws and seeds here do not affect a pool."""
     pool = GlobalGenerators.here
     if pool is None:
         yield

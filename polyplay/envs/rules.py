@@ -1,6 +1,6 @@
 """The rules of an environment, from rules.toml.
 
-`polyplay check` checks all of them; training checks those that a single step shows. Messages end with the rule's name.
+`polyplay check` checks all rules; training checks those that one step can break. Messages end with the rule's name.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ from polyplay.core.tree import Field, Spec, Tree
 from polyplay.envs.images import SMALLEST, is_image
 from polyplay.envs.spaces import ActionSpec, Box, Conditional, Discrete, SpaceViolation
 
-SHOWN = ("keys", "shape", "dtype")  # rules of any observation, so also of a missing one
+SHOWN = ("keys", "shape", "dtype")  # rules that any observation can break, even a missing one
 MOST_COMBINATIONS = 512  # limit for an action's discrete parts: critics have an output for each combination
 ROUNDING = 4  # rounding steps by which an observation may exceed its bounds
-IMAGE = 64  # least sides of a shape with three numbers that looks like an image
+IMAGE = 64  # a shape of three numbers looks like an image if two sides have this length or more
 OLD_LIMIT = "TimeLimit.truncated"  # a key of info, before gym 0.26
 OLD_LIMIT_SEEN = f"info says {OLD_LIMIT} of a terminated episode, which is not read: "
 OLD_LIMIT_SEEN += "return terminated=False, truncated=True"
@@ -191,7 +191,7 @@ def give_back(owner: object) -> None:
 
 
 def check_second(build: Callable[[], Any], first: Any, title: str) -> None:
-    """Raises UserError: a second call returns the first environment, now closed. A failing call is ignored."""
+    """Raises UserError: `build` returns `first` (now closed) again, or shares a part with it. Ignore a failing call."""
     try:
         second = build()
     except UserError:  # perhaps only one can exist at a time

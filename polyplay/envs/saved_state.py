@@ -1,8 +1,8 @@
 """State that decides an environment's future, as arrays.
 
-Each layer of an environment, from the outermost wrapper to the environment itself, has a state: by its methods
-`get_state() -> dict` (of arrays, nested freely) and `set_state(dict)`, or as `COUNTERS` and `CLASSIC` list for
-Gymnasium's layers. If a layer is unknown, nothing is saved, and the message names it. `set_state` is called on a newly
+Each layer of an environment, from the outermost wrapper to the environment itself, has a state. The layer's methods
+`get_state() -> dict` (of arrays, nested freely) and `set_state(dict)` handle it; for Gymnasium's layers, see `COUNTERS`
+and `CLASSIC`. If a layer is unknown, nothing is saved, and the message names it. `set_state` is called on a newly
 built and reset environment.
 """
 
@@ -34,7 +34,7 @@ def reason_of(e: BaseException) -> str:
 
 
 def generator_state(random: np.random.Generator) -> np.ndarray:
-    """Return a PCG64 generator's state, uint64 [6], as of Gymnasium's `np_random`. Raises Unsaveable."""
+    """Return the state, uint64 [6], of a PCG64 generator, such as Gymnasium's `np_random`. Raises Unsaveable."""
     saved: Batch = random.bit_generator.state  # type: ignore[assignment]
     if saved["bit_generator"] != "PCG64":
         raise Unsaveable(f"its generator is {saved['bit_generator']}; only PCG64, Gymnasium's own, is known")
@@ -68,7 +68,7 @@ def _has_methods(layer: Any) -> bool:
 
 
 def _counter_of(layer: object) -> str:
-    """Return the attribute that decides a wrapper's rows, or "". Raises Unsaveable: an unknown layer, also a subclass
+    """Return the attribute that decides a wrapper's rows, or "". Raises Unsaveable: an unknown layer, or a subclass
     of a known one, which may have more state.
     """
     name = type(layer).__name__
@@ -133,7 +133,7 @@ def wrappers_of(env: gymnasium.Env) -> Iterator[gymnasium.Env]:
 
 
 def save_env(env: gymnasium.Env) -> Batch:
-    """Return what decides the future of `env`, layer by layer. Raises Unsaveable."""
+    """Return the state that decides the future of `env`, layer by layer. Raises Unsaveable."""
     return {"layers": _names(env), **{str(i): _save_layer(layer) for i, layer in enumerate(wrappers_of(env))}}
 
 

@@ -17,16 +17,16 @@ class Seating:
     """Matches of `seats` players each. A lane is a player in a match.
 
     With one agent in all seats (`agents` 1), match m has lanes m·seats …, in the order of the seats. With several,
-    agent j has lanes j·lanes/agents …; match m takes equally many lanes of each (with more agents than seats: one lane
-    of each of `seats` agents), and `draw` draws their seats. Lanes of one agent in a match stay adjacent, so an agent
-    has whole teams if seats are in the order of teams.
+    agent j has lanes j·lanes/agents …; a match has equally many lanes of each (with more agents than seats: one lane of
+    each of `seats` agents), and `draw` draws the seats of these lanes. An agent's lanes in a match have adjacent seats,
+    so an agent has whole teams if seats are in the order of teams.
     """
 
     def __init__(self, lanes: int, seats: int, agents: int = 1, seed: int = 0, lane: int = 0):
-        """lane: number of the first lane in the run, which with the seed decides the draws. Raises UserError."""
+        """lane: number of the first lane in the run; it and `seed` decide the draws. Raises UserError."""
         check_seats(lanes, seats, agents)
         self.matches = lanes // seats
-        self.blocks = min(agents, seats)  # blocks of a match, whose seats are drawn
+        self.blocks = min(agents, seats)  # blocks of adjacent seats in a match, which `draw` permutes
         self.own = _lanes_of_matches(lanes, seats, agents)
         self.match, seat = np.empty((2, lanes), np.int64)  # by lane
         self.match[self.own] = np.arange(self.matches)[:, None]
@@ -35,7 +35,7 @@ class Seating:
         self._place(np.arange(self.matches))
 
     def draw(self, matches: np.ndarray) -> None:
-        """Draw the seats of these matches, which start."""
+        """Draw the seats of these matches, which are about to start."""
         self.drawn[matches] += 1
         if self.blocks > 1:
             count = self.drawn[matches].astype(np.uint64)[:, None] * np.uint64(self.blocks)
@@ -68,7 +68,7 @@ def check_seats(lanes: int, seats: int, agents: int = 1) -> None:
 
 
 def _lanes_of_matches(lanes: int, seats: int, agents: int) -> np.ndarray:
-    """Lanes by match and seat, int64 [matches, seats]."""
+    """Return lanes by match and seat, int64 [matches, seats]."""
     everyone, matches = np.arange(lanes), lanes // seats
     if agents == 1:
         return everyone.reshape(matches, seats)
@@ -109,14 +109,14 @@ def row_fields(spec: EnvSpec) -> Spec:
 
 
 def first_row(rows: Batch) -> Batch:
-    """Return the values of a row without a step before it, besides observation and mask."""
+    """Return the values, except observation and mask, of a row without a step before it."""
     counts: Batch = {name: 0.0 for name in ("reward", "team_reward", "events") if name in rows}
     return {**counts, **dict.fromkeys(FLAGS, False), "first": True}
 
 
 class SharedRows(SharedObject):
     """The pool's shared memory: rows and actions [lanes, …], and the status of its workers; with several players also
-    the seating, whether matches are held, and which rest.
+    the seating, whether matches are held, and which matches rest.
     """
 
     rows: Batch

@@ -116,8 +116,8 @@ class Box:
 
 
 class Conditional(dict[str, Any]):
-    """Leaves whose first one, a Discrete, decides which others are used. uses: part → values of the first part that use
-    it. Unused parts are 0. (conditional_actions makes it from a dict.)
+    """Leaves, the first of which, a Discrete, decides which others are used. uses: part → values of the first part that
+    use it. Unused parts are 0. (conditional_actions makes it from a dict.)
     """
 
     def __init__(self, parts: Mapping[str, Leaf], uses: Mapping[str, tuple[int, ...]]):
@@ -225,8 +225,8 @@ def observation(space: gym.Space, title: str) -> Spec:
 
 
 def classes(space: gym.Space) -> dict[str, int | tuple[int, ...]]:
-    """Number of values of every Discrete leaf, numbers of every MultiDiscrete one, by path ("" for a single leaf); for
-    the network's one-hot inputs.
+    """Return the number of values of every Discrete leaf, and `nvec` of every MultiDiscrete one, by path ("" for a
+    single leaf), for a network's one-hot inputs.
     """
     leaves = tree.leaves(_convert(space, "", "observation", leaf_of))
     many = {path: leaf for path, leaf in leaves if isinstance(leaf, Discrete | MultiDiscrete)}
@@ -285,7 +285,7 @@ ATTRIBUTE = "action_uses"  # attribute of a Gymnasium environment whose actions 
 
 
 def declared_uses(env: Any) -> Any:
-    """Return what an environment, or its outermost wrapper with the attribute, declares, or None."""
+    """Return `action_uses` of the outermost wrapper, or of the environment, that has it; None: not declared."""
     while not hasattr(env, ATTRIBUTE) and hasattr(env, "env"):
         env = env.env
     return getattr(env, ATTRIBUTE, None)
@@ -320,7 +320,7 @@ MOST = 1e6  # limit of random real numbers' absolute values
 
 
 def action_width(space: ActionSpec) -> int:
-    """Number of uniforms for one action. Raises UserError: real numbers without bounds have no uniform action."""
+    """Return the number of uniforms for one action. Raises UserError: real numbers lack bounds."""
     return sum(_width(leaf) for _, leaf in tree.leaves(space))
 
 
@@ -377,7 +377,7 @@ def action_sampler(space: ActionSpec, seed: int) -> Callable[..., Tree]:
 
 
 def _bounded(leaf: Leaf) -> Leaf:
-    """Give a Box finite bounds: a missing one is 1 beyond the other bound or 0."""
+    """Give a Box finite bounds: min(high, 0) - 1 for a missing `low`, max(low, 0) + 1 for a missing `high`."""
     if not isinstance(leaf, Box):
         return leaf
     low = np.where(np.isfinite(leaf.low), leaf.low, np.minimum(leaf.high, 0) - 1)
@@ -394,10 +394,10 @@ def mix_random(own: Tree, other: Tree, which: np.ndarray) -> Tree:
     return tree.map(leaf, own, other)
 
 
-# Ranges of real actions: what a policy's −1 … 1 is in an environment's units.
+# Ranges of real actions, to convert a policy's −1 … 1 to an environment's units.
 
 
-NO_BOUND = 1e30  # environments without a bound declare about the largest float
+NO_BOUND = 1e30  # environments without a bound declare numbers near the largest float
 SEEN = 3.0  # nearly all numbers of a new policy (mean 0, deviation 1) are within this
 
 
@@ -430,7 +430,7 @@ class ActionRange:
 
 
 def describe_scaling(action: ActionSpec, scaled: bool) -> str:
-    """Describe what happens to a policy's numbers for real parts; "" if there are none."""
+    """Describe how a policy's numbers for real parts are scaled or clipped; "" if there are none."""
     parts = {path: leaf for path, leaf in tree.leaves(action) if isinstance(leaf, Box)}
     found = [f"{path}: {text}" if path else text for path, leaf in parts.items() if (text := _scaling(leaf, scaled))]
     return "; ".join(found)

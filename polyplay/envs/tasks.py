@@ -1,7 +1,7 @@
-"""Several environments in one run: lane l of the run plays task order[l mod len(order)], wherever the lane is.
+"""Several environments in one run: lane l of the run plays task order[l mod len(order)], in any worker.
 
-An ordinary pool per task and group steps lanes; their rows are joined. Observations are equal, or vectors padded with
-zeros. There are as many discrete actions as in the largest task; masks hide those that a task lacks.
+For each task and group, an ordinary pool steps lanes; the pools' rows are joined. All tasks have equal observations, or
+vectors padded with zeros. All have as many discrete actions as the largest task; masks hide those that a task lacks.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from polyplay.envs.pool import Envs, EnvSpec, Lanes, Pool, need, task_order, tas
 from polyplay.envs.spaces import ActionSpec, Discrete, describe_actions, describe_fields
 
 OPENERS = 16  # threads that open the pools of Atari games
-SHOWN = 6  # task names in a text; if there are more, it has their number
+SHOWN = 6  # most task names in a text; for more tasks, it has their number
 WINDOW = 100  # games in a task's mean return
 FEWEST = 10  # games of each task before a mean over tasks counts
 REPS = 200  # bootstrap samples for a report's intervals
@@ -87,7 +87,7 @@ def one_task(envs: Envs, name: str, spec: EnvSpec | None = None, **changes: Any)
 
 
 def described_parts(envs: Envs) -> tuple[EnvSpec, ...]:
-    """Return the description of each task; a spec from a file has none, so they are made."""
+    """Return the description of each task; a spec from a file lacks them, so they are made again."""
     return envs.spec.parts or tuple(one_task(envs, name).spec for name in envs.spec.tasks)
 
 
@@ -196,8 +196,8 @@ class TaskReturns:
 
 
 def action_numbers(envs: Envs, spec: EnvSpec, parts: tuple[EnvSpec, ...]) -> list[np.ndarray | None]:
-    """Return, for each task, its own number of every joined action, int64 [n], -1 if it lacks the action; None: actions
-    are equal. In Atari games, joined actions are the buttons of the game with the most, matched by name.
+    """Return, for each task, its own numbers of the joined actions, int64 [n]; -1: the task lacks it. None: all
+    actions are equal. In Atari games, joined actions are the buttons of the game with the most buttons, by name.
     """
     if spec.mask is None or not isinstance(spec.action, Discrete) or any(part.mask is not None for part in parts):
         return [None] * len(parts)
@@ -222,7 +222,7 @@ def _buttons(envs: Envs, name: str) -> tuple[str, ...]:
 
 
 def _as_slice(at: np.ndarray) -> slice | None:
-    """Convert numbers to a slice; None: their distances differ."""
+    """Convert numbers to a slice; None: they are not evenly spaced."""
     step = int(at[1] - at[0]) if len(at) > 1 else 1
     return slice(int(at[0]), int(at[-1]) + 1, step) if (np.diff(at) == step).all() else None
 
@@ -236,7 +236,7 @@ class TaskPool(BasePool):
     """A pool with an ordinary pool for each task and group. Each lane has its own seed in the run.
 
     With one group, a few pools step at a time, and the next starts when one ends: a thread for each of 57 games would
-    slow the learner down. With several groups, one steps while the caller acts for another.
+    slow the learner down. With several groups, one group steps while the caller acts for another.
     """
 
     def __init__(self, envs: Envs, seed: int, lane: int):
@@ -276,7 +276,7 @@ class TaskPool(BasePool):
         self._open_pools(jobs, seed)
 
     def _open_pools(self, jobs: list[tuple[Envs, int]], seed: int) -> None:
-        """Open a pool per task and group; Atari games in several threads, which takes a tenth of the time."""
+        """Open a pool per task and group. For Atari games, several threads open them, in a tenth of the time."""
         native = all(is_game(x.name, x.options) and read_options(x.title, x.options).native for x, _ in jobs)
         made = list[Pool]()
         try:
@@ -326,7 +326,7 @@ class TaskPool(BasePool):
         return lanes, rows
 
     def _take_over(self, rows: Batch, at: np.ndarray, view: Batch | None, found: Batch) -> None:
-        """Write a pool's rows into the group's rows. view: of these lanes, or None."""
+        """Write a pool's rows into the group's rows. view: the rows of these lanes, or None."""
         for key, value in found.items():
             into = rows["obs"]["seen"] if key == "obs" and self._tells else rows[key]
             if key == "obs" and isinstance(value, np.ndarray) and value.shape[1:] != into.shape[1:]:
@@ -352,7 +352,7 @@ class TaskPool(BasePool):
         self._begin(group, self._most_stepping)
 
     def _begin(self, group: int, end: int) -> None:
-        """Start steps of a group's pools with numbers below `end`."""
+        """Start the steps of a group's pools whose number is below `end`."""
         pools, actions = self._of_group[group], self._actions[group]
         while actions and len(pools) - len(actions) < end:
             pool = pools[len(pools) - len(actions)]

@@ -1,8 +1,8 @@
 """Pools of vector environments: Gymnasium's, stepped in the caller's thread, and ale-py's.
 
-NEXT_STEP is the project's row convention. With DISABLED we reset: lanes that ended are reset, all lanes are stepped (an
-ended lane must be reset before a step), and the same lanes are reset again, so that their row is a reset's, while the
-others' is the step's. SAME_STEP: see `LOST`.
+Mode NEXT_STEP is the project's row convention. In mode DISABLED, we reset the lanes that ended (otherwise they cannot
+step), step all lanes, and reset the same lanes again: their rows come from this reset, all other rows from the step.
+SAME_STEP: see `LOST`.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ from polyplay.envs.process_state import GlobalGenerators, seeding_torch
 
 
 def action_writer(space: gym.Space, n: int) -> Callable[[Tree], Tree]:
-    """Return a function from a batch of the pool's actions to the vector environment's actions."""
+    """Return a function that converts a batch of the pool's actions to the vector environment's actions."""
     if isinstance(space, gym.Discrete):
         return lambda a: (a + space.start).astype(space.dtype)
     one = action_reader(space)
     if not isinstance(space, gym.Dict | gym.Tuple):
-        return one  # all lanes share bounds and first numbers
+        return one  # all lanes share bounds and `start`
 
     def several(a: Tree) -> Tree:
         rows = [one(tree.at(a, i)) for i in range(n)]
@@ -71,11 +71,11 @@ def lane_flags(n: int, *given: ArrayLike) -> list[np.ndarray]:
 
 # Vector environments that reset within the step that ends an episode (SAME_STEP), as the project's rows.
 #
-# An episode's last row has `info["final_obs"]`; the next episode's first row has what that step returned. If all lanes
-# ended at once, nothing is stepped between the two rows. Otherwise the vector environment steps all its lanes, so an
-# ended lane makes one unseen step of its next episode, with an unused action. That reward is added to the next one, so
-# that returns are complete. Gymnasium's own and ale-py's can reset some lanes, which undoes that step. If `final_obs`
-# is missing, the last row keeps the observation of the row before it.
+# An episode's last row has `info["final_obs"]`; the next episode's first row has the observation that the same step
+# returned. If all lanes ended at once, nothing is stepped between the two rows. Otherwise the vector environment steps
+# all its lanes, so an ended lane makes one unseen step of its next episode, with an unused action. The unseen reward is
+# added to the next one, so that returns are complete. Vector environments of Gymnasium and ale-py can reset chosen
+# lanes, which undoes that step. If `final_obs` is missing, the last row keeps the observation of the row before it.
 
 
 LOST = """gives no info['final_obs'] when an episode ends, so after a truncation learning uses the value of the
@@ -99,7 +99,7 @@ class VectorLanes:
         self.unseen = np.zeros(self.n)  # rewards of unseen steps
 
     def begin(self, seeds: list[int]) -> None:
-        """Reset first: with a seed per lane, or one seed if it takes no list. Raises EnvFailure."""
+        """Make first rows by a reset with a seed per lane, or with one seed if a list is refused. Raises EnvFailure."""
         with self._failing("reset"):
             try:
                 obs, info = self.env.reset(seed=seeds)  # type: ignore[arg-type]
@@ -117,7 +117,7 @@ class VectorLanes:
         self._flags(np.ones(self.n, bool))
 
     def say(self, rule: str, text: str) -> None:
-        """Leave a remark about a rule; only the first one for each rule."""
+        """Leave a remark about a rule; ignore later remarks about the same rule."""
         self.remarks.setdefault(rule, f"{self.title}: {text} {rules.rule_suffix(rule)}")
 
     def step(self, action: Tree) -> None:
@@ -143,7 +143,7 @@ class VectorLanes:
         return on_host(obs), lane_flags(self.n, *given), info
 
     def _step_reset(self, action: Tree, ended: np.ndarray) -> Sequence[np.ndarray]:
-        """Reset the ended lanes, step all, and reset those again, so that their rows are a reset's."""
+        """Reset the ended lanes, step all, and reset the same lanes again, whose rows come from this reset."""
         obs = self._reset(ended)
         if ended.all():
             self.read(obs)
@@ -176,8 +176,8 @@ class VectorLanes:
         return total, *(end & ~ended for end in ends)
 
     def _show_last(self, info: Mapping[str, Any], lanes: np.ndarray) -> np.ndarray:
-        """Write the last observations of these lanes' episodes, from a list or a batch; return bool [n]: lanes that
-        have one.
+        """Write the last observations of these lanes' episodes, from a list or a batch; return bool [n]: lanes with
+        a last observation.
         """
         key = next((key for key in FINAL if key in info), None)
         if key is None or not lanes.any():
@@ -254,7 +254,7 @@ class VectorPool(BasePool):
         self._hear(group)
 
     def _hear(self, group: VectorLanes) -> None:
-        """Take a group's remarks about rules without a remark so far."""
+        """Take over a group's remarks, except about rules that have a remark already."""
         self.remarks += [text for rule, text in group.remarks.items() if rule not in self._said]
         self._said |= group.remarks.keys()
 
@@ -292,8 +292,8 @@ class VectorPool(BasePool):
 # Workarounds here are for ale-py's behavior (0.12, src/ale/vector; pinned by tests):
 #
 # - its reward clipping loses the score and its `episodic_life` resets the whole game: both stay off;
-# - with life_loss_info its `terminated` mixes lost lives with the end of the game: it stays off, and we compare the
-#   `lives` count ourselves, so that `over` is exact;
+# - with life_loss_info, its `terminated` mixes lost lives with the end of the game: it stays off, and we compare
+#   the `lives` count ourselves, so that `over` is exact;
 # - its stack is padded with zeros after a reset: `stack_reset="repeat"` fills them;
 # - at a truncation, the last frame was never drawn (its loop ends before the screen is read): we count steps, end the
 #   game one step before ale-py would, and reset that lane ourselves, so that the last observation is the real one;
@@ -348,7 +348,7 @@ class NativePool(BasePool):
         )
 
     def recv(self, timeout: float | None = None) -> tuple[Lanes, Batch]:
-        """See Pool. Always waits, because a step ends. Raises RuntimeError: nothing was sent."""
+        """See Pool. Ignores `timeout`, because every step ends. Raises RuntimeError: nothing was sent."""
         lanes, _ = super().recv()
         assert isinstance(lanes, slice)
         group, late = lanes.start // self._width, self._late[lanes]
@@ -364,7 +364,7 @@ class NativePool(BasePool):
         return lanes, self._finish(lanes, obs, reward, dead, info["lives"])
 
     def _finish(self, at: slice, obs: np.ndarray, reward: np.ndarray, dead: np.ndarray, lives: np.ndarray) -> Batch:
-        """Make a group's rows, with our flags, which follow from the lanes' last rows."""
+        """Make a group's rows. Our flags also depend on the lanes' last rows."""
         begins = self._over[at].copy()
         age = np.where(begins, 0, self._age[at] + 1)
         late = (age >= self._steps) & ~dead

@@ -1,6 +1,6 @@
 """Trained policies, as `polyplay.load` returns them.
 
-An agent needs only the run's directory: no workers and no environment, whose spaces are in spaces.json.
+An agent needs only the run's directory: no workers, and no environment, because spaces.json has its spaces.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class State:
 
 
 class Agent:
-    """A trained policy with `act`, `value`, `predict` and `evaluate`; `system` and `config` of its run, and `spec`."""
+    """A trained policy with `act`, `value`, `predict` and `evaluate`, and its run's `system`, `config` and `spec`."""
 
     def __init__(
         self,
@@ -79,7 +79,7 @@ class Agent:
         if self._view is not None:  # act takes the environment's own observations
             self.observation_space = self._view.given
         self._read = action_reader(self.action_space)
-        self._acts = 0  # random numbers used: they differ between calls even if the caller passes no state
+        self._acts = 0  # calls: random numbers differ between calls even if the caller passes no state
 
     def __repr__(self) -> str:
         return f"<polyplay.Agent {self.system}, {checkpoint.manifest(self.checkpoint)['counters']['steps']:,} steps>"
@@ -97,7 +97,7 @@ class Agent:
         self, obs: Any, state: State | None = None, mask: Any = None, reward: Any = None, task: str | None = None
     ) -> Any:
         """Return the expected discounted return of the rest of the episode, in the environment's units unless the
-        learner clips rewards: a number, or float32 [B]. task: its name, if the run has several. Raises UserError.
+        learner clips rewards: a number, or float32 [B]. task: a task's name, if the run has several. Raises UserError.
         """
         import torch
 
@@ -118,7 +118,7 @@ class Agent:
         return self._act(*self._step(obs, state, None, None, begins), state, deterministic)
 
     def _known(self, task: str | None) -> str:
-        """Return the task, if the run has several. Raises UserError: no task has that name."""
+        """Return `task`, if the run has this task. Raises UserError: no task has that name."""
         if task not in self.spec.tasks:
             raise UserError(f"task: {task} given, allowed: {', '.join(self.spec.tasks) or 'none, the run has one'}")
         return task
@@ -131,8 +131,8 @@ class Agent:
         greedy: bool = False,
         task: str | None = None,
     ) -> Row:
-        """Play full games on the run's environment, or another with the same spaces; write nothing. task: the one to
-        play, if the run has several. Raises UserError: the spaces differ.
+        """Play full games on the run's environment, or on `env`, which has the same spaces; write nothing. task: the
+        task to play, if the run has several. Raises UserError: the spaces differ.
         """
         from polyplay.acting import play
 
@@ -208,14 +208,14 @@ class Agent:
 
 
 def _lanes(space: Any, obs: Any) -> int | None:
-    """Return the number of observations in a batch, from the first part's dimensions; None for a single one."""
+    """Return the number of observations in a batch, from the first part's dimensions; None: not a batch."""
     parts = spaces.subspaces(space)
     if parts:
         key, inner = next(iter(parts.items()))
         try:
             return _lanes(inner, obs[key] if isinstance(obs, dict) else obs[int(key)])
         except (KeyError, IndexError, TypeError, ValueError):
-            return None  # reading the observation raises the error
+            return None  # later, reading the observation raises the error
     shape = np.shape(obs)
     return shape[0] if len(shape) == len(space.shape or ()) + 1 else None
 
@@ -241,7 +241,7 @@ def _mask(spec: Any, mask: Any, n: int, batched: bool) -> Tree:
 
 
 def open_run(directory: Path, checkpoint: str | None, trust: bool) -> tuple[System, Path, Row]:
-    """Return a run's system, on the CPU, its checkpoint (None: the newest) and its configuration. Raises UserError."""
+    """Return a run's (system on the CPU, checkpoint, configuration). checkpoint None: newest. Raises UserError."""
     wired, config = _wire_run(directory, trust)
     return wired, load.choose_checkpoint(directory, checkpoint), config
 
@@ -259,7 +259,7 @@ OPPONENT = re.compile(r"random|perfect|(bot|mcts|gtp):.*")  # names of opponents
 
 @dataclass(frozen=True)
 class RunAgent:
-    """Agent of a run. name: as given, with the agent's number if there are several. weights: a checkpoint or file."""
+    """Agent of a run. name: as given, plus the agent's number if one of several. weights: a checkpoint or a file."""
 
     name: str
     wired: System
@@ -283,8 +283,8 @@ def is_run(name: str) -> bool:
 
 
 def find_agents(name: str, trust: bool = False) -> list[RunAgent]:
-    """Return the agents that a name means. RUN: all of its newest checkpoint; RUN/checkpoints/NAME: all of that
-    checkpoint; either with :N or :best: that agent; RUN/past_agents/NAME.safetensors: a past agent. Raises UserError.
+    """Return the agents that a name means. RUN: all agents of its newest checkpoint. RUN/checkpoints/NAME: all agents
+    of this checkpoint. With :N or :best: one agent. RUN/past_agents/NAME.safetensors: a past agent. Raises UserError.
     """
     path, agent = _split_agent(name)
     if path.suffix == checkpoint.ARRAYS:

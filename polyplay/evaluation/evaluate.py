@@ -41,12 +41,12 @@ if TYPE_CHECKING:
     from polyplay.acting import play
     from polyplay.nets.policy import Player
 
-MATCH = 10_000  # most games of a match, which are all played at once
+MATCH = 10_000  # most games of a match; all are played at once
 EVERY = 30.0  # seconds between lines if standard error is not a terminal
 
 
 class GamesWatch:
-    """Counts games and steps, and ends an evaluation after `max_steps` of all lanes together, or by a signal."""
+    """Counts games and steps; ends an evaluation at a signal, or after `max_steps` steps summed over all lanes."""
 
     def __init__(self) -> None:
         self.max_steps: int | None = None
@@ -55,7 +55,7 @@ class GamesWatch:
         self._show: Callable[[], None] = lambda: None
 
     def step(self, found: list[play.PlayedGame], lanes: int) -> bool:
-        """Count a step of all lanes, and the games that ended in it; return whether to continue."""
+        """Count a step of all lanes, and the games `found` that it ended; return whether to continue."""
         self.games, self.steps = self.games + len(found), self.steps + lanes
         self.total += sum(game.ret for game in found)
         self._show()
@@ -87,25 +87,25 @@ class GamesWatch:
             yield
 
     def _receive(self, number: int, frame: FrameType | None) -> None:
-        """End after the present step at the first signal, and at once at another one, a second or more later."""
+        """End after the present step; at a second signal, at least 1 s after the first, end at once."""
         if self.signal:
             if time.monotonic() - self.warned >= processes.AGAIN:
                 raise processes.Stopped(number)
             return
         self.signal, self.warned = number, time.monotonic()
         what = "ending after this step; a second signal, at least 1 s later, ends without a score"
-        with contextlib.suppress(OSError):  # a stream could wait for a lock that this thread holds
+        with contextlib.suppress(OSError):  # no print: a stream could wait for a lock that this thread holds
             os.write(2, f"\npolyplay: {processes.name(number)}: {what}\n".encode())
 
 
-SEEN_RATE = 15.0  # pictures per second of observations: one of four frames
+SEEN_RATE = 15.0  # pictures per second of shown observations: one per four frames
 SCALE = 4  # pixels of a film for each pixel of an observation
 GIF_SECONDS, GIF_RATE = 20.0, 15.0  # seconds of a film in its GIF, and pictures per second
 
 
 def with_pictures(envs: Envs, option: str) -> Envs:
-    """Return `envs` with a picture for each step: Gymnasium's render in this process; of an Atari game the screen of
-    ale-py's emulator. option: the option that asks for it. Raises UserError.
+    """Return `envs` with a picture for each step, made in this process: the emulator's screen for an Atari game, else
+    Gymnasium's render(). Built-in and EnvPool environments stay unchanged. option: named in errors. Raises UserError.
     """
     title = envs.spec.tasks[envs.only] if envs.spec.tasks else envs.title
     if atari.plays_games(envs):
@@ -121,8 +121,8 @@ def with_pictures(envs: Envs, option: str) -> Envs:
 
 
 def picture(step: Batch, pool: Pool, option: str) -> tuple[np.ndarray, float]:
-    """Return the first lane's picture (RGB uint8 [H, W, 3]) and pictures per second: rendered, or the newest plane of
-    an image observation. Raises UserError.
+    """Return the first lane's picture, RGB uint8 [H, W, 3], and the pictures per second. The picture is rendered, or
+    else the newest plane of an image observation. Raises UserError.
     """
     try:
         rendered = pool.picture(0)
@@ -143,11 +143,11 @@ def picture(step: Batch, pool: Pool, option: str) -> tuple[np.ndarray, float]:
     return array, rate
 
 
-DRIVER = "SDL_VIDEODRIVER"  # variable read by pygame, which draws many environments
+DRIVER = "SDL_VIDEODRIVER"  # environment variable of pygame, which draws many environments
 
 
 def write_gif(film: Path, out: Path) -> None:
-    """Write the first seconds of a film as a GIF, with the colors of these pictures."""
+    """Write the first seconds of a film as a GIF, with a palette made from these pictures."""
     import av
 
     with av.open(str(film)) as read, av.open(str(out), "w", format="gif") as written:
@@ -177,8 +177,8 @@ def write_gif(film: Path, out: Path) -> None:
 
 
 class Film:
-    """Writer of the first lane's first game as H.264, and of its first seconds as a GIF. A fault ends the film, but not
-    the games: there is one line on standard error and no file; `fault` has the cause.
+    """Writes the first lane's first game as H.264, and its first seconds as a GIF. A fault ends the film, but not the
+    games: one line on standard error reports it, no file is written, and `fault` has the cause.
     """
 
     option = "--video"
@@ -203,7 +203,7 @@ class Film:
                 self._done = bool(step["over"][0])
 
     def close(self) -> None:
-        """Move the files to their final names, if anything was shown. May be called again."""
+        """Move the files to their final names, if the film has pictures and no fault. May be called again."""
         out, self._out, self._done = self._out, None, True
         with self._guarded():
             if out is not None:
@@ -222,7 +222,7 @@ class Film:
             import av
         except ImportError:
             raise UserError(f"--video: needs the package av; `{machine.install_command('video')}`") from None
-        shown = shown[: len(shown) // 2 * 2, : shown.shape[1] // 2 * 2]  # the format has no odd sides
+        shown = shown[: len(shown) // 2 * 2, : shown.shape[1] // 2 * 2]  # yuv420p needs even sides
         if self._out is None:
             self._out = av.open(str(self._part), "w")
             self._stream = self._out.add_stream("libx264", rate=round(rate))
@@ -368,9 +368,9 @@ class EvaluateOptions:
 
 
 def evaluate(directory: Path, options: EvaluateOptions | None = None, watch: GamesWatch | None = None) -> Row:
-    """Play full games with a checkpoint's weights, and write the evaluation to the run's directory. Nothing is written
-    if it ended early (`ended` has the cause), or if the directory is read-only: a line reports that, and a video goes
-    to the current folder. watch: shows progress and handles signals.
+    """Play full games with a checkpoint's weights, and write the evaluation to the run's directory. An evaluation that
+    ends early (`ended` has the cause) is not written. If the directory is read-only, a line reports that nothing is
+    written, and a video goes to the current folder. watch: shows progress and handles signals.
     """
     options = options or EvaluateOptions()
     protocol = atari.protocol(options.protocol)
@@ -403,7 +403,7 @@ def evaluate(directory: Path, options: EvaluateOptions | None = None, watch: Gam
 
 
 def choose_task(envs: Envs, task: str | None) -> Envs:
-    """Return the environments with one of several tasks in all lanes; None: unchanged. Raises UserError."""
+    """Return `envs` with `task` in all lanes; None: unchanged. Raises UserError: no task has that name."""
     if task is None:
         return envs
     if task not in (names := envs.spec.tasks):
@@ -412,8 +412,8 @@ def choose_task(envs: Envs, task: str | None) -> Envs:
 
 
 def join_tasks(directory: Path, options: EvaluateOptions, names: tuple[str, ...], watch: GamesWatch | None) -> Row:
-    """Evaluate each task, which has its own file, and join the results: the score is the mean over tasks, of
-    human-normalized scores where all have one. An early end leaves out the later tasks.
+    """Evaluate each task into its own file, and join the results. The score is the mean over tasks: of human-normalized
+    scores if all tasks have baselines, else of returns. An early end leaves out the later tasks.
     """
     rows, returns = list[Row](), TaskReturns(names, fewest=1, window=None)
     for name in names:
@@ -446,7 +446,7 @@ def play_and_score(
     video: Path | None = None,
     watch: GamesWatch | None = None,
 ) -> Row:
-    """Play games; return scores, and all that a repetition needs to know. Raises UserError: no game has ended."""
+    """Play games; return scores, and all entries that a repetition needs. Raises UserError: no game has ended."""
     from polyplay.acting import play
 
     policy, where, about = _load(wired, found, options)
@@ -514,7 +514,7 @@ def _load(wired: System, found: Path, options: EvaluateOptions) -> tuple[Player,
 
 
 def file_name(options: EvaluateOptions, found: str, label: str) -> str:
-    """Return an evaluation's file name, without extension, with all that differs from `polyplay evaluate RUN`."""
+    """Return an evaluation's file name without extension: checkpoint, label, task, agent, epsilon, seed, greedy."""
     slug = re.sub(r"[^\w.]+", "-", label).strip("-")
     if len(slug) > LONGEST_SLUG:  # a command
         slug = f"{slug[:LONGEST_SLUG]}-{hashlib.sha256(label.encode()).hexdigest()[:8]}"

@@ -23,7 +23,7 @@ from polyplay.games.boards import Game, Go
 
 
 def _agree(board: Go, record: np.ndarray, later: np.ndarray) -> bool:
-    """Tell whether a game in `record` can have continued to `later`."""
+    """Tell whether a game could lead from `record` to `later`."""
     now, last, stones = records.ply(record), records.ply(later), records.CELLS + board.cells
     if now == last:
         return np.array_equal(record[:stones], later[:stones])
@@ -31,8 +31,8 @@ def _agree(board: Go, record: np.ndarray, later: np.ndarray) -> bool:
 
 
 def moves_between(board: Go, record: np.ndarray, later: np.ndarray) -> list[int] | None:
-    """Return the moves from a position to a later one of the same game; None if it is not the same game. Two moves
-    never lead to the same stones: a stone that stays shows its cell, and groups taken by a suicide had one liberty.
+    """Return the moves from `record` to `later`; None if the two are not of one game. The moves are unambiguous: a
+    stone that stays shows its cell, and a group lost by suicide had only one liberty, the move's cell.
     """
     moves = list[int]()
     while (same := _agree(board, record, later)) and records.ply(record) < records.ply(later):
@@ -55,14 +55,14 @@ def moves_between(board: Go, record: np.ndarray, later: np.ndarray) -> list[int]
 PREFIX = "gtp:"
 COLORS = ("black", "white")
 SECONDS, MOST_LINES = 60.0, 10_000  # limits of an answer
-QUIT = 2.0  # seconds to quit
+QUIT = 2.0  # seconds that a program may take to quit
 TOLD = 200  # most letters of an answer in a message
 TIMEOUT, ILLEGAL, CRASH = "timeout", "illegal move", "crash"
 
 
 class GtpFault(Exception):
-    """A program's answer to a command is late (TIMEOUT), an illegal move or a refusal (ILLEGAL), or not GTP, as after
-    its end (CRASH). After an illegal move the program can continue.
+    """A program's wrong answer: too late (TIMEOUT), an illegal move or a refusal (ILLEGAL), or not GTP, such as nothing
+    from a program that has ended (CRASH). Only after ILLEGAL can the program continue.
     """
 
     def __init__(self, kind: str, command: str, answer: str):
@@ -79,10 +79,10 @@ def program_line(about: Row) -> str:
 
 
 class GtpPlayer:
-    """An Opponent whose program runs after `start`, has one game on its board, and gets the moves that it lacks. The
-    program's standard error is that of this process.
+    """An Opponent that is a Go program with one board, which `start` starts. It receives only the moves that its board
+    lacks, and shares this process's standard error.
 
-    option: the words before the name in messages.
+    option: the words before `name` in messages.
     """
 
     def __init__(self, name: str, board: Game, option: str = ""):
@@ -123,7 +123,7 @@ class GtpPlayer:
             raise UserError(f"{given}: {e.answered}; {fix}") from None
 
     def close(self, seconds: float | None = None) -> None:
-        """End the program and all processes that it started. seconds: time to quit before it is killed (None: QUIT)."""
+        """End the program and all processes that it started. seconds: wait before a kill (None: QUIT)."""
         process, self._process = self._process, None
         if process is None:
             return
@@ -169,7 +169,7 @@ class GtpPlayer:
         return found[2] or ""
 
     def _ask(self, record: np.ndarray, command: str) -> str:
-        """Put a position on the program's board, and return its answer to a command. Raises GtpFault, UserError."""
+        """Set up a position on the program's board, and return the answer to `command`. Raises GtpFault, UserError."""
         if self._process is None:
             self.start()
         moves = None if self._known is None else moves_between(self.board, self._known, record)
@@ -209,8 +209,8 @@ class GtpPlayer:
         return action
 
     def over(self, positions: np.ndarray, at: np.ndarray) -> None:
-        """Count whether the program's final score names the same winner, for games that ended by two passes. A missing
-        answer does not count: not every program has the command.
+        """Count games that ended by two passes, and those where the program's final score names the same winner. Games
+        without an answer do not count, because some programs lack `final_score`.
         """
         for record in positions[at]:
             if record[records.OWN] != 2 or self._process is None:

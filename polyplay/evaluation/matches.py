@@ -43,8 +43,8 @@ class BoardPlayer:
 
 
 def policy_moves(board: Game, spec: EnvSpec, policy: Player, how: play.PlayOptions) -> Opponent:
-    """Return moves of a policy without a recurrent state, for any position of its game. A search gets the whole record,
-    because planes of Go show only the last eight of the positions that may not be repeated.
+    """Return a policy without recurrent state as an Opponent, which moves in any position of its game. A search gets
+    the whole record, because Go's planes show only the last eight positions, and superko needs all.
     """
     from polyplay.search.search import SearchPolicy
 
@@ -76,7 +76,7 @@ def player_of(wired: System, policy: Player, about: Row, how: play.PlayOptions, 
 def player_of_agent(
     found: RunAgent, how: play.PlayOptions, simulations: int | None = None, where: str = "cpu"
 ) -> BoardPlayer:
-    """Return an agent as a player. simulations: of its search (None: its own). Raises UserError: not a board game."""
+    """Return an agent as a player. simulations: per search (None: the run's). Raises UserError: not a board game."""
     if not atari.is_board(found.wired.envs):
         raise UserError(f"{found.name} plays {found.wired.envs.title}, but matches need board games (game:NAME)")
     policy = play.load_player(found.wired, found.weights, where, simulations, found.agent)
@@ -116,7 +116,7 @@ def play_match(
 
 
 PLIES = 2  # random moves of an opening
-TRIES = 10_000  # random games tried until one has not ended
+TRIES = 10_000  # most random games to try until one has not ended
 OUTCOMES = {"wins": 1.0, "draws": 0.5, "losses": 0.0}
 
 
@@ -157,7 +157,7 @@ def play_versus(
 
 
 def openings(board: Game, plies: int, seed: int) -> Iterator[np.ndarray]:
-    """Yield endlessly records after `plies` random legal moves; games that end earlier are drawn again."""
+    """Yield records after `plies` random legal moves, endlessly; a game that ends earlier is drawn again."""
     rng = np.random.default_rng(seed)
     while True:
         for _ in range(TRIES):
@@ -183,7 +183,7 @@ def both_colors(board: Game, games: int, plies: int, seed: int) -> play.MatchSta
 @dataclass(frozen=True)
 class RoundRobin:
     """Matches of a tournament. play: plays all matches of two entrants by index, and returns the first one's points.
-    about: each entrant's entries in a record. opening_plies, players: of a board game.
+    about: each entrant's entries in a record. opening_plies, players: for board games only.
     """
 
     game: str

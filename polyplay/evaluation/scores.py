@@ -27,7 +27,7 @@ Published = Mapping[str, Mapping[str, float]]  # column → game → score
 #
 # atari_scores.csv: raw game scores; SOURCES.md lists each column's source, and disagreements between tables.
 # dopamine_sticky_final.csv: Dopamine's training returns at 200M frames with sticky actions.
-# atari_papers.csv: sources of columns, by the longest fitting prefix of a column's name.
+# atari_papers.csv: sources by prefix of a column's name; the longest fitting prefix counts.
 
 
 FIVE_MINUTES = ("dqn_noop", "gorila_noop", "ddqn_5min_noop")
@@ -74,8 +74,8 @@ WINDOW = 100  # training games in a score, as in reports
 
 
 def scores_of_runs(runs: Sequence[Path], place: str, protocol: str | None) -> list[Row]:
-    """Return a score per run and task, from its newest evaluation, with `run`, `env`, `label` and `game` (the ROM's
-    name of an Atari game). Raises UserError: a run has no score, or scores of several protocols.
+    """Return the newest score of each run and task, with `run`, `env`, `label` and `game` (an Atari game's ROM name,
+    else None). Raises UserError: a run has no score, or scores of several protocols.
     """
     found = list[Row]()
     for run in runs:
@@ -216,7 +216,7 @@ def _row(game: str, of: Sequence[Row], ends: Ends, columns: Published) -> Row:
         "epsilon": sorted({score["epsilon"] for score in of if score.get("epsilon") is not None}),
         "actions": sorted({score["actions"] for score in of if score.get("actions")}),
         "score": round(mean, 2),
-        "interval": list(interval or (estimate.low, estimate.high)),  # one run: of its games' mean
+        "interval": list(interval or (estimate.low, estimate.high)),  # one run: the interval of its games' mean
         "normalized": round(normalize({game: mean}, ends)[game], 1) if game in ends else None,
         "random": low,
         "human": high,
@@ -321,7 +321,7 @@ def _game_cells(row: Row) -> Cells:
 
 
 def _between(interval: Sequence[float | None] | None, n: int) -> str | None:
-    """Return the cell of an interval of n values, which says if it is their range."""
+    """Return the table cell of an interval of n values, marked `(range)` if it is their range."""
     if interval is None or None in interval:
         return None
     name = interval_name(n)

@@ -24,15 +24,15 @@ from polyplay.workers import process
 # Elo ratings: a Bradley-Terry fit on Elo's scale, base 10, with intervals. Pure functions.
 
 
-SCALE = 400 / math.log(10)  # Elo per unit of log odds: 400 points more are odds of 10 to 1
+SCALE = 400 / math.log(10)  # Elo per unit of log odds: a lead of 400 points means odds of 10 to 1
 STEPS = 100  # most steps of Newton's method, which takes about ten
 LARGEST = 2.0  # largest change of a rating in one step, in log odds
 WIDTH = NormalDist().inv_cdf(0.975)  # half an interval's width, in standard errors
 
 
 def rate(names: Sequence[str], points: np.ndarray, anchor: str, prior: float = 1.0) -> list[Row]:
-    """Return ratings in the order of names: `elo` from `low` to `high`, by `games`. The anchor's is exactly 0. Games
-    must connect every player to the anchor.
+    """Return ratings in the order of `names`: `elo`, its interval `low` to `high`, and the number of `games`. The
+    anchor's `elo` is exactly 0. Games must connect every player to the anchor.
 
     points [n, n]: total points of the row's player against the column's: wins + draws / 2. P(i beats j) =
     1 / (1 + 10^((j - i) / 400)); ratings have maximum likelihood. prior: drawn games added for each pair that met; with
@@ -50,7 +50,7 @@ def rate(names: Sequence[str], points: np.ndarray, anchor: str, prior: float = 1
 
 
 def _fit(scored: np.ndarray, free: list[int]) -> tuple[np.ndarray, np.ndarray]:
-    """Return maximum-likelihood log odds, 0 for players that are not free, and the free players' information matrix."""
+    """Return (maximum-likelihood log odds, 0 for players not in `free`; information matrix of players in `free`)."""
     strengths, games = np.zeros(len(scored)), scored + scored.T
     for _ in range(STEPS):
         chance = 1 / (1 + np.exp(strengths[None] - strengths[:, None]))

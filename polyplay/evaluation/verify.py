@@ -3,7 +3,7 @@
 `polyplay evaluate RUN --verify` repeats a recorded evaluation and compares the scores.
 
 On the same machine with the same versions every return must be the same; elsewhere the bootstrap interval of the
-difference of the means must contain 0. Missing or changed files are named, and fail.
+difference of the means must contain 0. A missing or changed file fails the verification, and is named.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class VerificationFailed(Exception):
 def verify(
     directory: Path, evaluation: str | None = None, starts: str | None = None, trust: bool = False
 ) -> list[Finding]:
-    """Return a finding per rule; rules after the first failure are unseen. evaluation: a file; None: the newest."""
+    """Return a finding per rule; rules after the first failure are "unseen". evaluation: a file (None: the newest)."""
     there = sorted(directory.glob("evaluation-*.json"), key=lambda file: file.stat().st_mtime)
     path = directory / Path(evaluation).name if evaluation else there[-1] if there else None
     if path is None:
@@ -155,7 +155,7 @@ def _compare(record: Row, now: Row) -> str:
     return f"{mean}: no difference within its {interval}; {differ}"
 
 
-# `evaluate RUN --save-starts FILE`: start states for the human-starts protocol, of an agent's play, and labeled so.
+# `evaluate RUN --save-starts FILE`: start states for the human-starts protocol, labeled as from an agent's play.
 #
 # The papers took 100 states per game from a professional's play and never released them. States made here cannot
 # replace them in comparisons with published scores: they show how an agent plays from states that it did not choose.

@@ -1,7 +1,7 @@
 """`game:NAME`: a board game as an environment. A lane is one player; its opponent is part of the environment.
 
-Opponents by name: random, Monte Carlo tree search by random roll-outs (UCT, Kocsis and Szepesvári 2006), perfect play
-of connect four.
+Opponents by name: `random`; `mcts:N`, tree search with N random roll-outs (UCT, Kocsis and Szepesvári 2006); `perfect`,
+for connect four only.
 
 A random stream is one element of an array, uint64 [1]: its place in SplitMix64's sequence (Steele et al. 2014). Draws
 advance it, so a saved array continues exactly.
@@ -68,7 +68,7 @@ def _roll_out(game: np.ndarray, record: np.ndarray, moves: np.ndarray, random: n
 
 @compiled
 def _choose(tree: Nodes, node: int, n: int, random: np.ndarray) -> int:
-    """Return a random untried one of n legal moves; if all were tried, that of the greatest upper confidence bound."""
+    """Return a random untried one of n legal moves; if all were tried, the one of greatest upper confidence bound."""
     child, moves, untried = tree.child[node], tree.moves, 0
     for i in range(n):
         if child[moves[i]] < 0:
@@ -145,7 +145,7 @@ Opponent = Callable[[np.ndarray, np.ndarray, np.ndarray], np.ndarray]
 
 def opponent(name: str, game: Game, given: str = "", more: str = "") -> Opponent:
     """Return the opponent of that name; it advances the random streams that it gets. given: the words before the name
-    in a message; more: other names allowed there. Raises UserError.
+    in an error message; more: further allowed names. Raises UserError.
     """
     given = given or f"game:{game.name}: opponent="
     if name == "perfect":
@@ -207,7 +207,7 @@ def solver() -> Solver:
 
 
 def _perfect_moves(records: np.ndarray, random: np.ndarray, at: np.ndarray) -> np.ndarray:
-    """Return the soonest wins, draws or latest losses; equals have the same chance."""
+    """Return the soonest wins, else draws, else the latest losses; equal moves have the same chance."""
     out = np.empty(at.size, np.int64)
     for i, lane in enumerate(at.tolist()):
         scores = solver().scores(records[lane])
@@ -220,7 +220,7 @@ def _perfect_moves(records: np.ndarray, random: np.ndarray, at: np.ndarray) -> n
 def _moves(
     game: np.ndarray, records: np.ndarray, random: np.ndarray, at: np.ndarray, actions: int, simulations: int
 ) -> np.ndarray:
-    """Return moves by a search with `simulations` each; 0: random moves."""
+    """Return moves, each found by a search with `simulations`; 0: random moves."""
     out, room = np.empty(at.size, np.int64), np.empty(actions, np.int16)
     for i in range(at.size):
         record, stream = records[at[i]], random[at[i] : at[i] + 1]
@@ -271,8 +271,8 @@ def describe(envs: Envs) -> EnvSpec:
 class BoardPool(ArrayPool):
     """A Pool of a board game: lanes step in send(), in the caller's thread, against an opponent.
 
-    A lane's player moves first in every other game; lanes with even numbers begin with such a game. Observations are
-    the board from the player's side, also at the end.
+    A lane's player moves first in every other game; lanes with even numbers begin with such a game. Observations show
+    the board from the player's side, even when the game is over.
     """
 
     def __init__(self, envs: Envs, seed: int, lane: int):
@@ -325,6 +325,5 @@ class BoardPool(ArrayPool):
         self._board.remember(self._records, rows["obs"], at, rows["over"])
 
 
-# Called by envs.make:
-# with a seed and the number of the first lane; raises UserError.
+# envs.make calls this with a seed and the number of the first lane. Raises UserError.
 connect = BoardPool

@@ -1,7 +1,7 @@
 """Rules of all board games as compiled functions on records; those of k in a row and Othello are defined here.
 
-In Othello a player who can turn no disc must pass, which is a move; the game ends when neither player can. The record's
-own number is 1 where the mover must pass.
+In Othello a player who can turn no disc must pass, which is a move; the game ends when neither player can.
+`record[OWN]` is 1 if the mover must pass.
 """
 
 from __future__ import annotations
@@ -67,8 +67,8 @@ def _run(game: np.ndarray, record: np.ndarray, row: int, column: int, down: int,
 
 @compiled
 def row_planes(game: np.ndarray, record: np.ndarray, out: np.ndarray) -> None:
-    """Write the network's input into out [3, rows, columns]: the mover's stones, the other's, and 1 where the first
-    player moves.
+    """Write the network's input into out [3, rows, columns]: the mover's stones, the other's, and 1 if the first player
+    is to move.
     """
     own, columns = record[0] + 1, game[COLUMNS]
     first = 1 if record[0] == 0 else 0
@@ -121,7 +121,7 @@ def _can_move(game: np.ndarray, record: np.ndarray, own: int) -> bool:
 
 @compiled
 def othello_legal(game: np.ndarray, record: np.ndarray, out: np.ndarray) -> int:
-    """Write the legal actions, ascending, into out int16 [actions]; return their number. A pass is legal alone."""
+    """Write the legal actions, ascending, into out int16 [actions]; return their number. Passes are forced."""
     rows, columns, count = game[ROWS], game[COLUMNS], 0
     if record[OWN]:
         out[0] = rows * columns
@@ -158,13 +158,13 @@ def othello_play(game: np.ndarray, record: np.ndarray, action: int) -> int:
 
 @compiled
 def note_passes(game: np.ndarray, records: np.ndarray) -> None:
-    """Set records' own numbers from their cells and movers."""
+    """Set `record[OWN]` of each record from its cells and mover."""
     for record in records:
         record[OWN] = not _can_move(game, record, record[0] + 1)
 
 
-# For a user's game (own_game), OpenSpiel's included, a record holds the position behind the common header, and the
-# rules are C functions, from Python or compiled, whose addresses are in the game's numbers.
+# In a user's game (own_game; also OpenSpiel's), a record holds the position behind the common header. The rules are C
+# functions, made from Python or compiled; their addresses are in the game's numbers.
 
 
 LEGAL, PLAY, PLANES, NOTE, LONGEST = range(3, 8)  # indices in a game's numbers: four addresses, most moves
@@ -196,7 +196,7 @@ class RulesFailed(UserError):
 
 @compiled
 def call_rules(game: np.ndarray, which: int, record: np.ndarray, word: int) -> int:
-    """Call a function of the rules with a position and an action or an address. Raises RulesFailed."""
+    """Call function `which` of the rules with a position and an action or an address (`word`). Raises RulesFailed."""
     answer = np.array([FAILED], np.int64)
     at = np.int64(record.ctypes.data) + CELLS
     call_address(game[which], (at, np.int64(word), np.int64(answer.ctypes.data)))
@@ -277,8 +277,8 @@ def play(game: np.ndarray, record: np.ndarray, action: int) -> int:
 
 @compiled
 def write_planes(game: np.ndarray, record: np.ndarray, out: np.ndarray) -> None:
-    """Write the network's input into out [planes, rows, columns]: for Go and users' games their own planes; for others
-    the mover's stones, the other's, and 1 where the first player moves.
+    """Write the network's input into out [planes, rows, columns]: for Go and users' games the game's planes; for others
+    the mover's stones, the other's, and 1 if the first player is to move.
     """
     if game[KIND] == records.GO:
         go.write_planes(game, record, out)
@@ -307,12 +307,12 @@ def show_all(
     mask: np.ndarray,
     over: np.ndarray,
 ) -> None:
-    """Write what players of `side` see, and which moves are legal; where the game is over, all are."""
+    """Write the planes that players of `side` see, and the legal moves; where a game is over, all moves are legal."""
     moves = np.empty(mask.shape[1], np.int16)
     for i in range(at.size):
         lane = at[i]
         record = records[lane]
-        if over[lane]:  # the opponent's turn after the player's last move
+        if over[lane]:  # the record has the opponent's turn, after the player's last move
             record = record.copy()
             record[0] = side[lane]
         write_planes(game, record, obs[lane])
@@ -324,6 +324,6 @@ def show_all(
 
 @compiled
 def show(game: np.ndarray, records: np.ndarray, planes: np.ndarray) -> None:
-    """Write what movers see of positions."""
+    """Write the planes that the movers of positions see."""
     for i in range(len(records)):
         write_planes(game, records[i], planes[i])

@@ -122,7 +122,7 @@ class Game(ABC):
         return board_rules.play_all(self.numbers, records, at, actions)
 
     def shown(self, records: np.ndarray) -> np.ndarray:
-        """Return float32 [n, C, rows, columns]: what movers see of positions int8 [n, record]."""
+        """Return the planes that movers see, float32 [n, C, rows, columns], of positions int8 [n, record]."""
         planes = np.zeros((len(records), *self.planes), np.float32)
         board_rules.show(self.numbers, records, planes)
         return planes
@@ -139,7 +139,7 @@ class Game(ABC):
     def remember(  # noqa: B027 - most planes show the whole position
         self, records: np.ndarray, planes: np.ndarray, at: np.ndarray, over: np.ndarray
     ) -> None:
-        """Note which positions the planes of these lanes show; for lanes that are `over`, the start position."""
+        """Remember which positions these lanes' planes show; of lanes that are `over`, the start position."""
 
     def margin(self, record: np.ndarray) -> float | None:
         """Return by how many points a finished game is won; None: points do not decide."""
@@ -172,8 +172,8 @@ class Game(ABC):
 
 @dataclass(frozen=True)
 class KInARow(Game):
-    """k stones of one player in a line win. With gravity a move is a column and fills its lowest empty cell; without,
-    a move is a cell.
+    """k stones of one player in a line win. With gravity a move is a column, whose lowest empty cell it fills;
+    otherwise a move is a cell.
     """
 
     k: int
@@ -191,7 +191,7 @@ class KInARow(Game):
 
     @cached_property
     def symmetries(self) -> tuple[Symmetry, ...]:
-        """The identity and the mirror image with gravity; without, those of any board."""
+        """With gravity, the identity and the mirror image; otherwise the symmetries of any board."""
         if not self.gravity:
             return super().symmetries
         board = np.arange(self.cells).reshape(self.rows, self.columns)
@@ -203,7 +203,7 @@ class KInARow(Game):
         return self.name.replace("_", " ") if self.name in GAMES else sizes
 
     def move_name(self, action: int) -> str:
-        """Name a column by its letter with gravity, else a cell."""
+        """Return the letter of a column with gravity, else the name of a cell."""
         return self.letters[int(action)] if self.gravity else super().move_name(action)
 
 
@@ -233,13 +233,13 @@ class Go(Game):
         return f"{super().title}, komi {self.halves / 2:g}"
 
     def records(self, planes: np.ndarray) -> np.ndarray:
-        """Return positions with their last eight plies; planes lack earlier ones, so moves may repeat those."""
+        """Return positions with the last eight boards. Planes lack earlier boards, so moves may repeat these."""
         records, shown = np.zeros((len(planes), self.record), np.int8), planes.reshape(len(planes), self.planes[0], -1)
         go.read_planes(self.numbers, shown > 0.5, records)
         return records
 
     def action_of(self, vertex: str) -> int | None:
-        """Return the move of that name, in either case; None: no move has it."""
+        """Return the move of that name, in upper or lower case; None: no move has that name."""
         if vertex.lower() == "pass":
             return self.cells
         column, row = self.letters.find(vertex[:1].upper()), vertex[1:]
@@ -255,7 +255,7 @@ class Go(Game):
         return go.area(self.numbers, record)
 
     def owners(self, record: np.ndarray) -> np.ndarray:
-        """Return int8 [cells]: the owner of each cell, 1 or 2; 0: empty, and reaches stones of both or of neither."""
+        """Return int8 [cells]: the owner of each cell, 1 or 2; 0: an empty cell that reaches both or neither."""
         out = np.empty(self.cells, np.int8)
         go.owners(self.numbers, record, out)
         return out
@@ -305,9 +305,9 @@ GAMES = {
     "three_in_a_row": KInARow("three_in_a_row", 4, 5, 3, gravity=True),
     "connect_four": KInARow("connect_four", 6, 7, 4, gravity=True),
 }
-# Options by game, with defaults. size: cells per side; komi: points for the second player, whole or half; ko: what no
-# move may repeat: positional (stones), situational (and the mover), simple (the last position but one); suicide:
-# whether a move may kill several stones of the mover.
+# Options by game, with defaults. size: cells per side; komi: points for the second player, whole or half; ko: what a
+# move may not repeat: positional (earlier stones), situational (stones and mover), simple (the position before);
+# suicide: whether a move may kill several stones of the mover.
 OPTIONS: dict[str, dict[str, Any]] = {
     "go": {"size": 19, "komi": 7.5, "ko": "positional", "suicide": False},
     "othello": {"size": 8},

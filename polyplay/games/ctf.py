@@ -1,8 +1,8 @@
 """Capture the flag as an environment, and its scripted players: three roles and five levels.
 
-A bot's action depends only on the state of its match, its seat and numbers hashed from them, so it needs no memory. It
-walks along shortest paths, turns to an opponent that it notices, and tags when it expects a hit. How well it does so
-depends on its level, see Skill.
+A bot's action depends only on its match's state, its seat and numbers hashed from these, so a bot needs no memory. It
+walks along shortest paths, turns to an opponent that it notices, and tags when it expects a hit. How well a bot does
+this depends on its level, see Skill.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ class CaptureTheFlag(World, Toy):
 ANY, ATTACKER, DEFENDER, RETURNER = range(-1, 3)  # roles; ANY: by the place in the team
 POST = 60  # steps that a guard stays at one place
 HIDING = 5  # most moves from its base to a carrier's hiding place
-TRAVELS, FIGHTS = 0.00125, 0.0025  # cost of a part of a circle off the wanted heading, in cells to walk
+TRAVELS, FIGHTS = 0.00125, 0.0025  # cost per part of a circle off the wanted heading, in cells to walk
 HIT = 10.0  # worth of a hit, in cells to walk
 ENOUGH = 0.001  # cells to walk: a smaller difference does not count
 # all ways to tag, turn and walk; of equally good ones the first is chosen
@@ -120,7 +120,7 @@ Floods = namedtuple("Floods", "moves order held")
 
 @compiled
 def _draw(s: FlagMatches, m: int, p: int, block: int, n: int) -> float:
-    """Return number n of a seat in a block, uniform in [0, 1); it also depends on the match's spawns and score."""
+    """Return the n-th random number of a seat in a block, uniform in [0, 1); the match's spawns and score change it."""
     key = np.uint64(s.score[m, 0] * 1024 + s.score[m, 1])
     for q in range(s.spawn.shape[1]):
         cell = np.uint64(int(s.spawn[m, q, 1]) * s.grid.shape[1] + int(s.spawn[m, q, 0]))
@@ -131,7 +131,7 @@ def _draw(s: FlagMatches, m: int, p: int, block: int, n: int) -> float:
 
 @compiled
 def _lead_to(s: FlagMatches, m: int, x: float, y: float, floods: Floods) -> None:
-    """Flood from a point's cell, unless the last flood was that one."""
+    """Flood from a point's cell, unless the last flood began there."""
     N = s.grid.shape[1]
     cell = int(y) * N + int(x)
     if floods.held[0] != m or floods.held[1] != cell:
@@ -162,7 +162,7 @@ def _opponent(s: FlagMatches, m: int, p: int) -> int:
 
 @compiled
 def _hiding_place(s: FlagMatches, m: int, own: int, floods: Floods) -> Point:
-    """Return the middle of the cell nearest to a team's base that no opponent sees, or else the base."""
+    """Return the middle of the nearest cell to a team's base that no opponent sees; without one nearby, the base."""
     N, n = s.grid.shape[1], s.at.shape[1] // 2
     _lead_to(s, m, s.base[m, own, 0], s.base[m, own, 1], floods)
     for cell in floods.order[: floods.held[2]]:
@@ -196,7 +196,7 @@ def _goal(s: FlagMatches, m: int, p: int, role: int, floods: Floods) -> Point:
     if theirs == p:
         if not away:
             return s.base[m, own, 0], s.base[m, own, 1]
-        if P > 2 and s.flag[m, own] == rules.CARRIED:  # others fetch it
+        if P > 2 and s.flag[m, own] == rules.CARRIED:  # teammates fetch it
             return _hiding_place(s, m, own, floods)
     if away and (role != ATTACKER or theirs >= 0):
         return s.flag_at[m, own, 0], s.flag_at[m, own, 1]
@@ -219,8 +219,8 @@ def _turned(yaw: int, turn: int) -> int:
 def _best(
     s: FlagMatches, m: int, p: int, to: Point, face: Point, worth: float, tags: bool, actions: np.ndarray, repeat: int
 ) -> int:
-    """Return the index of the action, int64 [K, 6], held for `repeat` steps, that leads seat p nearest to `to` and
-    faces `face` (`worth`: cells per part of a circle off), and with `tags` hits with its first step.
+    """Return the index in `actions`, int64 [K, 6], of the best one to hold for `repeat` steps: it leads seat p to `to`
+    and turns it to `face` (`worth`: cells per part of a circle off). With `tags`, it may hit in its first step.
     """
     grid, x, y, yaw = s.grid[m], s.at[m, p, 0], s.at[m, p, 1], s.yaw[m, p]
     best, least, wanted = 0, np.inf, rules.heading(face[0] - x, face[1] - y)

@@ -4,7 +4,7 @@ Compiled functions draw maps from a key: the same key gives the same map.
 
 Here a map is `wall`, uint8 [N · N]: cell [r, c] is number k = r · N + c; rotated by 180° it is number N · N - 1 - k.
 Rooms and corridors lie on a lattice of K × K nodes, K = (N - 1) / 2: node [i, j] is cell [2i + 1, 2j + 1], node number
-i · K + j. Each write is repeated for the rotated cell.
+i · K + j. Every write to a cell is repeated at its rotated cell.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ NEAR = 2  # a team of n begins within n + NEAR moves of its base
 
 @compiled
 def draw_map(key: np.uint64, rooms: bool, grid: np.ndarray, base: np.ndarray, spawn: np.ndarray) -> None:
-    """Write a map into grid uint8 [N, N], the two bases into base float64 [2, 2] and where each of P seats begins into
-    spawn float64 [P, 2], all as in ctf_rules. rooms: rooms and corridors; else open ground with scattered walls.
+    """Write a map into grid uint8 [N, N], the two bases into base float64 [2, 2] and the starts of P seats into spawn
+    float64 [P, 2], as in ctf_rules. rooms: draw rooms and corridors; else open ground with scattered walls.
 
     Every free cell can be reached from each base. The bases are at least N moves apart, and no single other cell lies
     on all paths between them.
@@ -48,7 +48,7 @@ def draw_map(key: np.uint64, rooms: bool, grid: np.ndarray, base: np.ndarray, sp
     wall[:] = moves < 0
     _write_center(N, home, base[0])
     base[1] = N - base[0]
-    if _below(state, 2):  # equally near cells come in order, so else a team would always begin on the same side of home
+    if _below(state, 2):  # else a team would always begin on one side of home: floods order equally near cells
         base[:], spawn[:] = N - base, N - spawn
 
 
@@ -62,7 +62,7 @@ def _random(state: np.ndarray) -> np.uint64:
 @compiled
 def _below(state: np.ndarray, n: int) -> int:
     """Return a whole number from 0 to n - 1."""
-    return int(np.int64(_random(state) % np.uint64(n)))  # signed: else Numba's sums with it are floats
+    return int(np.int64(_random(state) % np.uint64(n)))  # signed: Numba's sums of int64 and uint64 are floats
 
 
 @compiled
@@ -83,7 +83,7 @@ def _from_middle(N: int, row: int, column: int) -> int:
 
 @compiled
 def _empty(wall: np.ndarray, N: int) -> int:
-    """Write ground with walls only at the border; return the base's cell."""
+    """Clear the map, with walls only at its border; return the base's cell."""
     wall[:] = 1
     wall.reshape(N, N)[1:-1, 1:-1] = 0
     return N + 1
@@ -116,7 +116,7 @@ def _draw_open(state: np.ndarray, wall: np.ndarray, N: int) -> int:
 
 @compiled
 def _touches(wall: np.ndarray, N: int, top: int, start: int, height: int, width: int) -> bool:
-    """Tell whether a block of cells has inner walls or its rotated image in it or beside it."""
+    """Tell whether inner walls, or the block's rotated image, lie in a block of cells or beside it."""
     for r in range(max(top - 1, 1), min(top + height + 1, N - 1)):
         for c in range(max(start - 1, 1), min(start + width + 1, N - 1)):
             turned_r, turned_c = N - 1 - r, N - 1 - c
@@ -176,7 +176,7 @@ def _add_room(
 
 @compiled
 def _find(root: np.ndarray, node: int) -> int:
-    """Return the node that stands for all nodes connected with this one. root int64 [K · K]: a step toward it."""
+    """Return the node that stands for all nodes connected with this one. root int64 [K · K]: the next one toward it."""
     while root[node] != node:
         root[node] = root[root[node]]
         node = root[node]
@@ -199,7 +199,7 @@ def _dig_corridors(state: np.ndarray, wall: np.ndarray, N: int, room: np.ndarray
     K = N // 2
     for node in range(K * K):
         wall[_cell_of(N, node)] = 0
-    edges = np.arange(2 * K * K)  # from each node to the right, downward
+    edges = np.arange(2 * K * K)  # two of each node: to the right, and downward
     for last in range(len(edges) - 1, 0, -1):
         swap = _below(state, last + 1)
         edges[last], edges[swap] = edges[swap], edges[last]
@@ -253,8 +253,8 @@ def _fill_dead_ends(wall: np.ndarray, N: int, home: int) -> None:
 
 @compiled
 def _is_good(grid: np.ndarray, n: int, home: int, rooms: bool, near: np.ndarray, moves: np.ndarray) -> bool:
-    """Tell whether a flooded map fits: share of wall, distance of the bases, room around them, and two paths. Cells not
-    reached count as wall. near: the cells reached from base 0, the nearest first.
+    """Tell whether a flooded map is good: share of wall, distance of the bases, room around them, two paths between
+    them. Cells that the flood did not reach count as wall. near: the cells reached from base 0, the nearest first.
     """
     N, reached = len(grid), len(near)
     inner, (least, most) = (N - 2) ** 2, ROOMS if rooms else OPEN
@@ -267,7 +267,7 @@ def _is_good(grid: np.ndarray, n: int, home: int, rooms: bool, near: np.ndarray,
 
 @compiled
 def _has_two_ways(grid: np.ndarray, home: int, moves: np.ndarray) -> bool:
-    """Tell whether no single cell lies on all paths between the bases: flood without each cell of a shortest one."""
+    """Tell whether no single cell lies on all paths between the bases: flood without each cell of a shortest path."""
     N, wall = len(grid), grid.reshape(-1)
     around, order, other = np.empty_like(moves), np.empty_like(moves), N * N - 1 - home
     cell = next_cell(N, moves, other)
@@ -284,7 +284,7 @@ def _has_two_ways(grid: np.ndarray, home: int, moves: np.ndarray) -> bool:
 @compiled
 def _choose_spawns(state: np.ndarray, N: int, near: np.ndarray, moves: np.ndarray, spawn: np.ndarray) -> bool:
     """Choose spawns in n of the 2n cells nearest to a team's base, all nearer to it than to the other base; return
-    whether n exist. near: the cells reached from base 0, the nearest first.
+    whether n such cells exist. near: the cells reached from base 0, the nearest first.
     """
     n = len(spawn) // 2
     cells = near[1 : 2 * n + 1]
@@ -304,8 +304,8 @@ AHEAD = 6  # moves of a path that are checked for a straight walk
 
 @compiled
 def flood(grid: np.ndarray, target: int, moves: np.ndarray, order: np.ndarray) -> int:
-    """Write into moves, int64 [N · N], how many moves each cell is from the free cell `target`, -1 without a path, and
-    into order, int64 [N · N], the cells with a path, the nearest first; return their number.
+    """Write into moves, int64 [N · N], the number of moves from each cell to the free cell `target` (-1: no path), and
+    into order, int64 [N · N], the cells with a path, nearest first. Return the number of these cells.
     """
     N, wall = len(grid), grid.reshape(-1)
     moves[:] = -1
@@ -334,7 +334,7 @@ def next_cell(N: int, moves: np.ndarray, cell: int) -> int:
 @compiled
 def walks_straight(grid: np.ndarray, x: float, y: float, to_x: float, to_y: float) -> bool:
     """Tell whether a body can walk from one point to another in a straight line. No wall is smaller than a body, so it
-    can if its four corners can.
+    is enough that its four corners can.
     """
     for dx in (-RADIUS, RADIUS):
         for dy in (-RADIUS, RADIUS):
@@ -345,8 +345,8 @@ def walks_straight(grid: np.ndarray, x: float, y: float, to_x: float, to_y: floa
 
 @compiled
 def waypoint(grid: np.ndarray, moves: np.ndarray, x: float, y: float, to_x: float, to_y: float) -> tuple[float, float]:
-    """Return where a body at a point should walk now on a shortest path to another, from whose cell the flood began:
-    the farthest place that it reaches in a straight line.
+    """Return the point to which a body at (x, y) should walk now: the farthest one, on a shortest path to (to_x, to_y),
+    that it reaches in a straight line. The flood must have begun at the cell of (to_x, to_y).
     """
     N = len(grid)
     cell = int(y) * N + int(x)

@@ -1,7 +1,7 @@
 """Capture the flag: its world, and its rules, compiled for many matches at once.
 
-A step, in this order: all players turn and move; then all tags are shot from the new positions; hit players drop the
-flag they carry and return to where they began; flags are returned, picked up and captured by touch.
+A step, in this order: all players turn and move; all tags are shot from the new positions; hit players drop the flag
+that they carry and return to their spawns; players return, pick up and capture flags by touch.
 """
 
 from __future__ import annotations
@@ -140,7 +140,7 @@ PLANES = (
 _YAW, _PITCH, _SLANTED = np.array(YAW), np.array(PITCH), math.sqrt(0.5)
 _CORNER = 1e-9  # tolerance, in parts of a line
 
-compiled = cached_njit(_nrt=False)  # no reference counts: the caller holds all arrays; these functions make none
+compiled = cached_njit(_nrt=False)  # no reference counts: the caller holds all arrays; these functions make no array
 
 
 @compiled
@@ -157,7 +157,7 @@ def clear(grid: np.ndarray, x: float, y: float, to_x: float, to_y: float) -> boo
     c, r, dx, dy = int(x), int(y), to_x - x, to_y - y
     step_c, step_r = (1 if dx > 0 else -1), (1 if dy > 0 else -1)
     far = 2.0  # beyond the end
-    across_c, across_r = (abs(1.0 / dx) if dx else far), (abs(1.0 / dy) if dy else far)  # parts of the line for a cell
+    across_c, across_r = (abs(1.0 / dx) if dx else far), (abs(1.0 / dy) if dy else far)  # part of the line in one cell
     next_c = ((c + 1 - x) if dx > 0 else (x - c)) * across_c if dx else far
     next_r = ((r + 1 - y) if dy > 0 else (y - r)) * across_r if dy else far
     while min(next_c, next_r) < 1.0:
@@ -173,7 +173,7 @@ def clear(grid: np.ndarray, x: float, y: float, to_x: float, to_y: float) -> boo
 
 @compiled
 def moved(grid: np.ndarray, x: float, y: float, yaw: int, strafe: int, forward: int) -> tuple[float, float]:
-    """Return where a step leads a body."""
+    """Return the point that a body reaches in one step."""
     right, ahead = strafe - 1.0, forward - 1.0
     speed = SPEED * (_SLANTED if right and ahead else 1.0)
     to_x = x + speed * (ahead * COS[yaw] - right * SIN[yaw])
@@ -245,7 +245,7 @@ def _tags(s: FlagMatches, m: int, a: np.ndarray, events: np.ndarray, hit: np.nda
 
 @compiled
 def _put(at: np.ndarray, place: np.ndarray) -> None:
-    """Copy a point number by number: assigning slices would make an array, as they might overlap."""
+    """Copy a point by its numbers: assigning slices would make a temporary array, as slices might overlap."""
     at[0], at[1] = place[0], place[1]
 
 
@@ -292,7 +292,7 @@ def heading(dx: float, dy: float) -> int:
 
 @compiled
 def _come_back(s: FlagMatches, m: int, p: int) -> None:
-    """Put seat p where it begins; it looks to the middle of the map."""
+    """Put seat p at its spawn, looking to the middle of the map."""
     at, middle = s.spawn[m, p], s.grid.shape[1] / 2
     _put(s.at[m, p], at)
     s.z[m, p] = s.rises[m, p] = 0.0
@@ -324,7 +324,7 @@ def step_matches(s: FlagMatches, action: np.ndarray, reward: np.ndarray, events:
 
 @compiled
 def begin_matches(s: FlagMatches) -> None:
-    """Put flags and players where they begin, once a match's map is drawn; the other arrays are new."""
+    """Put flags and players at their starts. The match's map must be drawn, and all other arrays new."""
     for m in range(len(s.at)):
         for team in range(2):
             _put(s.flag_at[m, team], s.base[m, team])

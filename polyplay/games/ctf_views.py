@@ -1,13 +1,13 @@
 """Capture the flag: what players and people see.
 
-A player's image is drawn by rays through the cells of the map, one per column.
+A player's image is drawn by one ray per column of pixels, through the cells of the map.
 
-The field of view is 90° both ways, so a pixel at column x and row r looks at (x + 0.5 - HALF) / HALF to the right and
-(r + 0.5 - horizon) / HALF downward for each cell of depth; depth is measured along the heading, not along the ray.
-Pitch moves the horizon. Rows are the inner loop, since pixels of a row are neighbors in memory: a column is known by
-the rows where its wall begins (`top`), where its coping ends (`coping`) and where it ends (`bottom`).
+The field of view is 90° both ways. So the pixel at column x and row r looks, for each cell of depth, (x + 0.5 - H) / H
+to the right and (r + 0.5 - horizon) / H downward, with H = PIXELS_HALF. Depth is measured along the heading, not along
+the ray. Pitch moves the horizon. The inner loop is along a row, whose pixels are neighbors in memory. Three rows
+describe a column: where its wall begins (`top`), where the coping ends (`coping`) and where the wall ends (`bottom`).
 
-Swapping the red and the blue channel swaps the teams, so neither has the better image.
+Swapping the red and the blue channel swaps the teams, so neither team has a better image.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ uncounted = cached_njit(_nrt=False)  # no reference counts: these functions make
 
 
 def _ways() -> tuple[np.ndarray, np.ndarray]:
-    """Return int64 [120, 2]: each cell but the middle, by distance, and the cell before it on the way from the middle;
-    float64 [120, 2 points, 2]: how far ahead and to the right each cell is, and the place half way from the one before.
+    """Return int64 [120, 2]: each cell but the middle, nearest first, and the cell before it on the way there; float64
+    [120, 2 points, 2]: how far ahead and to the right the cell is, and the point half way from the cell before it.
     """
     cells = [(i, j) for i in range(SEEN) for j in range(SEEN) if (i, j) != (HALF, HALF)]
     cells.sort(key=lambda cell: max(abs(cell[0] - HALF), abs(cell[1] - HALF)))
@@ -85,7 +85,7 @@ def _show(plane: np.ndarray, dark: np.ndarray, dx: float, dy: float, yaw: int) -
 
 @uncounted
 def draw_windows(s: FlagMatches, out: np.ndarray) -> None:
-    """Write what every seat sees, ctf_rules.PLANES, 0 or SHOWN, into out uint8 [n, P, planes, 11, 11], 0 at first."""
+    """Write every seat's window, ctf_rules.PLANES of 0 or SHOWN, into out uint8 [n, P, planes, 11, 11], 0 at first."""
     n, P = s.yaw.shape
     for m in range(n):
         at, base, flag_at, carrier = s.at[m], s.base[m], s.flag_at[m], s.carrier[m]
@@ -108,9 +108,9 @@ def draw_windows(s: FlagMatches, out: np.ndarray) -> None:
 
 @uncounted
 def know(s: FlagMatches, length: int, out: np.ndarray) -> None:
-    """Write what a player knows besides its view into out float32 [n, P, 12]: the difference of scores / 5, the part of
-    the match left; its own flag at home, carried, dropped; the same of their flag; whether it carries that flag; the
-    part of a reload left, its pitch / the steepest, the height of its feet.
+    """Write a player's facts besides its view into out float32 [n, P, 12]: score difference / 5, remaining part of the
+    match; own flag at home, carried, dropped; the same of the opponents' flag; whether the player carries that flag;
+    remaining part of a reload, pitch / STEEPEST, height of the feet.
     """
     n, P = s.z.shape
     out[:] = 0.0
@@ -134,8 +134,8 @@ DISC = 0.45  # radius of a base's mark on the floor
 TINTED = 2.3  # how far from a base walls have its color, in cells
 COPING = 0.12  # of a wall's height
 STRIP = 6  # rows at the bottom of a carrier's image
-HEAD, NECK, FACE = 0.15, 0.48, 0.55  # half its width, where it begins, where the face begins
-POLE, CLOTH, FLAG = 0.03, 0.4, 0.95  # half its width, the cloth's width, height of a flag that stands
+HEAD, NECK, FACE = 0.15, 0.48, 0.55  # half the head's width; heights where head and face begin
+POLE, CLOTH, FLAG = 0.03, 0.4, 0.95  # half the pole's width, the cloth's width, height of a standing flag
 CARRIED_FLAG = 1.05
 LEVELS, NEARER = 16, 1.6  # shades of a wall; shades per cell of distance
 
@@ -145,7 +145,7 @@ COLORS = np.array([[*bytes.fromhex(color)] for color in _HEX.split()], np.uint8)
 
 
 def _wall_colors() -> np.ndarray:
-    """Return uint8 [nearby base (2: neither), side of the wall hit, at a joint, shade, coping or below, RGB]."""
+    """Return wall colors, uint8 [nearby base (2: none), side that is hit, at a joint, shade, coping or below, RGB]."""
     tint = np.array([(205, 125, 120), (120, 125, 205), (150, 145, 150)])[:, None, None, None, None]
     side = np.array([1.0, 0.72])[:, None, None, None, None]
     joint = np.array([1.0, 0.7])[:, None, None, None]
@@ -159,7 +159,7 @@ RAYS = (np.arange(PIXELS) + 0.5 - PIXELS_HALF) / PIXELS_HALF  # to the right, fo
 
 @compiled
 def draw_first_person(s: FlagMatches, out: np.ndarray) -> None:
-    """Draw what each seat sees into out uint8 [n, P, 3, 84, 84], RGB."""
+    """Draw each seat's view into out uint8 [n, P, 3, 84, 84], RGB."""
     n, seats = s.z.shape
     depth, edges = np.empty(PIXELS), np.empty((3, PIXELS), np.uint8)
     paint, tiles = np.empty((2, 3, PIXELS), np.uint8), np.empty((3, PIXELS), np.uint8)
@@ -214,7 +214,7 @@ def _cast(
 @compiled
 def _hit(grid: np.ndarray, x: float, y: float, right: float, down: float) -> tuple[float, int]:
     """Return the distance from (x, y) to a wall or the map's end, in multiples of (right, down), and the side that is
-    hit: 0 for one that runs up and down the map, 1 for one from left to right.
+    hit: 0 for a side that runs up and down the map, 1 for a side from left to right.
     """
     by_x, by_y = abs(1 / right) if right != 0 else 1e30, abs(1 / down) if down != 0 else 1e30
     column, row = int(x), int(y)
@@ -236,7 +236,7 @@ def _hit(grid: np.ndarray, x: float, y: float, right: float, down: float) -> tup
 
 @compiled
 def _first(at: float) -> int:
-    """Return the first row whose middle is at or below a height in the image, or column at or right of a place."""
+    """Return the first row whose middle is at or below `at` in the image, or the first column at or right of it."""
     return ceil(min(max(at, 0.0), PIXELS + 0.0) - 0.5)
 
 
@@ -305,8 +305,8 @@ def _seen_from(view: tuple, place: np.ndarray) -> tuple[float, float]:
 
 @compiled
 def _find(view: tuple, at: np.ndarray, flag: np.ndarray, flag_at: np.ndarray, far: np.ndarray, what: np.ndarray) -> int:
-    """Write the depths of players (what: their seats) and standing flags (P, P + 1) in front, the farthest first, and
-    return their number. The viewer is at depth 0, so it is left out.
+    """Write depth and number of the players and standing flags in front, the farthest first; return how many. what: a
+    player's seat, or P or P + 1 for a flag. The viewer is at depth 0, so it is left out.
     """
     seats, found = len(at), 0
     for thing in range(seats + 2):
@@ -376,8 +376,8 @@ def _flag(view: tuple, where: tuple, low: float, high: float, team: int, picture
 def _box(
     view: tuple, where: tuple, left: float, right: float, low: float, high: float, color: int, picture: np.ndarray
 ) -> None:
-    """Draw an upright rectangle between the columns that `where` allows; sides in cells from a thing's middle, heights
-    from the floor. It is at least a pixel wide and high.
+    """Draw an upright rectangle between the columns that `where` allows; left, right: cells from a thing's middle; low,
+    high: from the floor. It is at least a pixel wide and high.
     """
     eye, horizon = view[2], view[5]
     t, middle, begin, end = where

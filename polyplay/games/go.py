@@ -1,11 +1,11 @@
 """The rules of Go (Tromp and Taylor; Silver et al. 2017) as compiled functions on a record that holds a whole position
 and the game before it.
 
-A record, int8, begins as in records; its own number counts the passes in a row. Behind the cells lie, at game[BOARDS],
-the cells of the last EIGHT positions, ply n at n % EIGHT, and at game[HASHES] a uint64 hash of every position so far.
+A record, int8, begins as in records; record[OWN] counts the passes in a row. Behind the cells, the cells of the last
+EIGHT positions begin at game[BOARDS], ply n at n % EIGHT. At game[HASHES] begin uint64 hashes of all positions so far.
 
-The hash of a position is the sum of its stones' numbers modulo 2⁶⁴. The low ten bits of each are 1, so those of the sum
-count the stones: a move that captures nothing can only repeat a position with one stone more than the present one.
+The hash of a position is the sum of its stones' numbers modulo 2⁶⁴. A number's low ten bits are the value 1, so those
+of a hash count stones. A move that captures nothing can only repeat a position with one stone more than now.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from polyplay.core.compiled import inlined
 from polyplay.games.records import CELLS, DRAWN, GOES_ON, LOST, OWN, PLIES, ROWS, WON, compiled, pass_turn, ply
 
 KOMI, KO, SUICIDE, BOARDS, HASHES = range(3, 8)  # indices in a game's numbers; KOMI in half points
-POSITIONAL, SITUATIONAL, SIMPLE = range(3)  # what a move may not repeat: stones; stones and mover; the last but one
+POSITIONAL, SITUATIONAL, SIMPLE = range(3)  # what a move may not repeat: stones; stones and mover; the position before
 LARGEST = 19
 EIGHT = 8  # positions that a network sees, the present one included
 BORDER = 3  # on a padded board
@@ -102,7 +102,7 @@ def _find_groups(n: int, record: np.ndarray) -> Groups:
 
 @compiled
 def _repeats(game: np.ndarray, record: np.ndarray, found: np.uint64) -> bool:
-    """Tell whether a move to a position of that hash repeats a forbidden one."""
+    """Tell whether a move to the position with hash `found` repeats a forbidden position."""
     last, hashes = ply(record), _hashes(game, record)
     if game[KO] == SIMPLE:
         return last > 0 and hashes[last - 1] == found
@@ -115,7 +115,7 @@ def _repeats(game: np.ndarray, record: np.ndarray, found: np.uint64) -> bool:
 
 @compiled
 def _one_stone_more(game: np.ndarray, record: np.ndarray, out: np.ndarray) -> int:
-    """Write the hashes of forbidden former positions with one stone more than now; return their number."""
+    """Write the hashes of forbidden positions that have one stone more than the present one; return their number."""
     last, hashes, n = ply(record), _hashes(game, record), 0
     if game[KO] == SIMPLE:
         first, step = last - 1, last + 1
@@ -131,9 +131,7 @@ def _one_stone_more(game: np.ndarray, record: np.ndarray, out: np.ndarray) -> in
 
 @compiled
 def _gone(at: int, width: int, groups: Groups, takes: bool, own: int) -> np.uint64:
-    """Return the sum of the stones that a move removes: of the other's groups whose only liberty it is, or, if `takes`
-    is False, of the mover's groups.
-    """
+    """Return the sum of the opponent's stones, or the mover's unless `takes`, in groups whose only liberty is `at`."""
     total, last = np.uint64(0), (-1, -1, -1)  # groups counted already
     for beside in (at - width, at - 1, at + 1, at + width):
         stone, of = groups.board[beside], int(groups.group[beside])
@@ -185,7 +183,7 @@ def legal(game: np.ndarray, record: np.ndarray, out: np.ndarray) -> int:
 @compiled
 def _flood(n: int, record: np.ndarray, cell: int, found: np.ndarray, stop: int) -> tuple[int, int]:
     """Write the cells of a region, a group of stones or empty cells, into found int16 [n²]; return their number, and
-    the sum of flags for what lies beside: EMPTY, 2 first player's stones, 4 second's. May stop after meeting `stop`.
+    the sum of its neighbors' flags: EMPTY, 2 first player's stones, 4 second's. It may stop at a flag of `stop`.
     """
     what, count, done, met = record[CELLS + cell], 1, 0, 0
     mark = what + 4
@@ -222,8 +220,8 @@ def _take(n: int, record: np.ndarray, cell: int, found: np.ndarray) -> np.uint64
 
 @compiled
 def _put(n: int, record: np.ndarray, cell: int) -> np.uint64:
-    """Put a stone of the mover and remove what it captures, else its own group if it has no liberty; return the change
-    of the hash.
+    """Put a stone of the mover and remove the stones it captures; if none, remove its own group if that has no liberty.
+    Return the change of the hash.
     """
     own, found = record[0] + 1, np.empty(n * n, np.int16)
     record[CELLS + cell] = own
@@ -262,7 +260,7 @@ def play(game: np.ndarray, record: np.ndarray, action: int) -> int:
 
 @compiled
 def owners(game: np.ndarray, record: np.ndarray, out: np.ndarray) -> None:
-    """Write each cell's owner by area into out int8 [n²]: 1, 2, or 0: empty, and reaches both players or neither."""
+    """Write each cell's owner by area into out int8 [n²]: 1, 2, or 0: an empty cell that reaches both or neither."""
     n = game[ROWS]
     found = np.empty(n * n, np.int16)
     for cell in range(n * n):
@@ -285,7 +283,7 @@ def area(game: np.ndarray, record: np.ndarray) -> int:
 @compiled
 def write_planes(game: np.ndarray, record: np.ndarray, out: np.ndarray) -> None:
     """Write the network's input into out [17, n, n]: the mover's stones and the other's, now and in each of the seven
-    positions before, the newest first (empty before the game), and 1 where the first player moves.
+    positions before, the newest first (empty before the game), and 1 if the first player is to move.
     """
     n, now, own = game[ROWS], ply(record), record[0] + 1
     cells = n * n
@@ -304,8 +302,8 @@ def write_planes(game: np.ndarray, record: np.ndarray, out: np.ndarray) -> None:
 
 @compiled
 def read_planes(game: np.ndarray, planes: np.ndarray, records: np.ndarray) -> None:
-    """Write into empty records the positions that planes, bool [m, 17, n²], show, and the seven before each. Their ply
-    is the number of stones, at least EIGHT, plus one if needed to make it the mover's turn.
+    """Write into empty records the positions that planes, bool [m, 17, n²], show, each with the seven before it. Its
+    ply is the number of stones, at least EIGHT, plus one if else it would be the other player's turn.
     """
     cells = game[ROWS] * game[ROWS]
     for i in range(len(records)):

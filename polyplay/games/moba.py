@@ -1,7 +1,7 @@
 """The lane game as an environment, and its scripted players at four levels.
 
-A bot's action depends only on the state of its match, its seat and numbers hashed from them, so it needs no memory. All
-walk along a lane and attack what they see; how often they decide and what they notice depends on the level (LaneSkill).
+A bot's action depends only on its match's state, its seat and numbers hashed from these, so a bot needs no memory. Bots
+walk along a lane and attack enemies that they see. How often and how well they decide depends on the level.
 """
 
 from __future__ import annotations
@@ -65,8 +65,8 @@ class LaneGame(LaneWorld, Toy):
         return {**s, "here": ~ended}, {**row, "terminated": ended, "truncated": np.zeros_like(ended)}
 
     def _lead(self, s: Arrays) -> tuple[np.ndarray, np.ndarray]:
-        """Return 1 where side 0 is ahead, -1 where side 1 is, by a fallen core, else by the health of cores and towers,
-        [n]; and which matches end.
+        """Return two arrays [n]: 1 where side 0 is ahead, -1 where side 1 is, by a fallen core, else by the health of
+        cores and towers; and whether a match ends.
         """
         half, team = s["units"].shape[1] // 2, self.team
         health = s["units"][:, :, w.HEALTH].reshape(-1, 2, half)
@@ -75,8 +75,8 @@ class LaneGame(LaneWorld, Toy):
         return np.sign(standing[:, 0] - standing[:, 1]), fallen.any(1) | (s["age"] >= self.length)
 
     def shaped(self, events: np.ndarray, age: np.ndarray) -> np.ndarray:
-        """Return rewards [n, P] of events [n, P, 11] at ages [n], before a team shares them: REWARDS, all but the win
-        times 0.6^(t / 10 min), minus the mean of the other team, ρ_i - mean_j∈enemies ρ_j: all sum to 0.
+        """Return rewards [n, P] of events [n, P, 11] at ages [n], before a team shares them: ρ_i - mean_j∈enemies ρ_j,
+        which sum to 0 over all seats. ρ_i sums the REWARDS of seat i, all but the win times 0.6^(t / 10 min).
         """
         shaped = np.zeros(events.shape[:2])
         for k, name in enumerate(moba_views.EVENTS[1:], 1):
@@ -129,7 +129,7 @@ SKILLS = (
 
 @compiled
 def _draw(key: np.uint64, p: int, age: int) -> float:
-    """Return a uniform in [0, 1), another for each seat and age."""
+    """Return a random number, uniform in [0, 1), for a match's key, a seat and an age."""
     mixed = _mix(key * SPLITMIX + np.uint64(p)) + np.uint64(age) * SPLITMIX
     return np.int64(_mix(mixed) >> np.uint64(11)) * 2.0**-53
 
@@ -138,8 +138,8 @@ def _draw(key: np.uint64, p: int, age: int) -> float:
 def _choose_enemy(
     units: np.ndarray, team: int, seen: np.ndarray, p: int, first: int, last: int, reach: int, most: int, weakest: bool
 ) -> int:
-    """Return the nearest or the weakest of the enemies first … last-1 of their side that seat p can attack within
-    reach and that have `most` health or less; -1: no such enemy.
+    """Return the nearest, or with `weakest` the weakest, of those enemies first … last-1 of their side that seat p can
+    attack within `reach` and that have `most` health or less; -1: none.
     """
     u, theirs, best, least = w.unit_of(units, team, p), (len(units) // 2 if p < team else 0), -1, 0
     for v in range(theirs + first, theirs + last):
@@ -153,7 +153,7 @@ def _choose_enemy(
 
 @compiled
 def _move(units: np.ndarray, team: int, p: int, x: int, y: int, out: np.ndarray) -> None:
-    """Write a move to a point: the offset that lies in its direction, or on it."""
+    """Write a move to a point: the offset at the point, or in its direction."""
     u = w.unit_of(units, team, p)
     dx, dy = (x - units[u, w.X]) * (1 if p < team else -1), y - units[u, w.Y]
     far = max(math.sqrt(dx * dx + dy * dy) / (MIDDLE * w.CELL), 1.0)
@@ -163,7 +163,7 @@ def _move(units: np.ndarray, team: int, p: int, x: int, y: int, out: np.ndarray)
 
 @compiled
 def _name(shown: np.ndarray, primary: int, v: int, out: np.ndarray) -> None:
-    """Write an action at unit v; nothing if no row shows it. shown int16 [rows]."""
+    """Write action `primary` at unit v; write nothing if no row shows v. shown int16 [rows]."""
     for i in range(len(shown)):
         if shown[i] == v:
             out[0], out[1] = primary, i
@@ -225,7 +225,7 @@ def _under_tower(units: np.ndarray, team: int, p: int) -> bool:
 
 @compiled
 def _advance(units: np.ndarray, team: int, p: int, lane: int, careful: bool, out: np.ndarray) -> None:
-    """Write a move along a lane: behind the foremost creep, else to the outer tower; if not careful, to its end."""
+    """Write a move along a lane: behind the foremost creep, else to the outer tower; if not careful, to the end."""
     side, half = p // team, len(units) // 2
     y, ahead, lanes = w.FIRST_LANE + w.LANE_APART * lane, w.OUTER_X, w.count_lanes(units, team)
     first = side * half + team + w.SLOTS * lane
@@ -274,7 +274,7 @@ def _think(s: w.LaneMatches, m: int, p: int, skill: LaneSkill, out: np.ndarray) 
 def choose_lane_actions(
     s: w.LaneMatches, match: np.ndarray, seat: np.ndarray, skill: LaneSkill, repeat: int, out: np.ndarray
 ) -> None:
-    """Write what seats int64 [n] of matches int64 [n] do, into out int64 [n, 4]."""
+    """Write the actions of seats int64 [n] of matches int64 [n] into out int64 [n, 4]."""
     out[:] = 0
     for i in range(len(match)):
         m, p = match[i], seat[i]

@@ -1,7 +1,7 @@
 """The lane game: its rules, compiled for many matches at once, and the starts of matches.
 
-A step, in this order: a wave comes; heroes return and recover; creeps and towers choose targets; all heal, then all
-hit, then all move, from the state before the step; last, units without health die.
+A step, in this order: a wave comes; heroes return and recover; creeps and towers choose targets; heroes heal, then hit,
+then move; creeps and towers act; units without health die. All actions are computed from the state before the step.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def send_wave(units: np.ndarray, team: int, wave: np.ndarray) -> None:
 
 @compiled
 def _nearest(units: np.ndarray, u: int, targets: np.ndarray, first: int, last: int, reach: int) -> int:
-    """Return the nearest to u of targets first … last-1 within reach; -1: no target."""
+    """Return that target of first … last-1 within `reach` that is nearest to unit u; -1: no target."""
     best, least, x, y = -1, reach * reach + 1, np.int64(units[u, w.X]), np.int64(units[u, w.Y])
     for k in range(first, last):
         dx, dy = targets[k, 0] - x, targets[k, 1] - y
@@ -43,7 +43,7 @@ def _nearest(units: np.ndarray, u: int, targets: np.ndarray, first: int, last: i
 
 @compiled
 def choose_targets(units: np.ndarray, team: int) -> None:
-    """Set targets: of creeps the nearest unit, of towers the nearest creep, else the nearest hero."""
+    """Set targets: for creeps the nearest enemy, for towers the nearest enemy creep, else the nearest enemy hero."""
     half, targets = len(units) // 2, np.empty((len(units), 3), np.int64)
     creeps = team + w.SLOTS * w.count_lanes(units, team)
     for own in (0, half):
@@ -98,7 +98,7 @@ def act_creeps(was: np.ndarray, units: np.ndarray, team: int, killer: np.ndarray
 
 @compiled
 def spawn_of(units: np.ndarray, team: int, p: int) -> tuple[int, int]:
-    """Return where seat p begins."""
+    """Return the point (x, y) where seat p begins."""
     side, y = (1 if p >= team else 0), w.middle(w.count_lanes(units, team))
     return w.forward(side, np.int64(w.SPAWN_X)), y + (2 * (p - side * team) - team + 1) * w.SPREAD
 
@@ -153,7 +153,7 @@ def _blast(was: np.ndarray, units: np.ndarray, team: int, killer: np.ndarray, p:
 
 @compiled
 def _hit(was: np.ndarray, units: np.ndarray, heroes: np.ndarray, killer: np.ndarray, p: int, age: int) -> None:
-    """Make seat p's hit: an attack, or a bolt or blast, which is ready."""
+    """Let seat p hit, by an attack or by a bolt or blast that is ready."""
     team, primary = len(heroes) // 2, np.int64(heroes[p, w.PRIMARY])
     u, v = w.unit_of(units, team, p), np.int64(heroes[p, w.AIM])
     if primary == w.ATTACK:
@@ -192,7 +192,7 @@ def _walk(was: np.ndarray, units: np.ndarray, heroes: np.ndarray, p: int) -> Non
 def act_heroes(
     was: np.ndarray, units: np.ndarray, heroes: np.ndarray, killer: np.ndarray, t: int, repeat: int, age: int
 ) -> None:
-    """Let all heroes heal, then hit, then move, in step t of the `repeat` for which actions are held."""
+    """Let all heroes heal, then hit, then move, in step t of the `repeat` steps of an action."""
     team = len(heroes) // 2
     for stage in range(3):
         for p in range(len(heroes)):
@@ -271,7 +271,7 @@ def worth_of_health(part: float) -> float:
 
 @compiled
 def _count(units: np.ndarray, heroes: np.ndarray, events: np.ndarray, sign: float) -> None:
-    """Add `sign` times each seat's totals to events: -1 before steps and 1 after them give what the steps brought."""
+    """Add `sign` times each seat's totals to events: with -1 before steps and 1 after them, events are the changes."""
     team, half = len(heroes) // 2, len(units) // 2
     lanes = w.count_lanes(units, team)
     for side in range(2):
@@ -333,7 +333,7 @@ def step_lanes(s: w.LaneMatches, action: np.ndarray, repeat: int, events: np.nda
 
 @compiled
 def begin_lanes(units: np.ndarray, heroes: np.ndarray) -> None:
-    """Put all units where they begin; MOST of heroes and their gold are drawn, the rest is new."""
+    """Put all units at their starts. MOST of heroes must be set already, all other numbers new."""
     team, half = heroes.shape[1] // 2, units.shape[1] // 2
     units[:, :, w.TARGET], heroes[:, :, w.AIM], heroes[:, :, w.LEVEL] = -1, -1, 1
     for m in range(len(units)):

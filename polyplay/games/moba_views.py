@@ -1,6 +1,6 @@
 """The lane game: what heroes and people see, rewards.
 
-A side sees what is within sight of one of its living units; rows of unseen units are 0 in its observations. Each side
+A side sees the units within sight of one of its living units; rows of unseen units are 0 in its observations. Each side
 sees the map from its own base, so mirrored positions look the same to both.
 """
 
@@ -21,7 +21,7 @@ RETURN_MOST = w.RETURN_TIME + w.RETURN_A_LEVEL * w.TOP_LEVEL
 
 @compiled
 def _see(units: np.ndarray, team: int, seen: np.ndarray, eyes: np.ndarray) -> None:
-    """Write which units the other side sees, into seen bool [U]; eyes int64 [U, 3] is for scratch."""
+    """Write into seen bool [U] whether the other side sees each unit; eyes int64 [U, 3] is scratch."""
     half = len(units) // 2
     creeps = team + w.SLOTS * w.count_lanes(units, team)
     for side in range(2):
@@ -46,8 +46,8 @@ def _see(units: np.ndarray, team: int, seen: np.ndarray, eyes: np.ndarray) -> No
 def _list_creeps(
     units: np.ndarray, team: int, side: int, seen: np.ndarray, known: np.ndarray, keys: np.ndarray, shown: np.ndarray
 ) -> None:
-    """Write the creeps that a side sees, for each of its seats the nearest first, into shown int16 [P, rows]; ties:
-    its own first, then the lower slot. known, keys int64 [U] are for scratch.
+    """Write the creeps that a side sees into shown int16 [P, rows], for each of its seats the nearest first; of equally
+    near ones, its own first, then the lower slot. known, keys int64 [U] are scratch.
     """
     half, creeps, n = len(units) // 2, w.SLOTS * w.count_lanes(units, team), 0
     for first in (side * half + team, half - side * half + team):
@@ -92,7 +92,7 @@ def _list_others(units: np.ndarray, team: int, side: int, seen: np.ndarray, show
 
 @compiled
 def look(s: w.LaneMatches) -> None:
-    """Compute `seen` and `shown` of each match from the other arrays. Without allies, their one row stays as it is."""
+    """Compute `seen` and `shown` of each match from the other arrays. Without allies, their row stays unchanged."""
     team, U = s.heroes.shape[1] // 2, s.units.shape[1]
     eyes, known, keys = np.empty((U, 3), np.int64), np.empty(U, np.int64), np.empty(U, np.int64)
     for m in range(len(s.units)):
@@ -115,8 +115,8 @@ def _left(until: int, age: int) -> int:
 
 @compiled
 def _know(units: np.ndarray, heroes: np.ndarray, age: int, facts: np.ndarray) -> None:
-    """Write what looks the same to all of each unit, into facts float32 [U, 6]: for a hero moba_world.HERO from health
-    on, for a creep its health, for a tower health, kind and whether it is open.
+    """Write each unit's facts that look the same to all seats into facts float32 [U, 6]. A hero has the columns of
+    moba_world.HERO from `health`, a creep its health, a tower its health, its kind and whether it is open.
     """
     team, half = len(heroes) // 2, len(units) // 2
     towers = 2 * w.count_lanes(units, team)
@@ -136,8 +136,8 @@ def _know(units: np.ndarray, heroes: np.ndarray, age: int, facts: np.ndarray) ->
 
 @compiled
 def _lead_of(units: np.ndarray, team: int) -> float:
-    """Return by how much side 0 is ahead, -1 to 1, half for a quarter of a tower: by the health of buildings, which
-    decides matches at their end.
+    """Return side 0's lead in the health of buildings, which decides matches at their end: from -1 to 1; 0.5 for a
+    quarter of a tower.
     """
     half, first, ahead = len(units) // 2, team + w.SLOTS * w.count_lanes(units, team), 0
     for k in range(first, half):
@@ -174,7 +174,7 @@ def _show_action(hero: np.ndarray, out: np.ndarray) -> None:
 
 @compiled
 def _show(units: np.ndarray, facts: np.ndarray, u: int, v: int, first: int, n: int, out: np.ndarray) -> None:
-    """Write that v is visible, how far ahead of u and aside, and, from column `first`, n of its facts."""
+    """Write that v is visible, how far it is ahead of u and aside, and n of its facts, at column `first` and after."""
     ahead = (1.0 / w.NEAR) if u < len(units) // 2 else -(1.0 / w.NEAR)
     out[0], out[1] = 1.0, (units[v, w.X] - units[u, w.X]) * ahead
     out[2] = (units[v, w.Y] - units[u, w.Y]) * (1.0 / w.NEAR)
@@ -217,7 +217,7 @@ def observe(s: w.LaneMatches, length: int, seen: LaneSight) -> None:
                     out[4], out[5], out[6] = (1.0 if mine else -1.0), facts[v, 1], facts[v, 2]
 
 
-# Rewards of heroes: shaped terms, and what teams make of them (Berner et al. 2019, appendix G).
+# Rewards of heroes: shaped terms, and how teams share them (Berner et al. 2019, appendix G).
 
 
 REWARDS = {
@@ -225,7 +225,7 @@ REWARDS = {
     "death": -1.0,
     "experience": 0.002,
     "gold": 0.006,
-    "health": 2.0,  # as a part of the most, by moba_rules.worth_of_health
+    "health": 2.0,  # as a part of full health, by moba_rules.worth_of_health
     "mana": 0.75,
     "killed_hero": -0.6,  # gold and experience reward it too
     "last_hit": -0.16,
@@ -235,7 +235,7 @@ REWARDS = {
 }
 EVENTS = tuple(REWARDS)
 SHARES = OWN_REWARD, TEAM_REWARD  # more events in rows: the hero's reward, and the mean of its team's
-DECAY, DECAY_TIME = 0.6, 600 * w.STEPS_A_SECOND  # all but the win is multiplied by DECAY every ten minutes
+DECAY, DECAY_TIME = 0.6, 600 * w.STEPS_A_SECOND  # all rewards but the win are multiplied by DECAY every ten minutes
 
 
 DOT = 50  # units of length per pixel

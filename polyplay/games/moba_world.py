@@ -2,9 +2,9 @@
 
 A world consists of arrays of many matches. Rules are in moba_rules, observations and rewards in moba_views.
 
-Everything is a whole number: lengths in thousandths of a cell, times in steps; when something becomes possible, as an
-age of the match. x leads from the base of side 0 to that of side 1, y from one edge to the other; a map
-is the same mirrored in x, and each side sees it from its own base.
+All numbers are whole: lengths in thousandths of a cell, times in steps. The time when something becomes possible is an
+age of the match. x leads from the base of side 0 to that of side 1, y from one edge to the other. A map equals its
+mirror image in x, and each side sees it from its own base.
 
 Units of a side: heroes, then for each lane SLOTS creeps, then for each lane its outer and its inner tower, then the
 core. Side 1's units follow side 0's. Seats 0 … n-1 are the heroes of side 0, n … 2n-1 those of side 1.
@@ -62,7 +62,7 @@ SIGHT, CREEP_SIGHT = 8000, 5000  # of heroes and buildings; of creeps
 LEARNS = 8000  # distance from a death within which heroes gain experience
 CREEP_EXPERIENCE, HERO_EXPERIENCE, HERO_EXPERIENCE_A_LEVEL = 60, 120, 40  # Dota's creeps: 57
 CREEP_GOLD, HERO_GOLD, TOWER_GOLD = 40, 160, 80  # TOWER_GOLD: for each hero of the side; Dota's creeps: about 40
-LOT = 0.25  # with randomize=1, as all below: largest change of heroes' and creeps' health
+LOT = 0.25  # with randomize=1, like all constants below: largest change of heroes' and creeps' health
 GOLD_LOT, EXPERIENCE_LOT = 800, 1800  # most gold and experience of a hero at the start (level 6)
 DEAD, AWAY = 0.2, 300  # share of heroes that begin dead, and steps within which they return
 LATE = 0.5  # largest part of a match that is over at its start
@@ -110,7 +110,7 @@ class LaneWorld:
 
     @property
     def sets(self) -> tuple[int, int, int, int]:
-        """Rows of allies, enemies, creeps and towers in an observation, which `unit` points into in this order."""
+        """Numbers of rows for allies, enemies, creeps and towers in an observation, in the order of `unit`."""
         return max(self.team - 1, 1), self.team, SHOWN * self.lanes, 2 * (2 * self.lanes + 1)
 
     @property
@@ -169,7 +169,7 @@ def unit_of(units: np.ndarray, team: int, p: int) -> int:
 
 @compiled
 def forward(side: int, x: int) -> int:
-    """Return x measured from a side's own edge, or that converted back."""
+    """Convert x to the distance from a side's own edge, or back."""
     return x if side == 0 else WIDTH - x
 
 
@@ -182,7 +182,7 @@ def gap2(units: np.ndarray, u: int, v: int) -> int:
 
 @compiled
 def is_open(units: np.ndarray, team: int, u: int) -> bool:
-    """Tell whether a unit can be hurt: inner towers once their lane's outer one fell, cores once any inner one did."""
+    """Tell whether a unit can be hurt: an inner tower once its lane's outer one fell, a core once any inner one did."""
     half = len(units) // 2
     first = half if u >= half else 0
     lanes = count_lanes(units, team)
@@ -199,7 +199,7 @@ def is_open(units: np.ndarray, team: int, u: int) -> bool:
 
 @compiled
 def can_attack(units: np.ndarray, team: int, p: int, v: int) -> bool:
-    """Tell whether seat p could hit v from near enough; -1: no unit."""
+    """Tell whether seat p could hit unit v if v were near enough; v -1: no unit."""
     theirs = (v >= len(units) // 2) == (p < team)
     return bool(v >= 0 and theirs and units[v, HEALTH] > 0 and is_open(units, team, v))
 
@@ -266,8 +266,8 @@ def go(units: np.ndarray, u: int, dx: int, dy: int, speed: int) -> None:
 
 @compiled
 def legal_actions(s: LaneMatches, primary: np.ndarray, unit: np.ndarray) -> None:
-    """Write what each seat may choose into primary bool [n, P, 8] and unit bool [n, P, 8, rows]: the rows that each
-    primary may name, or all if it names no unit. A hero that lacks nothing can't go home.
+    """Write each seat's legal choices into primary bool [n, P, 8] and unit bool [n, P, 8, rows], which has the rows
+    that each primary may name, or all rows if it names no unit. A hero that lacks nothing can't go home.
     """
     n, P, half, reach = len(unit), unit.shape[1], s.units.shape[1] // 2, CAST_RANGE * CAST_RANGE
     team, bodies = P // 2, half - 1 - 2 * s.wave.shape[2]

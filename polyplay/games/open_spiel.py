@@ -1,6 +1,6 @@
 """OpenSpiel's games as board games: `game:spiel:hex(board_size=5)`, `game:spiel:module:NAME`.
 
-It offers every game in which two players move in turn, without chance or hidden information. Where OpenSpiel lets a
+Every game in which two players move in turn, without chance or hidden information, is available. Where OpenSpiel lets a
 player move again, the other must pass. A game that reaches LONGEST moves is drawn.
 """
 
@@ -29,10 +29,10 @@ MOST_ACTIONS = 2**15 - 2  # int16 holds them and the pass
 LONGEST = 512  # moves, passes included
 STATES = 20_000  # kept per game
 HEX = "Blue connects top and bottom, Orange left and right."
-PLACED = ("gomoku", "havannah", "hex", "mnk", "tic_tac_toe", "y")  # a move puts a stone on the cell of its number
+PLACED = ("gomoku", "havannah", "hex", "mnk", "tic_tac_toe", "y")  # action i puts a stone on cell i
 ALLOWED = "game:spiel:NAME, or game:spiel:module:NAME of a module that registers NAME"
 COUNT, MUST_PASS, MOVES = range(3)  # indices in a position, int16: number of moves; whether to pass; first move
-_stderr_alone = threading.Lock()  # stderr is the process's: two threads that redirect it would restore each other's
+_stderr_alone = threading.Lock()  # stderr is the process's: two threads would restore each other's redirection
 
 
 class SpielGame(GameRules):
@@ -78,7 +78,7 @@ class SpielGame(GameRules):
         return GOES_ON
 
     def write_planes(self, position: np.ndarray, out: np.ndarray) -> None:
-        """Write OpenSpiel's tensor for the mover; the last plane is 1 where the first player moves."""
+        """Write OpenSpiel's tensor for the mover; the last plane is 1 if the first player is to move."""
         moves = moves_of(position)
         n = len(moves) // 2
         self.observer(self.state(moves), self._player(n), out[:-1].reshape(-1))
@@ -149,7 +149,7 @@ def load_game(name: str) -> Any:
 
 @contextmanager
 def refusals_of(name: str) -> Iterator[None]:
-    """Turn OpenSpiel's exceptions into UserErrors of one line, and drop what it prints about them."""
+    """Turn OpenSpiel's exceptions into UserErrors of one line, and drop its messages about them."""
     try:
         with _stderr_held():
             yield

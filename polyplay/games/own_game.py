@@ -1,8 +1,8 @@
 """Board games of a user's module: `game:module:Game`, in plain Python or compiled with Numba.
 
-Search and pool are compiled, and call the three methods that hold the rules by address (board_rules.call_rules): a
-Python method through ctypes, which takes the GIL at each call, a compiled one as a C function without it. An address
-is valid in one process only, so a game travels by its name, and every process imports it.
+Search and pool are compiled. They call the three methods of the rules by address (board_rules.call_rules): a Python
+method through ctypes, which takes the GIL at each call; a compiled method as a C function, without the GIL. An address
+is valid in one process only, so processes exchange a game's name and import the game.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from polyplay.games.records import CELLS, DRAWN, GOES_ON, LOST, OWN_GAME, PLIES,
 
 __all__ = ["DRAWN", "GOES_ON", "LOST", "WON", "GameRules", "board_symmetries"]  # names that a user's game imports
 ALLOWED = "game:module:Class, a class that inherits polyplay.games.own_game.GameRules"
-SHOWN = 10_000  # newest positions that are found by their planes
+SHOWN = 10_000  # number of newest positions that can be found by their planes
 GAMES, SECONDS = 4, 2.0  # random games of `check_rules`, at most
 LIMITS = {"actions": 2**15 - 1, "longest": PLIES**2 - 1, "size": 2**20}
 METHODS = {LEGAL: "legal", PLAY: "play", PLANES: "write_planes"}
@@ -71,7 +71,7 @@ class GameRules(ABC):
 
     @abstractmethod
     def write_planes(self, position: np.ndarray, out: np.ndarray) -> None:
-        """Write what the player to move sees into zeros, float32 [planes, rows, columns]."""
+        """Write the planes that the player to move sees into `out`, float32 [planes, rows, columns], 0 at first."""
 
     def stones(self, position: np.ndarray) -> np.ndarray | None:
         """Return int8 [rows · columns]: 0 empty, 1 the first player's, 2 the second's. For games in which action i is
@@ -84,7 +84,7 @@ class GameRules(ABC):
         return ""
 
     def draw(self, position: np.ndarray) -> str:
-        """Draw the board as text; "": by its stones, else the position's numbers."""
+        """Draw the board as text; "" shows `stones`, else the position's numbers."""
         return ""
 
 
@@ -149,7 +149,7 @@ def _view(address: int, shape: tuple[int, ...], kind: Any) -> np.ndarray:
 
 
 def _calls(rules: GameRules, view: Callable[..., Any]) -> dict[int, Callable[..., Any]]:
-    """Return functions of (position, out or action) by their methods' numbers; view: makes arrays of addresses."""
+    """Return functions of (position, out or action), by number of their method. view: makes an array of an address."""
     size, actions, planes = (rules.size,), (rules.actions,), rules.planes
     legal, play, write_planes = rules.legal, rules.play, rules.write_planes
 
@@ -202,7 +202,7 @@ class Calls:
         return int(made.address or 0)
 
     def _guard(self, n: int, call: Callable[..., Any]) -> int:
-        """Return a function's address. Its exceptions are noted, not passed through compiled code: FAILED stays."""
+        """Return a function's address. Exceptions are stored in `failure`: compiled code can't pass them on."""
 
         def guarded(position: int, word: int, answer: int) -> None:
             try:
@@ -264,7 +264,7 @@ class OwnGame(boards.Game):
         return ((np.arange(self.cells), np.arange(self.actions)), *self.rules.symmetries)
 
     def verify(self) -> None:
-        if ":" in self.name.removeprefix("spiel:"):  # OpenSpiel's own are tested there
+        if ":" in self.name.removeprefix("spiel:"):  # OpenSpiel tests its own games
             check_rules(self.name)
 
     def new(self) -> np.ndarray:
@@ -310,7 +310,7 @@ class OwnGame(boards.Game):
 
 @dataclass
 class RandomGame:
-    """Calls a game's methods in Python, also compiled ones, so that indices outside of arrays raise."""
+    """Calls a game's methods in Python, even compiled ones, so that an index outside an array raises."""
 
     name: str
     rules: GameRules

@@ -3,7 +3,7 @@
 Many lanes step at once in NumPy; state() and load() are exact.
 
 toy:catch     bsuite's catch: a paddle under a falling ball; random play scores about -0.6, perfect play 1.
-toy:memory    a cue shown in the first row only, blank rows, then repeat it; without memory 2 cues score 0.
+toy:memory    a cue in the first row only, blank rows, then the cue as the answer; without memory 2 cues score 0.
 toy:rps       rock-paper-scissors, and toy:skirmish, two against two: games of several players.
 
 toy:module:Class is your own game, a dataclass that inherits Toy. The name can set options that are switches or numbers:
@@ -35,12 +35,12 @@ Draw = Callable[[], np.ndarray]  # returns uniforms in [0, 1), one per lane
 
 
 class Toy(ABC):
-    """A game over arrays [n, …]: n of a pool's lanes or matches, picked by the pool. Your own games are dataclasses
-    that inherit it; their fields are their options.
+    """A game over arrays [n, …], of n lanes or matches that the pool picks. Your own games are dataclasses that inherit
+    Toy; their fields are their options.
 
     With several `seats`, the observations, rewards and flags of a match are [n, seats, …], and states have the array
-    `here`, bool [n, seats]: which seats play. A seat stops playing when it ends and can start later; a match is over
-    once no seat plays.
+    `here`, bool [n, seats]: which seats play. A seat stops playing when it is terminated or truncated, and can start
+    later; a match is over once no seat plays.
     """
 
     classes: Mapping[str, int | tuple[int, ...]] = {}  # see EnvSpec
@@ -66,7 +66,7 @@ class Toy(ABC):
 
     @abstractmethod
     def reset(self, draw: Draw, n: int) -> Arrays:
-        """States of n new episodes or matches: arrays [n, …], the same names each time. draw: gives uniforms [n]."""
+        """Return states of n new episodes or matches: arrays [n, …], always the same names. draw: see Draw."""
 
     @abstractmethod
     def step(self, s: Arrays, action: Tree, draw: Draw) -> tuple[Any, ...]:
@@ -82,7 +82,7 @@ class Toy(ABC):
         """Return observations [n, *obs.shape], or [n, seats, *obs.shape]."""
 
     def legal(self, s: Arrays) -> Tree:
-        """Return masks, bool [n, *legality.shape], or [n, seats, *legality.shape]; called only with a `legality`."""
+        """Return masks, bool [n, *legality.shape], or [n, seats, *legality.shape]; only called if `legality` is set."""
         raise NotImplementedError(f"{type(self).__name__} has a legality, but no legal()")
 
     def picture(self, s: Arrays, m: int) -> tuple[np.ndarray, float] | None:
@@ -100,7 +100,7 @@ def _check(toy: Any, good: bool, needs: str) -> None:
 
 @dataclass(frozen=True)
 class RockPaperScissors(Toy):
-    """Observation: 1. Actions: rock, paper, scissors. A round won is worth 1, lost -1; terminated after `rounds`."""
+    """Observation: 1. Actions: rock, paper, scissors. A won round is worth 1, a lost one -1; a match has `rounds`."""
 
     rounds: int = 1
 
@@ -117,7 +117,7 @@ class RockPaperScissors(Toy):
     def step(self, s: Arrays, action: np.ndarray, draw: Draw) -> tuple[Arrays, Batch]:
         age = s["age"] + 1
         end = np.repeat((age == self.rounds)[:, None], 2, 1)
-        reward = (action - action[:, ::-1] + 1) % 3 - 1  # the next choice beats each, the one after loses to it
+        reward = (action - action[:, ::-1] + 1) % 3 - 1  # a choice loses to the next one and beats the one after
         return {"here": ~end, "age": age}, {"reward": reward, "terminated": end, "truncated": np.zeros_like(end)}
 
     def see(self, s: Arrays) -> np.ndarray:
@@ -243,7 +243,7 @@ class Catch(Toy):
 class MemoryGame(Toy):
     """Observation: the cue (one-hot, first row only) and a light that is on where the answer is due.
 
-    Rows: cue, `delay` blanks the last of which is lit, the end (reward ±1 for the answer in the lit row).
+    Rows: the cue; `delay` blank rows, the last one lit; the end, with reward ±1 for the answer in the lit row.
     """
 
     cues: int = 2
@@ -314,7 +314,7 @@ def own_class(name: str) -> type[Toy]:
 
 
 def _try(game: Toy, spec: EnvSpec) -> None:
-    """Play a step of two games. Raises UserError: a method raises, or returns other shapes or types."""
+    """Play a step of two games. Raises UserError: a method raises, or returns wrong shapes or types."""
     n, rng, alone = 2, np.random.default_rng(0), game.seats == 1
     lead, draw = (n,) if alone else (n, game.seats), lambda: rng.random(n)
     states = _called(game.reset, draw, n)
@@ -339,7 +339,7 @@ def _try(game: Toy, spec: EnvSpec) -> None:
 
 
 def _called(method: Callable[..., Any], *given: Any) -> Any:
-    """Return a method's result. Raises UserError: it raises."""
+    """Return a method's result. Raises UserError: the method raises."""
     try:
         return method(*given)
     except Exception as e:
@@ -393,7 +393,7 @@ def describe(envs: Envs) -> EnvSpec:
 
 
 def game_streams(seed: int, lane: int, n: int) -> np.ndarray:
-    """Return the counters of n lanes' random streams, uint64 [n]; the first is of lane `lane` of the run."""
+    """Return the counters of n lanes' random streams, uint64 [n]; the first belongs to lane `lane` of the run."""
     return lane_seeds(seed, lane, n).astype(np.uint64) * np.uint64(0xD1342543DE82EF95)  # they lie far apart
 
 
@@ -466,7 +466,7 @@ def connect(envs: Envs, seed: int, lane: int) -> Pool:
 
 
 class MatchPool(ArrayPool):
-    """A Pool of a toy of several players: a match steps in the send() that answers its last lane, in that thread."""
+    """A Pool of a toy of several players: a match steps in the send() that brings its last action, in that thread."""
 
     def __init__(self, envs: Envs, game: Toy, seed: int, lane: int):
         self._table = shared_rows.seat_lanes(envs, seed, lane)

@@ -45,7 +45,7 @@ class PastAgents:
         self.again = False  # the run resumed exactly: files of later updates hold the same weights
 
     def save(self) -> Row:
-        """Return when the next is due, and the version that is not posted yet."""
+        """Return the update at which the next past agent is due, and the version that is not posted yet."""
         return {"due": self.due, "written": self.written}
 
     def load(self, saved: Row) -> None:
@@ -64,7 +64,7 @@ class PastAgents:
         if self.ctx.directory is None:
             return
         path = checkpoint.self_path(self.ctx.directory, self.agent, version)
-        if path.exists() and not self.again:  # from after the checkpoint that this run resumes; it stays in play
+        if path.exists() and not self.again:  # written after the checkpoint that this run resumes; it stays in play
             self.due = version + 1
             return
         try:
@@ -81,7 +81,7 @@ def past_agents(feed: Feed, league: League | None, every: int) -> PastAgents | N
     return None if league is None or not every else PastAgents(feed.ctx, feed.learner, league, every)
 
 
-# An agent's part in copies: its learner hands out its state, or continues with another agent's.
+# Copies between agents: the donor's learner writes its state, and the receiver's learner loads it.
 
 
 class AgentCopies:
@@ -121,7 +121,7 @@ class AgentCopies:
         self.orders.copied(number, learner.version, donor_version)
 
     def save(self) -> Batch:
-        """Return the version of the last copy, and the snapshot that the agent is to copy, if it is written."""
+        """Return the version of the last copy and, if the donor has written it, the snapshot to copy."""
         order, since = self.orders.order(), {"since": np.array(self.since)}
         if order is None or order.agent != self.agent or self.snapshot.number != order.number:
             return since
@@ -134,7 +134,7 @@ class AgentCopies:
             self.snapshot.load(saved["snapshot"])
 
     def outdated(self, version: np.ndarray) -> bool:
-        """Tell whether any of the rows [T+1, B] of these versions was acted with weights from before the last copy."""
+        """Tell whether weights from before the last copy acted in any lane. version: of the rows [T+1, B]."""
         return bool((version[0] < self.since).any())
 
 
@@ -142,7 +142,7 @@ APART = 7_919  # difference between agents' seeds, so that their initial weights
 
 
 class JointProgress(LearnerPart):
-    """Adds one agent's steps to a joint count; the run ends once that reaches the run's total."""
+    """Adds one agent's steps to the joint count of all agents; the run ends once this count reaches its total."""
 
     def __init__(self, params: AgentParams, agent: int):
         self.params, self.agent = params, agent
@@ -158,7 +158,7 @@ class JointProgress(LearnerPart):
 
 class AgentRollouts(Rollouts):
     """Rollouts of several agents, each in its own part of the queue. league: holds past agents and orders to copy;
-    snapshot_every: updates between an agent's past agents; initial: each agent's hyperparameters, empty: all alike.
+    snapshot_every: updates between an agent's past agents; initial: each agent's hyperparameters; empty: all the same.
     """
 
     replayable = False
@@ -183,7 +183,7 @@ class AgentRollouts(Rollouts):
 def learn_agents(ctx: WorkerContext, *, source: Source, spec: LearnerSpec, publish: AgentParams) -> Iterator[None]:
     """Learn for every ctx.n-th agent in turn, each from its own rollouts, with its own weights."""
     edge, agents = cast("RolloutQueue", source.edge), range(ctx.index, publish.agents, ctx.n)
-    row = ctx.all_counters.workers - publish.agents  # the last rows are the agents'
+    row = ctx.all_counters.workers - publish.agents  # the last rows belong to the agents
     own = {agent: replace(ctx, index=0, row=row + agent, seed=ctx.seed + APART * agent) for agent in agents}
     specs = {agent: agent_spec(spec, agent, source, publish) for agent in agents}
     turns = {agent: learn(own[agent], source=source, spec=specs[agent], publish=publish) for agent in agents}
@@ -210,18 +210,18 @@ def agent_spec(spec: LearnerSpec, agent: int, source: Source, params: AgentParam
 
 
 class AgentFeed(Feed):
-    """One agent's end of a queue, with its learner; no other learner reads there."""
+    """One agent's end of a queue, with its learner; no other learner reads this agent's rollouts."""
 
     def __init__(self, source: AgentRollouts, ctx: WorkerContext, learner: Learner, params: AgentParams):
         super().__init__(ctx, learner)
         agent = learner.spec.agent
-        self.wait = agent < ctx.n and agent + ctx.n >= params.agents  # for rollouts: this worker has no other agent
+        self.wait = agent < ctx.n and agent + ctx.n >= params.agents  # for rollouts, if this worker has no other agent
         self.learner.checkpoints.more = None  # one agent alone makes no checkpoint
         self.unreal = next((part for part in self.learner.parts if isinstance(part, UnrealWindows)), None)
         self.source, self.queue, self.agent = source, source.queue, agent
         self.params, self.among = params.each[agent], params
         self.first_save = checkpoint.update_of(ctx.resume) if ctx.resume is not None else 0  # number at start
-        self.number = self.first_save  # of the last save
+        self.number = self.first_save  # number of the last save
         self.rounds = 0
         self.past = past_agents(self, source.league, source.snapshot_every)
         self.copies: AgentCopies | None = None
@@ -253,7 +253,7 @@ class AgentFeed(Feed):
         part.json(self._name, counts)
 
     def take_up(self, found: OpenCheckpoint) -> None:
-        """Continue from such a part."""
+        """Continue from a part that `write_part` wrote."""
         arrays, counts = tree.nest(found.arrays(self._name)), found.json(self._name)
         self.join.load(arrays.get("batch", {}))
         if self.unreal and "recent" in arrays:
@@ -296,8 +296,8 @@ class AgentFeed(Feed):
         self.ctx.counters.depth(self.queue.depth)
 
     def save(self, dropped: bool = False) -> Iterator[None]:
-        """Save this agent's part of the checkpoint that is due. Actors of a run resumed from it start new matches,
-        unless it was made between two rounds of turns.
+        """Save this agent's part of the checkpoint that is due. When a run resumes from it, actors start new matches,
+        unless the checkpoint was made between two rounds of turns.
         """
         if self.ctx.serial:
             return
@@ -320,7 +320,7 @@ TARGETS: Spec = {
     "version": Field((), "int64"),
 }
 SMALL = ("reward", "events", "first", "terminated", "truncated", "value")  # columns that targets are computed from
-LEFT = ("events", "terminated")  # COLUMNS that windows leave out: their rewards and targets are computed before
+LEFT = ("events", "terminated")  # COLUMNS that windows leave out: only rewards and targets, computed before, use them
 WINDOW_METRICS = ("reuse", "staleness")
 
 
@@ -364,7 +364,7 @@ class Windows(Source):
 
 
 class PublishedWeights(NamedTuple):
-    """A copy of the vector, and its version."""
+    """A copy of the weights' vector, and the version of the weights."""
 
     flat: torch.Tensor
     version: int
@@ -372,18 +372,18 @@ class PublishedWeights(NamedTuple):
 
 # An optimizer's experience: the newest windows of rollouts, drawn at random.
 #
-# Berner et al. 2019 (Rapid): new windows overwrite the oldest. *Reuse* is windows drawn ÷ windows arrived: at 1 each is
-# drawn once on average. OpenAI Five was trained at about 1; at 2 or 3 it took twice as long.
+# Berner et al. 2019 (Rapid): new windows overwrite the oldest. *Reuse* is windows drawn ÷ windows arrived: at 1, a
+# window is drawn once on average. OpenAI Five was trained at about 1; at 2 or 3 training took twice as long.
 
 
 class WindowBuffer:
-    """Windows [window, capacity, …] and the state before each. Learning begins when it is full."""
+    """Windows [window, capacity, …] and the state before each. Learning begins when the buffer is full."""
 
     def __init__(self, rows: Spec, state: Spec, window: int, capacity: int, reuse: float, seed: int):
         self.window, self.capacity, self.reuse = window, capacity, reuse
         self.rows: Batch = tree.zeros(rows, (window, capacity))
         self.state: Batch = tree.zeros(state, (capacity,))
-        self.arrived, self.drawn = 0, 0  # windows; drawn counts from when the buffer was full
+        self.arrived, self.drawn = 0, 0  # numbers of windows; `drawn` counts only since the buffer was full
         self.random = np.random.default_rng(seed)
 
     def add(self, rows: Batch, state: Batch) -> None:
@@ -397,10 +397,10 @@ class WindowBuffer:
             self.arrived += lanes
 
     def due(self, batch: int) -> bool:
-        """Tell whether a batch of this many windows may be drawn now."""
+        """Tell whether `batch` windows may be drawn now."""
         if self.arrived < self.capacity:
             return False
-        fresh = self.arrived - self.capacity + batch  # the first batch is due as soon as it is full
+        fresh = self.arrived - self.capacity + batch  # the first batch is due as soon as the buffer is full
         return not self.reuse or self.drawn + batch <= self.reuse * fresh
 
     def draw(self, batch: int) -> tuple[Batch, Batch]:
@@ -411,7 +411,7 @@ class WindowBuffer:
         return rows, tree.map(lambda x: x[at], self.state)
 
     def save(self) -> tuple[Batch, Row]:
-        """Return what a checkpoint stores: arrays, and plain data."""
+        """Return the arrays and the plain data that a checkpoint stores."""
         counts = {"arrived": self.arrived, "drawn": self.drawn, "random": self.random.bit_generator.state}
         return {"rows": self.rows, "state": self.state}, counts
 
@@ -427,7 +427,7 @@ class WindowBuffer:
 
 
 class WindowFeed(Feed):
-    """An optimizer's end of the queue: rollouts enter its buffer with their targets, and batches are drawn from it."""
+    """An optimizer's end of the queue: it adds rollouts with their targets to a buffer, and draws batches from it."""
 
     def __init__(self, source: Windows, ctx: WorkerContext, learner: Learner, params: AgentParams):
         super().__init__(ctx, learner)
@@ -508,7 +508,7 @@ class WindowFeed(Feed):
         return {**self._loss().prepare(small, policy.reward_scale()), "reward": small["reward"]}
 
     def _loss(self) -> Loss:
-        """Return the loss, with the present discount if that is a hyperparameter."""
+        """Return the loss, with the discount of the present `horizon` if that is a hyperparameter."""
         loss, hyper = self.learner.spec.loss, self.learner.spec.hyperparameters.all()
         if not isinstance(loss, PPO) or "horizon" not in hyper:
             return loss
@@ -543,8 +543,8 @@ class WindowFeed(Feed):
         params.publish(self.versions[0], self.versions[0].version, 0, taken)
 
     def save(self, dropped: bool = False) -> Iterator[None]:
-        """Save the optimizer with its buffer. Actors of a run resumed from it start new matches, unless it was made
-        between two rounds of turns.
+        """Save the optimizer with its buffer. When a run resumes from them, actors start new matches, unless the
+        checkpoint was made between two rounds of turns.
         """
         if not self.ctx.serial and self.learner.checkpoints.last != self.learner.version:
             self.learner.checkpoints.save()
@@ -566,12 +566,12 @@ class WindowFeed(Feed):
 
     @property
     def _statistics(self) -> torch.Tensor:
-        """Running statistics, which each learner keeps to itself between updates."""
+        """This learner's running statistics; others do not see them between updates."""
         vector = self.learner.update.vector
         return vector.flat[vector.weights :].detach()
 
     def take_up(self, found: OpenCheckpoint) -> None:
-        """Continue from such a part."""
+        """Continue from a part that `write_part` wrote."""
         own = found.arrays(f"{self._name}_turn")
         self.queue.turns[self.ctx.index] = own["turn"]
         self._statistics.copy_(torch.from_numpy(own["statistics"]))
@@ -596,7 +596,7 @@ class WindowFeed(Feed):
 
     def _load(self) -> None:
         found = checkpoint.open_checkpoint(self.ctx.resume)
-        if not (found.path / f"{self._name}_counts.json").exists():  # another learner saved where this one was lost
+        if not (found.path / f"{self._name}_counts.json").exists():  # saved by others while this learner was lost
             self.ctx.log("warning", f"learner {self.ctx.index}: its experience was not saved, so it starts empty")
             return
         counts = found.json(f"{self._name}_counts")

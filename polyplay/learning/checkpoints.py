@@ -26,10 +26,10 @@ from polyplay.weights import optimizers
 if TYPE_CHECKING:
     from polyplay.learning.learner import Learner, LearnerSpec
 
-# Marks, in a learner's counter `saved`, tell the main process which parts of checkpoints it has written.
+# A mark in a learner's counter `saved` tells the main process which parts of a checkpoint the learner has written.
 #
-# A mark is 1 + the number of the checkpoint, plus a little for each time that it was saved before; 0.5 for the initial
-# weights; negative if the parts could not be written. The main process reports which mark it took last.
+# A mark is the checkpoint's number + 1, plus 1/REPEATS for each earlier save of that number. It is 0.5 for the initial
+# weights, and negative if the parts could not be written. `control.taken` is the last mark whose parts were taken.
 
 
 TAKE_TIMEOUT = 10.0  # seconds that the main process has to take the parts of a save
@@ -45,10 +45,10 @@ class LearnerCheckpoints:
         self.learner, self.ctx = learner, ctx
         self.folder = f"agents/{spec.agent}"
         self.writes = ctx.index == 0 or not spec.update.asynchronous  # else worker 0 writes for all
-        self.last = -1  # the update that was saved last
+        self.last = -1  # the last saved update
         self.more: WritePart | None = lambda part: None  # written with every save; None: a failed run saves nothing
-        # saves made, and saves requested as all replicas agree: one is due if more were requested. Replicas start at
-        # different times, but with the same number.
+        # saves made, and saves requested, on which all replicas agree: a save is due if more were requested than made.
+        # Replicas start at different times, but with the same number.
         self.made = self.agreed = ctx.control.saves if spec.update.asynchronous else 0
 
     def tell(self, number: int | None, failed: bool = False) -> None:
@@ -60,8 +60,8 @@ class LearnerCheckpoints:
         self.ctx.counters.set("saved", -mark if failed else mark)
 
     def wait_taken(self, number: int) -> None:
-        """Wait until the main process has taken the parts of an earlier save of `number`, which has the same directory.
-        Where all workers take turns, it takes no parts while this one writes, so the later save counts.
+        """Wait until the main process has taken the parts of an earlier save of `number`, whose directory is the same.
+        If all workers take turns, it takes no parts while this worker writes, so the later save counts.
         """
         last, until = abs(self.ctx.counters.get("saved")), time.monotonic() + TAKE_TIMEOUT
         if self.ctx.serial or not last or max(math.floor(last) - 1, 0) != number:
@@ -71,13 +71,13 @@ class LearnerCheckpoints:
             time.sleep(0.005)
 
     def writers_paused(self) -> AbstractContextManager[None]:
-        """Pause other workers that change the weights which this learner saves (with a parameter server)."""
+        """Pause the other workers that change the weights (with a parameter server), while this learner saves."""
         return self.learner.update.writers_paused() if self.writes else contextlib.nullcontext()
 
     def save(self, more: WritePart | None = None, at: int | None = None, number: int | None = None) -> None:
-        """Write this learner's part of a checkpoint, with `more`; the main process completes it when it has all parts.
-        at: the update that names the checkpoint, if others write their parts under it too. number: of a checkpoint of
-        several agents, each at its own update.
+        """Write this learner's part of a checkpoint, with `more`; the main process completes it from all parts. at: the
+        update that names the checkpoint, if other workers write parts too. number: the checkpoint's, if several agents
+        write parts, each at its own update.
         """
         learner = self.learner
         self.wait_taken(number if number is not None else at if at is not None else learner.update.refresh())
@@ -90,7 +90,7 @@ class LearnerCheckpoints:
                 self._attempt(number, number, more)
 
     def rescue(self) -> None:
-        """Save the last update of a failed run, if the weights are whole; lanes restart when it is resumed."""
+        """Save the last update of a failed run, if the weights are whole; lanes restart when the run resumes."""
         learner = self.learner
         version = learner.update.refresh()
         if self.more is None or not learner.update.whole or version in (self.last, learner.update.counts.begun):
@@ -162,7 +162,7 @@ class LearnerCheckpoints:
 
 
 def save_batch(learner: Learner, rows: Batch, loss: float, norm: float, metrics: Mapping[str, Tensor | float]) -> str:
-    """Save the batch of an update that is not finite, and return the error message."""
+    """Save the batch of an update whose loss or gradient is not finite, and return the error message."""
     where, ctx, agent = "nowhere (no run directory)", learner.ctx, learner.spec.agent
     if ctx.directory is not None:
         whose = f"agent-{agent}-" if agent else ""
@@ -180,4 +180,4 @@ def save_batch(learner: Learner, rows: Batch, loss: float, norm: float, metrics:
     return f"{said}A NaN in it from the environment is the usual cause; else lower --learning-rate{clips}"
 
 
-DIVERGED = 1e4  # a temperature of a policy that never reaches its entropy
+DIVERGED = 1e4  # least temperature α of a policy that never reaches its target entropy

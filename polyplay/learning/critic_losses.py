@@ -3,10 +3,10 @@
 batch  transitions of a replay's `sample()`, as tensors: "obs" [2, B, …] of s_t and s_{t+n}, "action" [B, …] in the
        environment's units, "return" and "discount" [B] (value_losses.td_target), "weight" [B] if stored
 q      values [n, B] of n critics, in units of reward; with discrete actions [n, B, A]
-logp   log π of an action [B], in nats, of y in −1 … 1 and not of the environment's units
+logp   log π [B], in nats, of an action y in −1 … 1, not in the environment's units
 
-The terms of a loss share no weights: the critics' gradient stops at the actor and the other way round, so that one
-backward pass and one step of the optimizer are what the papers do in three.
+The terms of a loss share no weights: the critics' gradient stops at the actor, and the actor's at the critics. So one
+backward pass and one optimizer step do the same as the papers' three.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ from polyplay.learning.losses import Hyper, Key, Loss, LossOutput, check_shapes,
 from polyplay.learning.value_losses import td_target
 from polyplay.nets.critics import CriticsNetwork, picked
 
-DISCRETE = 0.89  # of the entropy of uniform discrete actions: the target (CleanRL; Christodoulou 2019 has 0.98)
+DISCRETE = 0.89  # target entropy ÷ that of uniform discrete actions (CleanRL; Christodoulou 2019 has 0.98)
 METRICS = ("loss", "critic_loss", "actor_loss", "q_mean", "target_mean", "td_abs", "weight_mean")
 
 
 def soft_value(q: Tensor, logp: Tensor, alpha: Tensor) -> Tensor:
-    """V(s) = min_j Q_j(s, a) − α·log π(a|s) [B], of one action a drawn from π (Haarnoja et al. 2018b, equations 3 and
+    """V(s) = min_j Q_j(s, a) − α·log π(a|s) [B], for one action a drawn from π (Haarnoja et al. 2018b, equations 3 and
     5): q [n, B], logp [B], alpha [] or [1]. Raises ValueError for shapes that do not fit.
     """
     check_shapes(q.ndim == 2 and q.shape[1:] == logp.shape, "q must be [n, B], logp [B]", q, logp)
@@ -40,7 +40,7 @@ def soft_value(q: Tensor, logp: Tensor, alpha: Tensor) -> Tensor:
 
 
 def soft_value_discrete(q: Tensor, log_probs: Tensor, alpha: Tensor) -> Tensor:
-    """V(s) = Σ_a π(a|s)·(min_j Q_j(s, a) − α·log π(a|s)) [B], of all actions (Christodoulou 2019, equation 10): q [n,
+    """V(s) = Σ_a π(a|s)·(min_j Q_j(s, a) − α·log π(a|s)) [B], over all actions (Christodoulou 2019, equation 10): q [n,
     B, A], log_probs [B, A], −∞ for actions that are not legal. Raises ValueError for shapes that do not fit.
     """
     fit = q.ndim == 3 and q.shape[1:] == log_probs.shape
@@ -60,8 +60,8 @@ def critic_loss(q: Tensor, goal: Tensor, weight: Tensor) -> Tensor:
 
 
 def temperature_loss(log_alpha: Tensor, logp: Tensor, entropy: float | Tensor) -> Tensor:
-    """−log α·mean(log π + H̄) [], with the mean as a constant (Haarnoja et al. 2018b, equation 18, in log α): one step
-    raises α where the entropy −log π is below H̄. log_alpha [1], logp [B], entropy []. Raises ValueError for shapes.
+    """−log α·mean(log π + H̄) [], where the mean is a constant (Haarnoja et al. 2018b, equation 18, in log α). A step
+    raises α if the entropy −log π is below H̄. log_alpha [1], logp [B], entropy []. Raises ValueError: wrong shapes.
     """
     fit = log_alpha.shape == (1,) and logp.ndim == 1
     check_shapes(fit, "log_alpha must be [1], logp [B]", log_alpha, logp)
@@ -69,15 +69,15 @@ def temperature_loss(log_alpha: Tensor, logp: Tensor, entropy: float | Tensor) -
 
 
 def smoothed(y: Tensor, z: Tensor, deviation: float, bound: float) -> Tensor:
-    """TD3's target action clip(μ⁻(s') + clip(σ·z, ±bound), ±1) [B, size], of y, z [B, size] (Fujimoto et al. 2018,
-    equation 14), in half ranges. Raises ValueError for shapes that do not fit.
+    """TD3's target action clip(μ⁻(s') + clip(σ·z, ±bound), ±1) [B, size], for y = μ⁻(s') and noise z [B, size], where
+    ±1 are an action's ends (Fujimoto et al. 2018, equation 14). Raises ValueError for shapes that do not fit.
     """
     check_shapes(y.ndim == 2 and y.shape == z.shape, "y and z must be one [B, size]", y, z)
     return (y + (deviation * z).clamp(-bound, bound)).clamp(-1.0, 1.0)
 
 
 def _measured(loss: Loss, values: tuple[Tensor, ...], q: Tensor, goal: Tensor, weight: Tensor) -> LossOutput:
-    """Return the LossOutput of a loss; values: its metrics in order, without those of q [n, B], y and weight [B]."""
+    """Return a loss's LossOutput. values: its metrics in order, except those of q [n, B], goal and weight [B]."""
     size = (q.detach() - goal).abs().mean(0)
 
     def measure() -> Iterable[tuple[str, Tensor]]:
@@ -95,18 +95,16 @@ class SACLoss(Loss):
     actor        α·log π(ã|s) − min_j Q_j(s, ã), ã ~ π(s), whose gradient goes through ã
     temperature  −log α·(log π(ã|s) + H̄)
 
-    entropy: H̄ in nats. masked: in rows with masked actions H̄ is lower, by 0.89 of what the masks take from the entropy
-    of uniform actions. alpha: a fixed temperature; 0: it is learned. With discrete actions all expectations are sums
-    over
-    the actions (Christodoulou 2019); with real and discrete parts, sums over the discrete ones for one draw of the real
-    ones, and log π is that of both (Delalleau et al. 2019). The priority is the mean of |δ| over the critics.
-    Metrics: "entropy" is −log π.
+    entropy: H̄ in nats. masked: masks that lower the entropy of uniform actions lower H̄ by 0.89 of the difference.
+    alpha: a fixed temperature; 0: it is learned. Expectations over discrete actions are sums (Christodoulou 2019). With
+    real and discrete parts, they are sums over the discrete parts for one draw of the real ones, and log π is that of
+    both (Delalleau et al. 2019). The priority is the mean of |δ| over the critics. The metric "entropy" is −log π.
 
-    As in REDQ (Chen et al. 2021): with `subset` the target's minimum is over this many critics, drawn for each update;
-    with `mean` the actor's value is the mean of all; only every `delay`-th update has the last two terms. As in CrossQ
-    (Bhatt et al. 2024), with `joint` one pass of the critics gives Q(s, a) and Q(s', a'), whose batch statistics are
-    those of both; there is no target network. As in DroQ (Hiraoka et al. 2022), critics with dropout leave out other
-    units in each of their three passes.
+    REDQ (Chen et al. 2021): the target's minimum is over `subset` critics, drawn for each update; with `mean`, the
+    actor's value is the mean over all critics; only every `delay`-th update has the last two terms. CrossQ (Bhatt et
+    al. 2024): with `joint`, one pass of the critics gives Q(s, a) and Q(s', a'), with batch statistics of both; there
+    is no target network. DroQ (Hiraoka et al. 2022): critics with dropout leave out other units in each of three
+    passes.
     """
 
     entropy: float
@@ -121,12 +119,12 @@ class SACLoss(Loss):
 
     @property
     def divisible(self) -> bool:  # type: ignore[override]
-        """See Loss. With `joint`, statistics of a part differ from those of the batch."""
+        """See Loss. With `joint`, batch statistics of a part differ from those of the whole batch."""
         return not self.joint
 
     def noise(self, policy: CriticsNetwork, batch: Batch, key: Key) -> Batch:
-        """Draw, for each row, standard normal numbers of the actions at s and s', the target's critics, a mark of
-        updates that change the actor, and the units that dropout leaves out in three passes.
+        """Draw standard normal numbers for the actions at s and s', the target's critics, and the units that dropout
+        leaves out in three passes; mark updates that change the actor. All arrays have the batch's rows.
         """
         rng, rows, found = np.random.default_rng(key), len(batch["return"]), Batch()
         if policy.size:
@@ -177,7 +175,7 @@ class SACLoss(Loss):
     def _score(
         self, policy: CriticsNetwork, target: CriticsNetwork, features: Tensor, then: Batch, batch: Batch, alpha: Tensor
     ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """Return q [n, B], V(s') [B], the actor's loss [], log π(ã) [B]; if the actor does not change, 0, log π(a')."""
+        """Return q [n, B], V(s') [B], the actor's loss [], log π(ã) [B]; without an actor's change 0, log π(a')."""
         draws = batch["units"].unbind(1) if "units" in batch else (None, None, None)
         masks = [policy.actions.mask(tree.map(lambda x, i=i: x[i], batch.get("mask", {}))) for i in (0, 1)]
         y, number = policy.taken(batch["action"])
@@ -238,8 +236,8 @@ class TD3Loss(Loss):
     actor    −Q_1(s, μ(s)), in every `delay`-th update
 
     In other updates the actor has no gradient and its optimizer makes no step (OptimizerSpec.parts); target networks
-    move only with the actor (TargetNetwork). One critic, delay 1 and no smoothing is DDPG (Lillicrap et al. 2016).
-    The priority is the mean of |δ| over the critics.
+    move only with the actor (TargetNetwork). With one critic, delay 1 and no smoothing this is DDPG (Lillicrap et al.
+    2016). The priority is the mean of |δ| over the critics.
     """
 
     smoothing: NonNegative = 0.2

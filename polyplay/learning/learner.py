@@ -1,4 +1,4 @@
-"""One update: batch, passes, gradient; a learner's spec; the learner, which updates and counts."""
+"""One update: batch, passes, gradient; a learner's spec; the learner, which makes and counts updates."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from polyplay.weights.update import Sums, Update
 T = TypeVar("T")
 
 
-# Slots side by side as one batch on a device.
+# Slots joined side by side into one batch on a device.
 
 
 def collator_for(queue: RolloutQueue | RolloutSlots, n: int, device: torch.device) -> Collator:
@@ -47,7 +47,7 @@ def collator_for(queue: RolloutQueue | RolloutSlots, n: int, device: torch.devic
 
 class DeviceCollator(Collator):
     """Copies observations from each slot directly into its columns of a batch on the device, asynchronously if memory
-    is page-locked. Everything else is small, and joined on the CPU. Slots are read until `done` returns.
+    is page-locked. Everything else is small, so the CPU joins it. Slots are read until `done` returns.
     """
 
     def __init__(self, queue: RolloutQueue | RolloutSlots, n: int, device: torch.device):
@@ -103,8 +103,8 @@ class Epochs:
 
 
 def shuffled_order(places: np.ndarray, passes: Epochs, seed: tuple[int, ...]) -> list[tuple[np.ndarray, slice]]:
-    """Return for each minibatch the random order of places (transitions, or whole lanes) in its epoch, and its slice
-    of that. Slices are as equal as possible.
+    """Return, for each minibatch, its epoch's random order of places (transitions, or whole lanes), and its slice of
+    that order. Slices are as equal as possible.
     """
     generator = np.random.default_rng(seed)
     orders = [generator.permutation(places) for _ in range(passes.epochs)]
@@ -114,10 +114,10 @@ def shuffled_order(places: np.ndarray, passes: Epochs, seed: tuple[int, ...]) ->
 
 
 class Minibatches:
-    """One rollout in parts: single transitions, or with a core whole lanes and the state before them.
+    """One rollout in parts: single transitions, or, if the network has a core, whole lanes and the state before them.
 
     rows [T+1, B]; targets [T, B], as the loss prepared them. Invalid transitions are left out, except in whole lanes.
-    whole: lanes with all their rows, including the last, for a loss that computes its targets itself.
+    whole: parts are lanes with all rows, including the last, for a loss that computes its targets itself.
     """
 
     def __init__(self, rows: Batch, state: Batch, targets: Batch, version: np.ndarray, whole: bool = False):
@@ -130,7 +130,7 @@ class Minibatches:
             self.rows = {k: tree.map(lambda x: x.flatten(0, 1), v) for k, v in self.rows.items()}
         self.version = version[:-1]
         self.device, self.valid = targets["valid"].device, to_host(targets["valid"])
-        self.order, self.shuffled = np.empty(0), Batch()  # of the epoch
+        self.order, self.shuffled = np.empty(0), Batch()  # order and shuffled rows of the epoch
 
     @property
     def places(self) -> np.ndarray:
@@ -138,7 +138,7 @@ class Minibatches:
 
     def take(self, order: np.ndarray, at: slice = slice(None)) -> tuple[Batch, Batch]:
         """Return rows [1, n], or [T, n] of n lanes ([T+1, n] if `whole` was given), and the state before them. order:
-        the epoch's, by which all rows are sorted once.
+        of the epoch; all rows are sorted by it once.
         """
         if self.whole:
             places = order[at]
@@ -159,7 +159,7 @@ class Minibatches:
 
 
 def pick_rows(rows: Batch, state: Batch, at: Tensor, whole: bool) -> tuple[Batch, Batch]:
-    """Return the transitions [1, n] at these places of rows [T·B], or with `whole` these lanes of rows [T, B], and
+    """Return the transitions [1, n] at places `at` of rows [T·B]; with `whole`, the lanes `at` of rows [T, B], and
     their state.
     """
     if whole:
@@ -170,8 +170,8 @@ def pick_rows(rows: Batch, state: Batch, at: Tensor, whole: bool) -> tuple[Batch
 def run_epochs(
     learner: Any, batch: Batch, state: Batch, version: np.ndarray, seed: tuple[int, ...]
 ) -> Generator[None, None, None]:
-    """Make all updates of a Learner, or of a substitute, from one rollout. Its agent steps count once, in the first
-    update; each update has its own lag.
+    """Make all updates of a Learner, or of a substitute, from one rollout. The rollout's agent steps count once, in
+    the first update; each update has its own lag.
     """
     policy, loss, passes = learner.policy, learner.spec.loss, learner.spec.passes
     targets = loss.prepare(batch, policy.reward_scale())
@@ -185,11 +185,11 @@ def run_epochs(
         kl = yield from learner.apply_gradient(scored, batch, parts.versions(*part), 0 if k else learnt, last, watch)
         if watch and kl > passes.target_kl:
             if not last:
-                policy.observe(batch)  # replicas agree on it at their next update
+                policy.observe(batch)  # replicas agree on the statistics at their next update
             return
 
 
-# A runner computes an update's loss, and leaves its gradient in the learner's vector: this one in one thread.
+# A runner computes an update's loss, and leaves the gradient in the learner's vector. `Runner` does so in one thread.
 
 
 class Runner:
@@ -197,14 +197,14 @@ class Runner:
 
     hyper: Hyper  # present hyperparameters
     begins = 0  # most batches that other threads may start (`begin`) while this one acts
-    begun: Any = None  # what they started
+    begun: Any = None  # the batches that they started
     acts = False  # whether this thread acts while others start every update
-    # with several threads: wait for started work, because inputs of the networks are about to change; and take over new
-    # weights, after an update
+    # with several threads: `settle` waits for started work before inputs of the networks change; `refresh` takes over
+    # the new weights after an update
     settle: Callable[[], None] | None = None
     refresh: Callable[[], None] | None = None
-    norm: float | None = None  # of the last gradient, if the runner applied it; the learner takes it
-    rate = 0.0  # learning rate of that step
+    norm: float | None = None  # norm of the last gradient, if the runner applied it; the learner clears it
+    rate = 0.0  # learning rate of the step that the runner applied
 
     def __init__(
         self, policy: Policy, target: Policy | None, loss: Loss, vector: FlatParams, seed: tuple[int, int] = (0, 0)
@@ -215,8 +215,8 @@ class Runner:
         self.drawn: tuple[int, Batch] = (-1, {})  # a version of the weights, and the noise of its update
 
     def __call__(self, batch: Batch, state: Batch, version: int, tape: Tape | None = None) -> LossOutput:
-        """Score a batch, and leave its gradient in the vector. version: of the weights, which keys random numbers
-        (Loss.noise); tape: recorded while these weights acted in these rows. Raises UserError: the loss returns no
+        """Score a batch, and leave its gradient in the vector. version: of the weights; it keys random numbers
+        (Loss.noise). tape: recorded while these weights acted in these rows. Raises UserError: the loss returns no
         LossOutput.
         """
         return self.score(self.with_noise(batch, version) if self.draws else batch, state, tape)
@@ -239,7 +239,7 @@ class Runner:
         return self(*parts.take(order, at), version)
 
     def noise_of(self, batch: Batch, version: int) -> Batch:
-        """Return the random numbers of the update of these weights, as arrays."""
+        """Return, as arrays, the random numbers of the update that starts from weights `version`."""
         (at, drawn), self.drawn = self.drawn, (-1, {})
         return drawn if at == version else self.loss.noise(self.policy, batch, (*self.seed, version))
 
@@ -256,15 +256,15 @@ class Runner:
         return {**batch, **to_device(drawn, self.vector.flat.device)} if drawn else batch
 
     def compile(self) -> bool:
-        """Have updates compiled; return False if another runner must do that."""
+        """Have updates compiled; return False if this needs another runner."""
         return False
 
     def close(self) -> None:
-        """End the threads and processes that it started."""
+        """End the threads and processes that the runner started."""
 
     def begin(self, items: list[Batch], version: int) -> None:
-        """Start on the batches that are scored next, NumPy arrays, while the caller changes neither weights nor
-        hyperparameters. version: of the first one's weights.
+        """Start on `items`, the NumPy batches to score next, while the caller changes neither weights nor
+        hyperparameters. version: of the weights that score the first batch.
         """
 
 
@@ -283,7 +283,7 @@ def own_loss(title: str) -> Iterator[None]:
 @dataclass(frozen=True)
 class LearnerSpec(Holder):
     """A learner without its wiring: network, loss, update, hyperparameters, length. An actor-critic's loss gets the
-    terms for which its network has heads or a core, and the memory from which they draw.
+    terms of its network's heads and core, and the memory from which these terms draw.
     """
 
     policy: PolicyFactory
@@ -324,8 +324,8 @@ class LearnerSpec(Holder):
         self.update.fit(self.policy)
 
     def with_loss(self, make: Callable[[Loss], Loss] | str) -> LearnerSpec:
-        """Return a copy whose loss is make(loss), of the present one. make: a function, or module:callable. Raises
-        UserError: it returns no loss that a learner can call.
+        """Return a copy whose loss is `make` of the present loss. make: a function, or module:callable. Raises
+        UserError: `make` fails, or returns no loss that a learner can call.
         """
         title = user_modules.title(make)
         if isinstance(self.policy, NetworkFactory) and self.policy.options.get("value") == "popart":
@@ -360,11 +360,11 @@ class LearnerSpec(Holder):
         return [*made, f"loss    {self.loss.title}", f"update  {self.update.title()}", *parts]
 
 
-# rows of an update, and weights: below these, reading metrics costs as much as the loss, so only a tenth of updates
-# report, as with several updates per rollout
+# least rows and least weights of an update that always reports metrics. Below either, reading metrics costs as much as
+# the loss, so only a tenth of updates report; the same holds with several updates per rollout
 FEW, SMALL = 64, 100_000
-REPORTED = 0.25  # most seconds until the run's counters get lags
-GOLDEN = 0.6180339887498949  # spreads that tenth evenly, whichever of the updates a learner makes
+REPORTED = 0.25  # most seconds between counts of lags
+GOLDEN = 0.6180339887498949  # spreads that tenth evenly over the updates of each learner
 
 
 class Learner:
@@ -376,12 +376,12 @@ class Learner:
         self.policy = build_network(spec.policy, ctx.seed, ctx.precision, self.device)
         self.update = spec.update.open(ctx, self.policy)
         self.version, self.learnt, self.done = 0, 0.0, False
-        self.lags, self.told = list[np.ndarray](), 0.0  # lags since the counters got them, and the time of that
+        self.lags, self.told = list[np.ndarray](), 0.0  # lags not yet counted, and the time of the last count
         self.parts = open_parts(self)
         target = next((part.net for part in self.parts if part.net is not None), None)
         self.run = Runner(self.policy, target, spec.loss, self.update.vector, (ctx.seed, ctx.index))
         for tuned in self.policy.tuned:
-            tuned.apply_hyperparameters(spec.hyperparameters.all())  # initial weights are saved with them
+            tuned.apply_hyperparameters(spec.hyperparameters.all())  # initial weights are saved with these values
         saved = self.checkpoints.load_or_begin()
         self.update.begin(self.version, self.learnt, saved)
         while not self.update.counts.ready:
@@ -396,8 +396,8 @@ class Learner:
         ctx.hooks.rescue = self.checkpoints.rescue
 
     def adjust(self) -> None:
-        """Apply what changes during the run, before an update and for all its passes: the network and the runner get
-        the present hyperparameters, with the annealed learning rate.
+        """Adjust the learner before an update and all its passes: the parts adjust themselves, and the network and the
+        runner get the present hyperparameters, with the annealed learning rate.
         """
         self._measure()
         if self.ctx.index == self.spec.agent == 0:
@@ -425,8 +425,8 @@ class Learner:
         return max(0.0, 1.0 - self.progress / self.spec.total)
 
     def step(self, rows: Batch, state: Batch, tape: Tape | None = None) -> Iterator[None]:
-        """Make one update, or several as the spec says, from rows [T+1, B] and the state before them: NumPy arrays (obs
-        may be tensors on the device). tape: recorded while the present weights acted, to compute nothing twice.
+        """Make one update, or those of `spec.passes`, from rows [T+1, B] and the state before them: NumPy arrays (obs
+        may be tensors on the device). tape: recorded while the present weights acted, so nothing is computed twice.
         """
         batch, state = to_device(rows, self.device), to_device(state, self.device)
         self.adjust()
@@ -445,7 +445,7 @@ class Learner:
         return (yield from self.apply_gradient(scored, batch, versions, learnt, observe=True))
 
     def timed(self, update: Generator[None, None, T]) -> Generator[None, None, T]:
-        """Run updates; count their seconds as learning, without those spent waiting for others, and their lags."""
+        """Run updates, and count their lags. Their seconds count as learning, except those spent waiting for others."""
         before, waited = time.perf_counter(), self.update.waited
         result = yield from update
         after, waited = time.perf_counter(), self.update.waited - waited
@@ -471,13 +471,13 @@ class Learner:
         self, item: Batch, fresh: float = 0.0, observe: bool = False
     ) -> Generator[None, None, Tensor | None]:
         """Make one update from a replay's sample; return the items' new priorities, or None if the loss has none.
-        fresh: agent steps acted since the last update, which count as learned; the replay's ratio says how often each
-        is drawn. observe: first update running statistics with the sample, if they did not see it when it was acted.
+        fresh: agent steps acted since the last update; they count as learned, however often the replay draws each.
+        observe: first update the running statistics with the sample, because acting did not.
         """
-        self.update.refresh()  # a gradient is of the newest weights, even if older ones acted
+        self.update.refresh()  # the gradient is computed with the newest weights, even if older ones acted
         if observe:
             self.observe({"obs": item["obs"]})
-        if self.run.begun:  # it took its inputs then
+        if self.run.begun:  # `begin` took the inputs
             return (yield from self.timed(self._step_on(item, item["version"].ravel(), fresh)))
         self.adjust()
         batch = to_device(item, self.device)
@@ -492,8 +492,8 @@ class Learner:
 
     @property
     def begins(self) -> int:
-        """Number of the next updates that may start before the first is counted: one, if a part may change what the
-        second computes with.
+        """Number of the next updates that may start before the first is counted: one, if a part may change the
+        inputs of the second.
         """
         changing = (part for part in self.parts if part.adjust or part.rate or part.updated)
         return min([self.run.begins, *(part.unchanged() if part.unchanged else 1 for part in changing)])
@@ -516,7 +516,7 @@ class Learner:
         return self.run.part(parts, order, at, self.version)
 
     def observe(self, rows: Batch) -> None:
-        """Update running statistics with acted rows [T+1, B], before they are drawn; the target network copies them."""
+        """Update running statistics, also the target network's, with acted rows [T+1, B] before they are drawn."""
         if self.policy.observes:
             if self.run.settle:
                 self.run.settle()
@@ -534,8 +534,8 @@ class Learner:
         observe: bool = False,
         watch: bool = False,
     ) -> Generator[None, None, float]:
-        """Make and count one update along the gradient of a loss. rows: saved if it is not finite; versions: of the
-        weights that acted, per row; `learnt`: agent steps to count; observe: update running statistics with the rows.
+        """Make and count one update along the gradient of a loss. rows: saved if loss or gradient are not finite;
+        versions: of the weights that acted, per row; `learnt`: agent steps to count; observe: use rows in statistics.
         watch: return the approximate KL divergence from the policy that acted, averaged over replicas; else 0.
         """
         if not all(part.admit(scored) for part in self.parts if part.admit):
@@ -560,7 +560,7 @@ class Learner:
         return kl if total is None else float(total[3] / total[4])
 
     def count_only(self, steps: float) -> Generator[None, None, float]:
-        """Count agent steps without an update, with what replicas must agree on. Return the mean of their steps."""
+        """Count agent steps without an update, once the replicas agree on the sums. Return the replicas' mean steps."""
         total = yield from self.update.agree(self.sums(steps))
         self.update.counts.add(total[0], updates=0)
         self.learnt = self.update.counts.learnt
@@ -568,7 +568,7 @@ class Learner:
         return float(total[0] / total[4])
 
     def sums(self, learnt: float = 0.0, kl: float = 0.0, leaving: float = 0.0) -> Sums:
-        """Return the numbers that replicas add up. leaving: 1: this one makes no more updates, others drop theirs."""
+        """Return the numbers that replicas add up. leaving: 1: this replica makes no more updates, so others stop."""
         first, control = self.ctx.index == 0, self.ctx.control
         # replicas are equal, so one counts for all
         finishing = (first or self.spec.update.asynchronous) * control.finishing

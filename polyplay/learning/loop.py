@@ -1,7 +1,7 @@
 """The learning loop, written once, and the sources of its batches.
 
-A `Source` is the description that a role holds; a `Feed` is its open end in a worker. Batches come from the learner's
-own rollouts, from a queue of rollouts or chunks, from a replay of either, or from separate replay workers.
+A `Source` is a description that a role holds; a `Feed` is the source's open end in a worker. Batches come from the
+learner's own rollouts, from a queue of rollouts or chunks, from a replay of either, or from separate replay workers.
 """
 
 from __future__ import annotations
@@ -62,8 +62,8 @@ Nothing = tuple[()]
 class Source(ABC, Holder):
     """The source of a learner's batches: a description that a role holds, pickled with it.
 
-    The plan, the memory estimate, the diagram and the placement of workers use it. Raises TypeError when it is made
-    without `shape` or `open`.
+    The plan, the memory estimate, the diagram and the placement of workers use it. Raises TypeError: its class defines
+    no `shape` or no `open`.
     """
 
     edge: Edge | None = None  # queue that other workers fill; None: the learner acts itself
@@ -84,7 +84,7 @@ class Source(ABC, Holder):
 
     @abstractmethod
     def open(self, ctx: WorkerContext, learner: Learner, params: Any, replayed: bool = False) -> Feed:
-        """Open the source in one worker. params: where the weights are published, None: nowhere. replayed: its rollouts
+        """Open the source in one worker. params: where to publish the weights; None: nowhere. replayed: the rollouts
         are only stored in a replay.
         """
 
@@ -102,8 +102,8 @@ class Source(ABC, Holder):
 
 
 class Feed(ABC):
-    """The open end of a Source in one worker. The loop calls `learn` and then `finish` with every item, `save`
-    `between` two items or after a dropped rollout, and `close` at the end.
+    """The open end of a Source in one worker. The loop calls `learn` and then `finish` with every item. It calls `save`
+    after an item if `between` is true, or after a dropped rollout; it calls `close` at the end.
     """
 
     alone: bool = True  # no other learner has to agree that the run ends
@@ -124,30 +124,30 @@ class Feed(ABC):
         return self.learner.step(rows, state)
 
     def finish(self, item: Any) -> None:  # noqa: B027
-        """Release what the item was read from, and publish the weights if others have copies."""
+        """Release the slots of the item, and publish the weights if other workers have copies."""
 
     def publish(self) -> None:  # noqa: B027
-        """Publish the weights if others have copies; called after each draw if rollouts are only stored."""
+        """Publish the weights if other workers have copies. Called after each draw if rollouts are only stored."""
 
     def late(self) -> bool:
-        """Tell whether the run ends without waiting for the next item."""
+        """Tell whether the run ends now, without the next item."""
         return not self.alone and self.ctx.late()
 
     def save(self, dropped: bool = False) -> Iterator[None]:
-        """Save the learner with the feed's own state, unless this update is saved. dropped: a rollout under way is
-        dropped at the end of the run.
+        """Save the learner with the feed's own state, unless this update is saved already. dropped: the run
+        ended, and dropped a rollout under way.
         """
         if self.learner.checkpoints.last != self.learner.version:
             self.learner.checkpoints.save()
-        yield from ()  # no turn: where all take turns, saving changes no order
+        yield from ()  # no turn: if workers take turns, saving does not change their order
 
     def close(self) -> None:  # noqa: B027
-        """Release what it holds."""
+        """Release all resources."""
 
 
 def learn(ctx: WorkerContext, *, source: Source, spec: LearnerSpec, publish: Any = None) -> Iterator[None]:
-    """Take batches from a source, update, and publish the weights if others have copies. If the run ends and rollouts
-    take too long, weights are saved as of the last update.
+    """Take batches from a source, update, and publish the weights if other workers have copies. If rollouts take too
+    long when the run ends, save the weights of the last update.
     """
     learner = Learner(ctx, spec)
     feed = source.open(ctx, learner, publish)
@@ -193,8 +193,8 @@ def learn(ctx: WorkerContext, *, source: Source, spec: LearnerSpec, publish: Any
 
 
 def try_loss(source: Source, spec: LearnerSpec) -> None:
-    """Score rows of two lanes, or two items of a replay. Raises UserError: the loss returns no LossOutput, or one that
-    is not finite. Exceptions that the loss itself raises on made-up rows are ignored; a worker would report them.
+    """Score made-up rows of two lanes, or two made-up items of a replay. Raises UserError: the loss returns no
+    LossOutput, or its scalar is not finite. Other exceptions of the loss are ignored; a worker would report them.
     """
     if spec.passes is not None and source.replay is not None:
         raise UserError("LearnerSpec: passes given with a replay, but need a source of rollouts, such as Inline")
@@ -227,11 +227,11 @@ def try_loss(source: Source, spec: LearnerSpec) -> None:
 class _Missing(UserError, KeyError):
     """Raised when a loss reads a name that it is not given."""
 
-    __str__ = Exception.__str__  # KeyError's adds quotes
+    __str__ = Exception.__str__  # KeyError.__str__ adds quotes
 
 
 class _Known(dict[str, Any]):
-    """Inputs of a loss by name, which raise _Missing for others. kind: what the message calls them."""
+    """Inputs of a loss by name; another name raises _Missing. kind: the word for an input in its message."""
 
     def __init__(self, kind: str, values: Mapping[str, Any]):
         super().__init__(values)
@@ -260,7 +260,7 @@ def _example(source: Source, policy: Policy) -> Batch | None:
             x.uniform_(generator=draw)
         elif path.partition("/")[0] == "mask":
             x.fill_(1)
-    with contextlib.suppress(Exception), torch.no_grad():  # a network that needs other rows
+    with contextlib.suppress(Exception), torch.no_grad():  # the network may need other rows
         row: Batch = {k: tree.at(batch[k], 0) for k in ("obs", "mask", "events") if k in batch}
         row |= {"reward": torch.zeros(2), "first": torch.zeros(2, dtype=torch.bool)}
         row["noise"] = torch.rand((2, policy.noise), generator=draw)
@@ -273,8 +273,8 @@ def _example(source: Source, policy: Policy) -> Batch | None:
 
 @dataclass(frozen=True)
 class Inline(Source):
-    """Rollouts that the learner acts itself, one at a time: lag 0, unless learners do not wait for each other and
-    others change the weights during a rollout.
+    """Rollouts that the learner acts itself, one at a time. The lag is 0, unless asynchronous learners change the
+    weights during a rollout.
     """
 
     envs: Envs = field()
@@ -321,8 +321,8 @@ class ActingFeed(Feed):
         """Write the state of the lanes. Raises OSError."""
 
     def save(self, dropped: bool = False) -> Iterator[None]:
-        """Save the learner, with its lanes if all lanes are between two rollouts; where learners do not wait for each
-        other, those of others are not. After a dropped rollout, save only an update that is not saved yet, or a replay.
+        """Save the learner, with its lanes if all learners' lanes are between two rollouts; those of asynchronous
+        learners never are. After a dropped rollout, save only an update that is not saved yet, or a replay.
         """
         learner, apart = self.learner, self.learner.spec.update.asynchronous
         more, done = self.replayed and not apart, (learner.checkpoints.last, learner.update.counts.begun)
@@ -350,7 +350,7 @@ class InlineFeed(ActingFeed):
             self.actor = Actor(ctx, self.pool, [LanePlayer(player, slots)], ctx.index * envs.lanes)
             self.actor.move_rows(place)
             self.collate = collator_for(slots, envs.groups, place)
-            self.actor.explore, self.actor.bootstrap = explore, not replayed  # a replay keeps no last rows
+            self.actor.explore, self.actor.bootstrap = explore, not replayed  # a replay does not store last rows
             if "pool" in saved:
                 self.actor.load(saved)
             elif explore is not None:  # ε continues from the run's progress
@@ -397,7 +397,7 @@ class EpisodeFeed(ActingFeed):
             full = [slot for slot, length in chunks if length]
             yield self.slots.batch(full) if full else None
             for slot, _ in chunks:
-                self.slots.commit(slot, 0)  # empty again
+                self.slots.commit(slot, 0)  # mark the slot as empty
 
     def finish(self, item: Rollout) -> None:
         report_faults(self.ctx, self.table.pool)
@@ -428,7 +428,7 @@ class Rollouts(RolloutBatches, Source):
 
 
 class RolloutFeed(Feed):
-    """A learner's end of a RolloutQueue. It saves once its actors have written their parts."""
+    """A learner's end of a RolloutQueue. The learner saves once its actors have written their parts."""
 
     def __init__(self, source: Rollouts, ctx: WorkerContext, learner: Learner, params: Params, replayed: bool):
         super().__init__(ctx, learner)
@@ -454,11 +454,11 @@ class RolloutFeed(Feed):
         return self.source.consumer(ctx.index, log, collator_for(queue, self.source.n, self.learner.device))
 
     def _note_lane(self, slots: list[int]) -> None:
-        """Set `lane` to the first one of the actor whose rollout is taken."""
+        """Set `lane` to the first lane of the actor whose rollout is taken."""
         self.lane = slots[0] // self.queue.share * self.queue.lanes
 
     def learn(self, item: Rollout) -> Iterator[None]:
-        self.learner.update.refresh()  # where others change the weights too
+        self.learner.update.refresh()  # if other workers change the weights too
         yield from self.learner.step(*item)
         assert UNWRITTEN not in item[0]["version"]
 
@@ -488,8 +488,8 @@ class RolloutFeed(Feed):
 
 
 class Chunks(QueueBatches, Source):
-    """Batches of as few of a TrainingQueue's chunks as hold `rows` transitions; 0: one chunk. `rows` may change.
-    Acting uses the same weights. Raises UserError: the queue may never hold enough.
+    """Batches of the fewest chunks of a TrainingQueue that hold `rows` transitions; 0: one chunk. `rows` may change.
+    Acting uses the same weights. Raises UserError: `rows` may need more chunks than the queue holds.
     """
 
     queue: TrainingQueue
@@ -542,8 +542,8 @@ class ChunkFeed(Feed):
 
 
 class Replayed(Source):
-    """Stores another source's rollouts in the learner's own replay. Before it inserts more, it makes as many updates as
-    the replay's ratio asks for (ReplayBuffer.due). Raises UserError: that source's rollouts cannot be stored.
+    """Stores another source's rollouts in the learner's own replay. Before the learner inserts a rollout, it makes the
+    updates that are due (ReplayBuffer.due). Raises UserError: the other source's rollouts cannot be stored.
     """
 
     replay: Replay
@@ -567,7 +567,7 @@ class Replayed(Source):
         return self.source.nbytes(policy)
 
     def describe(self) -> list[str]:
-        return self.source.describe() if self.edge is None else []  # other workers' rollouts are not batches here
+        return self.source.describe() if self.edge is None else []  # rollouts of other workers are not its batches
 
 
 class ReplayFeed(Feed):
@@ -581,10 +581,10 @@ class ReplayFeed(Feed):
         super().__init__(ctx, learner)
         self.replay, apart = source.replay, learner.spec.update.asynchronous
         self.buffer = self.replay.open(seed_of(ctx.seed, ctx.incarnation % 1000) + ctx.index)
-        self.updates, self.steps = 0, math.prod(source.source.shape)  # agent steps of a rollout, at most
-        self.least = self.steps - source.source.shape[1]  # if a game ends in every lane
-        self.ahead = list[Batch]()  # the next updates' samples, drawn before the steps that make them due
-        self.begun = 0  # how many of them other threads have started on
+        self.updates, self.steps = 0, math.prod(source.source.shape)  # most agent steps of a rollout
+        self.least = self.steps - source.source.shape[1]  # agent steps if a game ends in every lane
+        self.ahead = list[Batch]()  # samples of the next updates, drawn before these are due
+        self.begun = 0  # number of these samples that other threads have started on
         divide(learner, self.replay.batch)
         if not apart:
             learner.checkpoints.more = self.write
@@ -599,14 +599,14 @@ class ReplayFeed(Feed):
                 self.begun = len(self.ahead)
         self.feed = source.source.open(ctx, learner, params, replayed=True)
         self.alone, self.blocking = self.feed.alone, self.feed.blocking
-        # if others change the weights too, each update begins with the newest
+        # if other workers change the weights too, each update must begin with the newest
         self.draws_ahead = not apart and not self.blocking
-        due = (self.replay.ratio or math.inf) * self.steps / self.replay.batch  # updates after a rollout
+        due = (self.replay.ratio or math.inf) * self.steps / self.replay.batch  # updates that a rollout makes due
         learner.run.acts = self.draws_ahead and due <= 1.0
 
     def items(self) -> Iterator[Rollout | Nothing | None]:
-        """Yield rollouts, and () while updates are due. If the next rollout makes some due, and other threads may start
-        on them while this one acts, their samples are drawn before.
+        """Yield rollouts, and () while updates are due. If other threads may start on the updates that the next rollout
+        makes due, draw their samples before this thread acts that rollout.
         """
         rollouts, learner = self.feed.items(), self.learner
         while True:
@@ -625,8 +625,8 @@ class ReplayFeed(Feed):
         return self.buffer.due(coming=self.steps)
 
     def _draw_ahead(self, most: int) -> None:
-        """Draw samples for one update, and for at most `most`. All but the first are due even if a game ends in every
-        lane.
+        """Draw samples for 1 to `most` updates. Those after the first are due even if a game ends in every lane of the
+        next rollout.
         """
         while not self.ahead or (len(self.ahead) < most and self.buffer.due(coming=self.least)):
             sample = self.buffer.sample(self.learner.remaining)
@@ -634,7 +634,7 @@ class ReplayFeed(Feed):
 
     def learn(self, item: Rollout | Nothing) -> Iterator[None]:
         """Insert a rollout and count its agent steps, or for () make an update. Learners that wait for each other count
-        their mean steps, so that the same number of updates is due in each.
+        their mean steps, so the same number of updates is due in each learner.
         """
         buffer, learner, counters = self.buffer, self.learner, self.ctx.counters
         if item:
@@ -649,7 +649,7 @@ class ReplayFeed(Feed):
                 sample = self.ahead.pop(0) if self.ahead else buffer.sample(learner.remaining)
                 self.begun = max(self.begun - 1, 0)
                 if learner.run.begun and not self.ahead and self.replay.sampler is None and self._due_soon():
-                    self._draw_ahead(1)  # while others compute this update
+                    self._draw_ahead(1)  # while other threads compute this update
                     learner.run.draw_noise(self.ahead[0], learner.version + 1)
             priority = yield from learner.step_on_sample(sample)
             if priority is not None and self.replay.sampler is not None:
@@ -688,7 +688,7 @@ class ReplayFeed(Feed):
 
 
 class Samples(Source):
-    """Batches that replay workers draw into a queue; priorities go back in the same slots."""
+    """Batches that replay workers draw into a queue; learners return priorities in the same slots."""
 
     replay: Replay
 
@@ -708,10 +708,10 @@ class Samples(Source):
 
 
 class SampleFeed(Feed):
-    """A learner's end of separate replay workers; learner 0 reports to them for all.
+    """A learner's end of separate replay workers; learner 0 reports to these workers for all learners.
 
-    Learners that average gradients rest and end together, so only with an update. Learners that do not wait for each
-    other (a parameter server's) each notice the end of the run, even if no batch comes.
+    Learners that average gradients pause and end together, and only with an update. Asynchronous learners (those of a
+    parameter server) each notice the end of the run, even if no batch comes.
     """
 
     def __init__(self, samples: SampleQueue, ctx: WorkerContext, learner: Learner, params: Params | None):
@@ -719,7 +719,7 @@ class SampleFeed(Feed):
         self.samples, self.reader, self.params = samples, samples.reader(ctx.index), params
         self.first = ctx.index == 0
         self.alone = samples.learners == 1 or learner.spec.update.asynchronous
-        self.priority: np.ndarray | None = None  # of the items of the last update
+        self.priority: np.ndarray | None = None  # new priorities of the last update's items
         divide(learner, samples.replay.batch)
         learner.checkpoints.more = None  # a checkpoint without replays is worth less than the one before
         page_lock(samples.block, learner.device)
@@ -733,7 +733,7 @@ class SampleFeed(Feed):
             self.params.publish(learner.update.vector, learner.version, learner.version)
 
     def items(self) -> Iterator[int | Nothing | None]:
-        """Yield slots; () if none came for a while but learner 0 has agent steps to count; None if nothing came."""
+        """Yield slots. When none come, yield (), or None if not `alone`, or if learner 0 has no steps to count."""
         for slot in self.reader.batches():
             idle = slot is None and self.alone and (not self.first or self.samples.news)
             yield () if idle else slot
@@ -768,7 +768,7 @@ class SampleFeed(Feed):
                 raise OSError(f"replay workers {', '.join(map(str, failed))} could not write their parts")
 
         learner.checkpoints.wait_taken(learner.update.refresh())
-        with learner.checkpoints.writers_paused():  # the replays' parts match the weights
+        with learner.checkpoints.writers_paused():  # so that the replays' parts match the weights
             version = learner.update.refresh()
             yield from self.reader.gather(version, min(self.ctx.patience, 0.005), learner.done)
             if self.alone:

@@ -2,7 +2,7 @@
 
 Targets are pure functions of rows, without gradient; inputs are never written to.
 
-Row convention: a batch holds rows 0..T, each [B]; row t: what arrived and what was chosen at time t.
+Row convention: a batch holds rows 0..T, each [B]; row t holds the input and the choice of time t.
 The transition t → t+1 is *valid* unless row t+1 is the first of an episode (or of a restarted lane). Where it
 is not valid the target is V_t and the advantage 0, so the recursion for t-1 sees V(obs_t): an episode cut by
 truncation bootstraps from its real final observation with no special case; the next episode does not leak in. Where a
@@ -40,20 +40,20 @@ if TYPE_CHECKING:
 
 
 class Transitions(NamedTuple):
-    """The steps t → t+1 for t < T, each [T, B]. Where `valid` is False the other two are not used."""
+    """The steps t → t+1 for t < T, each [T, B]. Where `valid` is False, `reward` and `discount` are not used."""
 
     reward: Tensor  # r_{t+1}, float
     discount: Tensor  # d_t = γ·(1 − terminated_{t+1}), float
     valid: Tensor  # ~first_{t+1}, bool
 
 
-Advantages = tuple[Tensor, Tensor]  # [T, B] each: the weight of ∇log π(a_t); the target, what V_t should become
+Advantages = tuple[Tensor, Tensor]  # [T, B] each: the weight of ∇log π(a_t), and the target of V_t
 
 
 def transitions(batch: Batch, gamma: float) -> Transitions:
     """Steps of the rows batch["reward"] (float), ["terminated"], ["first"] (bool), each [T+1, B], T ≥ 1.
 
-    `gamma` is the discount per agent step. Truncation needs no flag here: its row's V is the bootstrap.
+    `gamma` is the discount per agent step. Truncation needs no flag: V of the truncated row is the bootstrap.
     Raises ValueError for shapes that differ or are too short, and for flags that are not bool.
     """
     reward, terminated, first = batch["reward"], batch["terminated"], batch["first"]
@@ -69,22 +69,22 @@ def transitions(batch: Batch, gamma: float) -> Transitions:
 def n_step(steps: Transitions, value: Tensor, n: int | None = None) -> Tensor:
     """n-step returns [T, B] from `value` [T+1, B] (V of every row).
 
-    G_t = r_{t+1} + d_t·G_{t+1} if valid_t else V_t, G_T = V_T. With `n`, at most n rewards and then V; None
-    means as many as the rollout has (A3C's forward view: Mnih et al. 2016, algorithm S3).
+    G_t = r_{t+1} + d_t·G_{t+1} if valid_t else V_t, G_T = V_T. n: most rewards to sum, before V; None: all
+    rewards of the rollout (A3C's forward view: Mnih et al. 2016, algorithm S3).
     Raises ValueError for shapes that do not fit.
     """
     reward, discount, valid = steps
     fit = reward.ndim == 2 and value.shape == (len(reward) + 1, *reward.shape[1:])
     check_shapes(fit, "reward must be [T, B] and value [T+1, B]", reward, value)
     if n is None:
-        # rows whose V is a bootstrap, if it is: padding may be NaN
+        # rows whose V a transition bootstraps from; V of padding may be NaN
         used = torch.cat([torch.zeros_like(valid[:1]), valid & (discount != 0)])
         ahead = torch.where(used, value, 0.0)
         result = _scan(torch.where(valid, reward, ahead[:-1]), torch.where(valid, discount, 0.0), ahead[-1])
         return torch.where(valid, result, value[:-1])
     result = value
     for _ in range(min(n, len(reward))):
-        behind = torch.where(discount == 0, 0.0, discount * result[1:])  # even where it is NaN
+        behind = torch.where(discount == 0, 0.0, discount * result[1:])  # even where `result` is NaN
         ahead = torch.where(valid, reward + behind, value[:-1])
         result = torch.cat([ahead, value[-1:].to(ahead.dtype)])
     return result[:-1]
@@ -134,8 +134,8 @@ def vtrace(
 
 
 def _scan(base: Tensor, trace: Tensor, last: Tensor) -> Tensor:
-    """x_t = base_t + trace_t·x_{t+1} with x_T = `last`: [T, B], [T, B], [B] → [T, B]. On a CPU one compiled loop, which
-    rounds as a kernel per step does: the sum alone.
+    """x_t = base_t + trace_t·x_{t+1} with x_T = `last`: [T, B], [T, B], [B] → [T, B]. On a CPU it is one compiled
+    loop, which rounds once per step, as torch's kernel does.
     """
     if base.device.type != "cpu" or tracing():
         return _scan_by_torch(base, trace, last)
@@ -163,8 +163,7 @@ def _scan_loop(base: np.ndarray, trace: np.ndarray, last: np.ndarray, out: np.nd
 
 def _errors(steps: Transitions, value: Tensor, ahead: Tensor) -> Tensor:
     """r_{t+1} + d_t·ahead_t − V_t, each [T, B] and `value` [T+1, B]; after a termination `ahead` is not used, even if
-    it
-    is NaN. Raises ValueError for shapes that do not fit.
+    it is NaN. Raises ValueError for shapes that do not fit.
     """
     reward, discount, valid = steps
     fit = reward.shape == discount.shape == valid.shape and value.shape == (len(reward) + 1, *reward.shape[1:])
@@ -174,7 +173,7 @@ def _errors(steps: Transitions, value: Tensor, ahead: Tensor) -> Tensor:
 
 
 def check_shapes(fit: bool, wanted: str, *given: Tensor | None, **named: Tensor) -> None:
-    """Raise ValueError, with the shapes given, unless they `fit`."""
+    """Raise ValueError, which names the given shapes, unless they `fit`."""
     if not fit:
         shapes = ["None" if x is None else str(list(x.shape)) for x in given]
         shapes += [f"{name} {list(x.shape)}" for name, x in named.items()]
@@ -203,8 +202,8 @@ def _measured(measure: Measure) -> dict[str, Tensor]:
 
 
 class LazyMetrics(Mapping[str, Tensor]):
-    """Detached scalars by name, measured when one is read: measuring takes a tenth of a small network's update, and not
-    every update is reported.
+    """Detached scalars by name, measured only when one is read: measuring takes a tenth of the time of a small
+    network's update, and not every update is reported.
     """
 
     def __init__(self, measure: Measure):
@@ -225,7 +224,7 @@ class LazyMetrics(Mapping[str, Tensor]):
 
 
 def metrics_of(measure: Measure) -> Mapping[str, Tensor]:
-    """Return a loss's metrics from pairs of name and scalar; a tracer records their computation."""
+    """Return a loss's metrics from pairs (name, scalar). If a tracer is active, compute them at once."""
     return _measured(measure) if tracing() else LazyMetrics(measure)
 
 
@@ -249,7 +248,7 @@ class Loss:
     """Scores a batch with the scalar that a learner minimizes. It calls the networks itself.
 
     Your own loss inherits this, names its `metrics` and defines `__call__`. It is pickled: make it a frozen dataclass.
-    All else has defaults. A field whose type says what is allowed (core.errors, Literal) is checked.
+    Other members have defaults. If a field's type limits its values (core.errors, Literal), they are checked.
     """
 
     metrics: tuple[str, ...] = ("loss",)  # names of the reported scalars, all of them in every result
@@ -279,22 +278,22 @@ class Loss:
 
     @property
     def units(self) -> ValueUnits:
-        """Units of the values that the network learns; a sign has no scale."""
+        """Units of the values that the network learns; the signs of rewards have no scale."""
         return ValueUnits(1.0 if self.reward == "sign" else self.reward_scale, self.rescale)
 
     def prepare(self, rows: Batch, scale: float | Tensor = 1.0) -> Batch:
-        """Compute what several passes over a rollout [T+1, B] share, at least `valid` [T, B]. scale: of rewards."""
+        """Return arrays that all passes over a rollout [T+1, B] share, at least `valid` [T, B]. scale: of rewards."""
         return {"valid": ~rows["first"][1:]}
 
     def noise(self, policy: Any, batch: Batch, key: Key) -> Batch:
-        """Draw the random numbers of one update from their key: arrays that are added to the batch by name. For a
+        """Draw the random numbers of one update from `key`: arrays that are added to the batch by name. For a
         divisible loss they are [B, …], or a `key`, which all parts get.
         """
         return {}
 
     def ahead(self, target: Any, batch: Batch) -> Batch:
-        """Compute what needs only the target network, without gradient. A batch that already has these names is scored
-        with them.
+        """Return the outputs that need only the target network, without gradient. `__call__` uses them if the batch
+        has them already.
         """
         return {}
 
@@ -303,7 +302,7 @@ class Loss:
         own: Any = type(self)
         try:
             kinds = _kinds(own)
-        except NameError:  # a type that only type checkers know
+        except NameError:  # a type imported only for type checkers
             return
         for name, value in vars(self).items():
             kind = kinds[name]
@@ -379,8 +378,8 @@ class ActorCriticLoss(Loss, ABC):
     def transitions(self, batch: Batch, out: Batch) -> Transitions:
         """Return the transitions [T, B] of rows, after a check that these and the outputs `out` have one shape.
 
-        Rewards become `reward_scale`·r as it is ("none"), limited to [−1, 1] ("clip"), or its sign ("sign"); "scale":
-        also multiplied by the policy's reward_scale, and limited to [−10, 10].
+        Rewards become `reward_scale`·r ("none"), the same limited to [−1, 1] ("clip"), or its sign ("sign"). "scale"
+        also multiplies by the policy's reward_scale, and limits to [−10, 10].
         """
         steps, rows = transitions(batch, self.gamma), {k: batch[k] for k in ("logp", "value", "reward") if k in batch}
         heads = {k: out[k] for k in ("logp", "value", "entropy") if k in out}
@@ -413,11 +412,11 @@ class ActorCriticLoss(Loss, ABC):
 
         out, acted: the network's present outputs, and those stored while acting, [T, B] or [T+1, B]; `value_scale` is
         the unit of advantages and value errors (Hessel et al. 2019, equation 6). made: without gradient; reach: clip
-        the ratio π/μ to 1 ± this (PPO), None: no ratio; log_rho: report the ratios π/μ, and how many of them are
-        beyond `bound`.
+        the ratio π/μ to 1 ± this (PPO), None: no ratio; log_rho: log π/μ, to report the mean of π/μ and the share
+        above `bound`.
         """
         count, zero = valid.sum().clamp(min=1), torch.zeros_like(made[1])
-        costs = isinstance(entropy_cost, Tensor) or entropy_cost != 0  # else no gradient goes back through it
+        costs = isinstance(entropy_cost, Tensor) or entropy_cost != 0  # else the entropy gets no gradient
         entropy = out["entropy"] if costs else out["entropy"].detach()
         heads = _rows(torch.stack((out["logp"], out["value"], entropy)), len(valid))
         # 0 where not valid, in at least the targets' precision: outputs in bfloat16 are summed in float32
@@ -473,7 +472,7 @@ def observed(policy: Any, scored: LossOutput, batch: Batch) -> LossOutput:
 
 
 def _rows(x: Tensor, n: int) -> Tensor:
-    """Return the first n rows of [..., rows, B]; all are returned unsliced, as a slice costs time in both passes."""
+    """Return the first n rows of [..., rows, B]. If x has no more, return x: a slice costs time in both passes."""
     return x if x.shape[-2] == n else x[..., :n, :]
 
 
@@ -481,11 +480,11 @@ def _rows(x: Tensor, n: int) -> Tensor:
 #
 # out    policy.unroll(batch, state): "logp", "value", "entropy", each [T+1, B]
 # batch  rows 0..T as tensors [T+1, B]: reward (raw), terminated, first, and the acting weights' logp and value
-# hyper  entropy_cost, and of PPO with anneal_clip `remaining`
+# hyper  entropy_cost, and `remaining` for PPO with anneal_clip
 #
 # All terms run over valid transitions only (see above): "mean" divides by their number (at least 1), "sum"
 # does not divide, so its gradient grows with the rows of a batch. Targets and advantages are constants.
-# Metrics are detached scalars: `loss` is what is minimized, every other one is a mean over valid transitions,
+# Metrics are detached scalars: `loss` is the minimized one; every other one is a mean over valid transitions,
 # before costs, whatever the reduction.
 
 
@@ -494,7 +493,7 @@ class A2C(ActorCriticLoss):
     """Advantage actor-critic: −A·log π(a) − entropy_cost·H + value_cost·(R − V)².
 
     Advantages and targets R = A + V come from the values stored while acting (GAE with `lam`; λ = 1 is the
-    n-step return); at lag 0 these are the learner's own. Defaults: OpenAI baselines' a2c (mean, no extra ½).
+    n-step return); at lag 0 these values are the learner's own. Defaults: OpenAI baselines' a2c (mean, no extra ½).
     baseline="present": the same R, but the advantage is R − V of the present weights, without its gradient.
     A3C (Mnih et al. 2016) is reduction="sum"; muupan/async-rl, its reproduction, halves the value loss again; GA3C
     (Babaeizadeh et al. 2017; NVlabs/GA3C) is reduction="sum", value_half=True, value_cost=1, baseline="present".
@@ -558,7 +557,7 @@ class PPO(ActorCriticLoss):
     μ and the values V_μ were stored while acting; `prepare` computes A (GAE with `lam`) and R = A + V_μ from them once,
     for all passes. value_clip: max((R − V)², (R − V_μ − clip(V − V_μ, −ε, ε))²) instead, as in baselines' ppo2. ε is
     `clip_range`; anneal_clip multiplies it by the hyperparameter `remaining`, the fraction of the run that is left.
-    Advantages are normalized over each call's rows. Means over valid transitions.
+    Advantages are normalized over each call's rows. Terms are means over valid transitions.
     Raises ValueError for shapes that do not fit.
     """
 
@@ -582,7 +581,7 @@ class PPO(ActorCriticLoss):
         return {"advantage": advantage, "target": target, "valid": steps.valid}
 
     def score(self, out: Batch, batch: Batch, hyper: Hyper) -> LossOutput:
-        """out: "logp", "value", "entropy"; batch: those of `prepare`, and "logp", "value" as acted; all one shape."""
+        """Score `out`, with "logp", "value", "entropy". batch: from `prepare`, with acting's "logp" and "value"."""
         rows = {k: batch[k] for k in ("advantage", "target", "valid", "logp", "value")}
         rows |= {f"out {k}": out[k] for k in ("logp", "value")}
         check_shapes(len({x.shape for x in rows.values()}) == 1, "all must be one shape", **rows)
@@ -595,10 +594,10 @@ class PPO(ActorCriticLoss):
 @dataclass(frozen=True)
 class APPO(ActorCriticLoss):
     """PPO's surrogate for rollouts of older weights, whole lanes at a time (after Sample Factory, Petrenko
-    et al. 2020, with its V-trace on): targets v_t are V-trace's, from the present V and ratios π/μ, with ρ̄ = c̄ = 1
-    and `lam` in the traces; A_t = r_{t+1} + d_t·v_{t+1} − V_t, which the surrogate's own ratio corrects, so no ρ
-    before it (Sample Factory has both, and no λ). With λ = 1 and fresh weights this is PPO with λ = 1. Raises
-    UserError for settings out of range, ValueError for shapes that do not fit.
+    et al. 2020, with its V-trace on). Targets v_t are V-trace's, from the present V and ratios π/μ, with ρ̄ = c̄ = 1
+    and `lam` in the traces. A_t = r_{t+1} + d_t·v_{t+1} − V_t has no factor ρ, because the surrogate's ratio corrects
+    it (Sample Factory has both, and no λ). With λ = 1 and fresh weights this is PPO with λ = 1. Raises UserError for
+    settings out of range, ValueError for shapes that do not fit.
     """
 
     lam: Fraction = 0.95
@@ -608,7 +607,7 @@ class APPO(ActorCriticLoss):
     metrics = (*PPO.metrics, "rho_mean", "rho_clipped")
 
     def score(self, out: Batch, batch: Batch, hyper: Hyper) -> LossOutput:
-        """out and batch: rows [T+1, B], as those of VTrace."""
+        """Score rows [T+1, B] of `out` and `batch`, as VTrace does."""
         steps, value = self.transitions(batch, out), out["value"].detach()
         log_rho = out["logp"][:-1].detach() - batch["logp"][:-1]
         _, target = vtrace(steps, value, log_rho, lam=self.lam)
@@ -639,8 +638,8 @@ class AlphaZeroLoss(Loss):
     )
 
     def __call__(self, policy: Policy, target: None, batch: Batch, state: Batch, hyper: Hyper) -> LossOutput:
-        """batch: "mask" [2, B, A], legal moves of the position (row 0) and of the one after it; "visits" [B, A], the
-        search's distribution π over legal moves; "return" [B], z: the game's outcome, −1 to 1, for the mover.
+        """See Loss. batch: "mask" [2, B, A], legal moves of the position (row 0) and of the next one; "visits" [B, A],
+        the search's distribution π over legal moves; "return" [B], z: the game's outcome, −1 to 1, for the mover.
         """
         planes = unpacked(batch["obs"][0], self.board.planes) if self.board.binary else batch["obs"][0]
         cells = batch["cells"][:, None].expand(-1, planes.shape[1], -1)
@@ -648,8 +647,8 @@ class AlphaZeroLoss(Loss):
         return self.score(out["logits"][0].gather(1, batch["actions"]), out["value"][0], batch)
 
     def noise(self, policy: Policy, batch: Batch, key: Key) -> Batch:
-        """Draw a symmetry for each of n positions: "cells" [n, cells], which cell is shown at i, and "actions" [n, A],
-        where action i is shown.
+        """Draw a symmetry for each of n positions: "cells" [n, cells], the cell that is shown at place i, and
+        "actions" [n, A], the place at which action i is shown.
         """
         n, images = len(batch["action"]), self.board.symmetries
         u = uniform(self.seed, np.arange(n), np.array([key[2]]), 1)[:, 0]
@@ -679,7 +678,7 @@ class AlphaZeroLoss(Loss):
 
 
 def unpacked(bits: Tensor, planes: tuple[int, int, int]) -> Tensor:
-    """float32 [B, C, H, W] of planes as bits, uint8 [B, ceil(C·H·W / 8)] (np.packbits)."""
+    """Return float32 planes [B, C, H, W] from their bits, uint8 [B, ceil(C·H·W / 8)] (np.packbits)."""
     shifts = torch.arange(7, -1, -1, dtype=torch.uint8, device=bits.device)
     single = bits[..., None].bitwise_right_shift(shifts).bitwise_and(1).flatten(1)
     return single[:, : math.prod(planes)].to(torch.float32).view(-1, *planes)

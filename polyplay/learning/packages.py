@@ -39,7 +39,7 @@ from polyplay.core.machine import cxx_compiler
 from polyplay.core.shared_memory import LINE, Semaphore
 
 Function = Callable[..., tuple[Tensor, ...]]
-Compiled = Callable[[list[Tensor]], list[Tensor]]  # the list is empty afterwards
+Compiled = Callable[[list[Tensor]], list[Tensor]]  # a call empties the list
 Shape = tuple[tuple[int, ...], torch.dtype]
 LIMIT = 600.0  # seconds for one package; a compiler that takes longer hangs
 MOST = 100  # most packages in the folder; the least recently used are removed
@@ -47,7 +47,7 @@ COMMAND = (sys.executable, "-m", "polyplay.learning.packages")
 TRIES = 5  # test calls of a new package
 NODES = 10_000  # most operations of a function: they take four minutes of CPU time to compile
 PACKAGE = Path(__file__).parents[1]
-NICE = 5  # of the compiler; more would starve it beside a run that uses all cores
+NICE = 5  # niceness of the compiler; a higher one would starve it beside a run that uses all cores
 
 
 def packages_folder() -> Path:
@@ -58,7 +58,7 @@ def packages_folder() -> Path:
 
 @cache
 def _this_machine() -> bytes:
-    """Return a digest of what all packages depend on: torch, the processor's instructions, the project's code."""
+    """Return a digest of the inputs of all packages: torch, the processor's instructions, the project's code."""
     digest = hashlib.sha256(f"{sys.version} {torch.__version__} {platform.cpu_features()}".encode())
     for path in sorted(PACKAGE.rglob("*.py")):
         digest.update(path.read_bytes())
@@ -66,7 +66,7 @@ def _this_machine() -> bytes:
 
 
 def _beside(modules: Iterable[str]) -> list[Path]:
-    """Return the files of these modules, and of loaded ones in their folders, which they may import."""
+    """Return the files of these modules, and of loaded modules in the same folders, which they may import."""
     files = {name: Path(file) for name, m in list(sys.modules.items()) if (file := vars(m).get("__file__"))}
     folders = {files[name].parent for name in modules if name in files}
     return sorted({path for path in files.values() if path.parent in folders and path.is_file()})
@@ -74,7 +74,7 @@ def _beside(modules: Iterable[str]) -> list[Path]:
 
 @dataclass(frozen=True)
 class CompileJob:
-    """A function to compile. make: returns it, in the process that compiles; pickled. shapes: of its arguments."""
+    """A function to compile. make: pickled; returns the function where it is compiled. shapes: of its arguments."""
 
     make: Callable[[], Function]
     shapes: tuple[Shape, ...]
@@ -85,7 +85,7 @@ class CompileJob:
         digest = hashlib.sha256(_this_machine())
         try:
             digest.update(self.packed(fast=True))
-        except Exception:  # classes that refer to themselves, pickled by value
+        except Exception:  # classes that refer to themselves and are pickled by value
             digest.update(self.packed())
         for path in _beside(self.modules):
             digest.update(path.read_bytes())
@@ -118,7 +118,7 @@ class Package:
             self.failure = why_failed(e)
 
     def begin(self) -> None:
-        """Start to compile in a separate process that ends with this one, unless another process is compiling it."""
+        """Start to compile in a separate process that ends with this one, unless another one compiles this package."""
         if self.process is not None or self.failure:
             return
         if platform.WINDOWS:
@@ -181,7 +181,7 @@ class Package:
             return None
 
     def close(self) -> None:
-        """End the process that compiles, and whatever it started."""
+        """End the process that compiles, and all processes that it started."""
         if self.process is None:
             return
         with contextlib.suppress(OSError):
@@ -209,7 +209,7 @@ def _load(path: str) -> Compiled:
     """
     try:
         loader = torch._C._aoti.AOTIModelPackageLoader(path, "model", False, 1, -1)
-    except (AttributeError, TypeError):  # another torch
+    except (AttributeError, TypeError):  # another version of torch
         package = torch._inductor.aoti_load_package(path)
         return lambda given: list(package(*given))
     call: Compiled = loader.boxed_run
@@ -217,10 +217,10 @@ def _load(path: str) -> Compiled:
 
 
 def _flushed(call: Compiled, given: list[Tensor]) -> list[Tensor]:
-    """Call with numbers below 1e-38 set to 0: an optimizer's averages fall to these where gradients are 0, and make an
-    update a fifth slower.
+    """Call with numbers below 1e-38 set to 0. Where gradients are 0, an optimizer's averages fall below that, and such
+    numbers make an update a fifth slower.
     """
-    torch.set_flush_denormal(True)  # of this thread
+    torch.set_flush_denormal(True)  # for this thread
     try:
         return call(given)
     finally:
@@ -249,10 +249,10 @@ def _spin(words: np.ndarray, semaphore: int) -> bool:
 
 @compiled
 def _serve(words: np.ndarray, kinds: np.ndarray, given: np.ndarray, copies: np.ndarray, results: np.ndarray) -> None:
-    """Call the function of package words[KIND] words[CALLS] times in a row whenever started, until words[STOP].
+    """After each start, call the function of package words[KIND] words[CALLS] times; return if words[STOP] is set.
 
-    Tables of each package, padded with 0: kinds [8]; given [calls, n]: handles of its arguments; copies [m, 3], before
-    the first call: destination, source, bytes; results [calls, k, 2]: destination, bytes.
+    Tables of each package, padded with 0: kinds [8]; given [calls, n]: handles of its arguments; copies [m, 3], made
+    before the first call: destination, source, bytes; results [calls, k, 2]: destination, bytes.
     """
     handles, made, at = np.empty(given.shape[2], np.int64), np.zeros(results.shape[2], np.int64), np.zeros(1, np.int64)
     while True:
@@ -280,7 +280,7 @@ def _serve(words: np.ndarray, kinds: np.ndarray, given: np.ndarray, copies: np.n
 
 
 class UpdateThread:
-    """A thread that calls the functions of packages, one at a time. A thread for each would wake up for every call."""
+    """A thread that calls the functions of packages, one at a time. With a thread each, every call would wake one."""
 
     def __init__(self) -> None:
         self.calls = list[BackgroundCall]()
@@ -291,13 +291,13 @@ class UpdateThread:
         self.thread: threading.Thread | None = None
 
     def add(self, call: BackgroundCall) -> int:
-        """Take over a call, and return its number."""
+        """Add a call, and return its number."""
         self.stop()
         self.calls.append(call)
         self._tables = [_padded(each) for each in zip(*(call.tables for call in self.calls), strict=True)]
         self.words[STOP] = 1
         self.started.post()
-        _serve(self.words, *self._tables)  # returns at once, with the loop compiled
+        _serve(self.words, *self._tables)  # compiles the loop, and returns at once
         self.words[STOP], threads = 0, torch.get_num_threads()
         self.thread = threading.Thread(target=self._run, name="update", daemon=True)
         self.thread.start()
@@ -312,7 +312,7 @@ class UpdateThread:
         _serve(self.words, *self._tables)
 
     def wait(self) -> None:
-        """Wait until the next call has ended. Raises RuntimeError: it failed."""
+        """Wait until the next call has ended. Raises RuntimeError: the call failed."""
         while not (_spin(self.words, DONE) or self.done.wait(1.0)):
             if self.thread is None or not self.thread.is_alive():
                 raise RuntimeError("the thread of a compiled update ended")
@@ -329,11 +329,11 @@ class UpdateThread:
 
 
 class BackgroundCall:
-    """The function of a package, on tensors at fixed addresses: `start` has a thread call it, `wait` waits for that.
+    """The function of a package, on tensors at fixed addresses: `start` has a thread call it, `wait` waits for its end.
 
-    given, results: for each of several calls in a row, its arguments, and contiguous tensors for its results; copies:
-    pairs of tensors, the second of which is copied to the first before the first call; thread: None: a new one. Raises
-    ValueError, OSError or AttributeError: the function cannot be called so.
+    given, results: arguments, and contiguous tensors for results, of each of several calls in a row; copies: pairs
+    (destination, source) of tensors, copied before the first call; thread: None: a new one. Raises ValueError, OSError
+    or AttributeError: a thread cannot call the function.
     """
 
     def __init__(
@@ -372,7 +372,7 @@ class BackgroundCall:
         self.thread.started.post()
 
     def wait(self) -> None:
-        """Wait for the results of the next call. Raises RuntimeError: it failed."""
+        """Wait for the results of the next call. Raises RuntimeError: the call failed."""
         self.thread.wait()
 
     def close(self) -> None:
@@ -417,7 +417,7 @@ def _handle_of(x: Tensor) -> int:
 
 
 def arguments(shapes: Iterable[Shape]) -> list[Tensor]:
-    """Return tensors of these shapes to trace a function with: indices are 0, and divisors are not."""
+    """Return tensors of these shapes to trace a function with: integers are 0, for indices; floats 1, for divisors."""
     return [torch.full(shape, dtype.is_floating_point, dtype=dtype) for shape, dtype in shapes]
 
 
@@ -447,7 +447,7 @@ def build_package(job: CompileJob, place: Path) -> None:
 
 
 def main(path: Path, length: int) -> None:
-    """Compile the job that comes by stdin."""
+    """Compile the job that stdin contains."""
     data, parent = sys.stdin.buffer.read(length), sys.stdin.fileno()
     platform.kill_when_closed(parent, -os.getpid())
     if platform.readable([parent], 0.0):  # it was closed before
@@ -468,7 +468,7 @@ def main(path: Path, length: int) -> None:
 
 
 def _tidy(folder: Path) -> None:
-    """Remove the least recently used packages, and what killed compilers left."""
+    """Remove the least recently used packages, and the folders of killed compilers."""
     old = sorted(folder.glob("*.pt2"), key=lambda p: p.stat().st_mtime)[:-MOST]
     with contextlib.suppress(OSError):
         for path in old:

@@ -1,6 +1,6 @@
 """Parts of a learner: target network, outlier gate, drops of the learning rate; schedules, trace.
 
-A page lists the parts of its figure in LearnerSpec.parts. A learner adds parts that a run may ask of every system.
+A page lists the parts of its figure in LearnerSpec.parts. A learner itself adds parts that any run may ask for.
 """
 
 from __future__ import annotations
@@ -33,32 +33,32 @@ if TYPE_CHECKING:
 class LearnerPart:
     """Something that a learner has besides its source, loss and update.
 
-    A page names a description, which worker threads share; `open` makes a learner's own copy. A learner calls its parts
-    in order, each by the hooks that it defines.
+    A page's part is a description, which worker threads share; `open` makes a learner's own copy. A learner calls the
+    hooks that its parts define, part by part, in order.
     """
 
     learner: Learner  # the learner that it belongs to, once open
     net: Policy | None = None  # a second network, once open: losses get it as the target network
-    vector: FlatParams | None = None  # of that network
+    vector: FlatParams | None = None  # weights of that network
     vectors: ClassVar[int] = 0  # number of weight vectors that it holds, for estimates of memory and checkpoints
     agent: int = 0  # number of the learner's agent, if a run has several
 
-    # Before an update, for all its passes: apply what changes during the run.
+    # Apply the changes of the run, before an update and all its passes.
     adjust: Callable[[], None] | None = None
     # (rows, batch, state) → more tensors for an update from a rollout. rows: [T+1, B], as it came; batch: the same on
     # the device; state: before row 0.
     inputs: Callable[[Batch, Batch, Batch], Batch] | None = None
-    # (steps) → agent steps that count for the end of the run and for annealing; steps: from the parts before.
+    # (steps) → agent steps that count for the end of the run and for annealing. steps: from the previous part.
     progress: Callable[[float], float] | None = None
     # (scored) → whether to make an update of this loss. Its agent steps are counted in any case.
     admit: Callable[[LossOutput], bool] | None = None
-    # (rate) → the learning rate, from that of the parts before; at first the annealed hyperparameter.
+    # (rate) → the learning rate. rate: from the previous part; for the first part, the annealed hyperparameter.
     rate: Callable[[float], float] | None = None
-    # Running statistics of the network have changed without an update.
+    # The running statistics of the network have changed without an update.
     observed: Callable[[], None] | None = None
-    # (loss, norm, lags): an update was made and counted, learner.version. norm: of its gradient; lags: in updates.
+    # (loss, norm, lags): update learner.version was made and counted. norm: of its gradient; lags: in updates.
     updated: Callable[[float, float, np.ndarray], None] | None = None
-    # Number of the next updates whose inputs it does not change; one if it is not defined.
+    # Number of next updates whose inputs this part does not change; 1 if this hook is not defined.
     unchanged: Callable[[], int] | None = None
 
     def describe(self) -> str:
@@ -72,22 +72,21 @@ class LearnerPart:
         return own
 
     def begin(self, found: OpenCheckpoint | None) -> None:
-        """Start, once the weights are loaded. found: the checkpoint that the run resumes; None without one, and for a
-        worker that replaces a lost one.
+        """Start, once the weights are loaded. found: the checkpoint that the run resumes; None in a new run, and for a
+        worker that replaces a lost worker.
         """
 
     def save(self, part: CheckpointPart) -> Row:
-        """Write its own state into a checkpoint, and return what it adds to the learner's counts. Raises OSError. Only
-        learner 0 writes; all learners resume from it.
+        """Write the part's state into a checkpoint, and return its additions to the learner's counts. Raises OSError.
+        Only learner 0 writes; all learners resume from this state.
         """
         return {}
 
 
 @dataclass
 class TargetNetwork(LearnerPart):
-    """A second network, which every `every`-th update moves toward the first by the fraction `tau` of the way; 1 copies
-    it. If several workers change the weights, all their updates count. Raises UserError: `every` or `tau` is out of
-    range.
+    """A second network. Every `every`-th update moves it toward the first network by the fraction `tau` of the way; 1
+    copies the first. Updates of all workers count. Raises UserError: `every` or `tau` is out of range.
     """
 
     every: int = 1
@@ -148,10 +147,10 @@ class TargetNetwork(LearnerPart):
         return {}
 
 
-# Losses that make no update: those far above a learner's earlier losses (Gorila, Nair et al. 2015).
+# Losses far above a learner's earlier losses make no update (Gorila, Nair et al. 2015).
 #
-# The paper discards a gradient whose loss is above mean + k·std of the learner's own, "several" k; the rest is ours:
-# how far back the mean reaches, that the first losses are all admitted, and that several refused in a row start over.
+# The paper discards a gradient whose loss is above mean + k·std of the learner's losses, for "several" k. The rest is
+# ours: how far back the mean reaches, that all first losses are admitted, and the restart after refusals in a row.
 
 
 SLACK = 1.0 + 1e-9  # equal losses are no outliers, however their mean was rounded
@@ -164,7 +163,7 @@ class OutlierGate(LearnerPart):
     k: float
 
     WARM_UP = 100  # losses that are admitted at first
-    HORIZON = 1000  # losses over which mean and variance run, evenly until then, afterwards fading by 1/HORIZON
+    HORIZON = 1000  # mean and variance weigh the first HORIZON losses evenly; afterwards older losses fade by 1/HORIZON
     CAP = 10  # most losses refused in a row: the next one is admitted, and the statistics restart with it
 
     def __post_init__(self) -> None:
@@ -187,7 +186,7 @@ class OutlierGate(LearnerPart):
             self.n, self.mean, self.variance = 0, 0.0, 0.0
         self.row, self.n = 0, self.n + 1
         weight, away = 1.0 / min(self.n, self.HORIZON), size - self.mean
-        self.mean = (1.0 - weight) * self.mean + weight * size  # with weight 1, exactly that size
+        self.mean = (1.0 - weight) * self.mean + weight * size  # if the weight is 1, this is exactly `size`
         self.variance = (1.0 - weight) * (self.variance + weight * away * away)
         return True
 
@@ -219,7 +218,7 @@ class FrozenRate(LearnerPart):
 
 
 def frozen_until(learner: Learner) -> float:
-    """Return `until` from the checkpoint that the run resumes, or from the newest if that was removed since."""
+    """Return `until` from the checkpoint that the run resumes; if that was removed, from the newest one."""
     path = learner.ctx.resume
     if path is None:
         return 0.0
@@ -230,9 +229,9 @@ def frozen_until(learner: Learner) -> float:
 
 
 class Schedules(LearnerPart):
-    """Sets hyperparameters that change with the agent steps of the run, and logs when they reach a point."""
+    """Sets hyperparameters that change with the agent steps of the run, and logs each point that they reach."""
 
-    held: Mapping[str, SchedulePoint] = {}  # by hyperparameter, its present point
+    held: Mapping[str, SchedulePoint] = {}  # each hyperparameter's present point
 
     def adjust(self) -> None:
         learner, hyper, total = self.learner, self.learner.spec.hyperparameters, self.learner.spec.total
@@ -245,7 +244,7 @@ class Schedules(LearnerPart):
 
 
 class AnswerEvaluator(LearnerPart):
-    """Gives the weights to an evaluator beside training when it asks for them."""
+    """Gives the weights to an evaluator beside training, when the evaluator asks for them."""
 
     def updated(self, loss: float, norm: float, lags: np.ndarray) -> None:
         show = self.learner.ctx.control.show
@@ -273,7 +272,7 @@ class Trace(LearnerPart):
 
 
 def open_parts(learner: Learner) -> list[LearnerPart]:
-    """Return all parts of a learner: those that the run asks for, and those that its page names."""
+    """Return all parts of a learner, opened: first those that the run asks for, then its page's."""
     ctx, parts = learner.ctx, list[LearnerPart]()
     if until := frozen_until(learner):
         parts.append(FrozenRate(until))

@@ -1,10 +1,10 @@
-"""The update as one pure function of tensors, for whatever traces, compiles or captures it.
+"""The update as one pure function of tensors, to be traced, compiled or captured.
 
     update(weights [W], buffers [S − W], target [S] or [0], batch, state, hyper) -> gradient [W], buffers, LossOutput
 
-The vector is that of weights.params, in its two parts. Everything else is an argument too: batch and state are trees
-of tensors of fixed shapes, with random numbers (Loss.noise) and importance weights among them, hyper has a tensor []
-for each hyperparameter. No argument is written to, and no number decides on a shape or a branch (layers.tracing).
+Weights and buffers are the two parts of the vector of weights.params. Everything else is an argument too: batch and
+state are trees of tensors of fixed shapes, including random numbers (Loss.noise) and importance weights; hyper has a
+tensor [] per hyperparameter. No argument is written to. No number decides on a shape or a branch (layers.tracing).
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ PureUpdate = Callable[..., tuple[Tensor, Tensor, LossOutput]]
 
 
 class _Networks(nn.Module):
-    """A policy and its target network as one module, so that `functional_call` gives both their tensors."""
+    """A policy and its target network as one module, so that one `functional_call` sets both networks' tensors."""
 
     def __init__(self, policy: Policy, target: Policy | None = None):
         super().__init__()
@@ -51,7 +51,7 @@ class _Networks(nn.Module):
 def make_loss(
     policy: Policy, loss: Callable[..., Any], target: Policy | None = None
 ) -> Callable[..., tuple[Any, Tensor]]:
-    """Return the loss as a function of `update`'s arguments that also returns the buffers, to be differentiated.
+    """Return the loss, to be differentiated, as a function of `update`'s arguments; it also returns the buffers.
 
     The modules define the layout of the vectors; their own weights are not read. target: a second such module, if the
     loss takes a target network. Raises ValueError: a module computes with copies of its weights.
@@ -61,7 +61,7 @@ def make_loss(
         raise ValueError("a network has copies of its weights (cache_weights); it must have none")
 
     def score(weights: Tensor, buffers: Tensor, fixed: Tensor, batch: Batch, state: Batch, hyper: Hyper) -> Any:
-        odd = len(weights) % 2  # if numbers of float64 are at even places with the weights before them
+        odd = len(weights) % 2  # keeps float64 numbers at even places, as they are behind the weights
         behind = torch.cat([buffers.new_zeros(odd), buffers])[odd:]  # networks may write to it
         named = {f"policy.{k}": x for k, x in named_views(policy, weights, behind).items()}
         if target is not None:
@@ -104,11 +104,11 @@ class UpdateFunction:
 
         (weights, buffers, target, gradient, hyper [H], *leaves) -> numbers [1 + metrics], and priority [B] if any
 
-    It writes the gradient and the buffers. leaves: of a tree {"batch", "state"}, by `paths`; for a minibatch those of
-    its whole rollout, followed by `index` [n], its places, and `inside` [n], which of them count.
+    The function writes the gradient and the buffers. leaves: of a tree {"batch", "state"}, by `paths`; a minibatch has
+    those of its whole rollout, then `index` [n], its places, and `inside` [n], whether each place counts.
 
-    With an optimizer it takes the step too, in place: the tensors of the optimizer's state come before hyper, which
-    ends with the learning rate; numbers end with the gradient's norm.
+    With an optimizer the function takes the step too, in place: the tensors of the optimizer's state come before hyper,
+    which ends with the learning rate; numbers end with the gradient's norm.
     """
 
     policy: PolicyFactory

@@ -31,14 +31,14 @@ from polyplay.weights.update import Local, clip_gradient
 WAIT = 10.0  # seconds of learning before a run compiles its updates: shorter runs would not gain
 LEFT = 20.0  # least seconds that a run must have left, by its speed so far
 LOOK = 0.25  # seconds between checks whether the compiler is done
-LONG = 0.05  # seconds of an eager update above which computing takes most, compiled or not
+LONG = 0.05  # seconds of an eager update; longer ones mostly compute, compiled or not
 GAIN = 0.9  # largest fraction of the eager seconds that compiled updates may take
 NEAR, NEAR_HALF = 1e-3, 1e-2  # largest relative difference of the gradient; in bfloat16
-ROUNDED = 1e-6  # further difference of a step, relative to the weights
+ROUNDED = 1e-6  # additional difference of a step, relative to the weights
 SHARE = 0.25  # least fraction of updates with batches of a kind that is compiled
 KINDS = 4  # most packages of a run that waits for them
 BEGUN = 16  # most updates in a row that are made beside acting
-OFTEN = 3  # updates of one kind, of which the last captures it: some sources give batches of any size
+OFTEN = 3  # updates of one kind up to its capture; some sources give batches of any size
 
 
 def compile_updates(learner: Learner) -> None:
@@ -66,7 +66,7 @@ def pays(learner: Learner, started: float, left: float, seconds: float) -> bool:
 
 
 def wait_for(package: Package, learner: Learner) -> None:
-    """Wait until a package exists, or never will. The seconds count as waiting for others."""
+    """Wait until a package exists, or can no longer be made. The seconds count as waiting for others."""
     before = time.perf_counter()
     while not package.done:
         learner.ctx.turn()
@@ -97,7 +97,7 @@ class BatchKind:
 
 
 class CompiledRunner(Runner):
-    """Runs updates eagerly until their package exists, or on a GPU their CUDA graph; batches of other kinds stay eager.
+    """Runs updates eagerly until their package (on a GPU, their CUDA graph) exists; batches of other kinds stay eager.
 
     A package of an earlier run is used from the first update, a graph after a few. Before that, its gradient and its
     time are compared with the eager ones of the same batch. A failure never ends a run: one line reports it.
@@ -110,33 +110,33 @@ class CompiledRunner(Runner):
         of_target = next((part.vector for part in learner.parts if part.vector is not None), None)
         flat, at, update = run.vector.flat.detach(), run.vector.weights, learner.update
         target = flat.new_zeros(0) if of_target is None else of_target.flat.detach()
-        # whether it takes the optimizer's step too: if nothing is decided between the loss and the step
+        # whether the compiled function takes the optimizer's step too: if nothing is decided between loss and step
         spec = learner.spec.update
         self.steps = type(spec) is Local and spec.optim.pure and not any(part.admit for part in learner.parts)
         state = [*optimizer_state(update.optimizer).values()] if self.steps else []
         self.values = np.zeros(len(run.hyper) + self.steps, np.float32)
         self.own = [flat[:at], flat[at:], target, run.vector.grad, *state, torch.from_numpy(self.values)]
         self.captures = learner.device.type != "cpu"  # a graph
-        self.kinds, self.updates = dict[Any, BatchKind](), 0  # eager ones
+        self.kinds, self.updates = dict[Any, BatchKind](), 0  # number of eager updates
         self.over = self.at_once = False  # whether it stays eager, and whether this very update is repeated compiled
         self.started, self.left, self.looked = time.perf_counter(), learner.remaining, 0.0
         self.filled: Hyper = {}  # hyperparameters that `values` has
         self.parts: Minibatches | None = None  # the rollout of the present minibatches
         self.rollout: Any = None  # its kind, and its leaves
         self.leaves: list[Tensor] = []
-        self.index, self.inside = np.zeros(0, np.int64), np.zeros(0, bool)  # of a minibatch
+        self.index, self.inside = np.zeros(0, np.int64), np.zeros(0, bool)  # a minibatch's places; which count
         own = run.loss.loss if isinstance(run.loss, WithAuxiliary) else run.loss
-        # our losses ignore what is not `valid`; a user's may count all rows
+        # our losses ignore rows that are not `valid`; a user's loss may count all rows
         self.pads = isinstance(own, ActorCriticLoss) and type(own).__module__.startswith("polyplay.")
         # whether another thread may compute an update while this one acts: if it has a core, and timing already decides
         # which updates are compiled
         fits = self.steps and not (run.policy.observes or run.policy.settles or self.captures)
         self.beside = fits and cores() > 1 and learner.ctx.control.compile == "auto"
         self.begun: BackgroundCall | None = None
-        self.thread: UpdateThread | None = None  # of all calls
-        self.taken = self.asked = 0  # updates taken over, of those started
+        self.thread: UpdateThread | None = None  # thread of all calls
+        self.taken = self.asked = 0  # updates taken over, and updates started
         self.calls = dict[Any, BackgroundCall]()  # by shapes
-        self.places = dict[Any, list[list[np.ndarray]]]()  # of each call's leaves
+        self.places = dict[Any, list[list[np.ndarray]]]()  # memory of each call's leaves
 
     def __call__(self, batch: Batch, state: Batch, version: int, tape: Tape | None = None) -> LossOutput:
         if self.begun is not None:
@@ -168,7 +168,7 @@ class CompiledRunner(Runner):
         return self._eager(lambda: self.score(*parts.take(order, at)), self.rollout, self.leaves)
 
     def begin(self, items: list[Batch], version: int) -> None:
-        """See Runner. Starts whole updates, on copies of what they change, up to the first batch of another kind."""
+        """See Runner. Starts whole updates, on copies of the tensors that they change, for batches of one kind."""
         first: BackgroundCall | None = None
         begun = 0
         for k, item in enumerate(items if not self.over else ()):
@@ -190,7 +190,7 @@ class CompiledRunner(Runner):
             self.begun, self.taken, self.asked = first, 0, begun
 
     def _background(self, given: Batch) -> BackgroundCall | None:
-        """Return what makes updates of this kind beside acting, or None if they must wait for it. Raises nothing."""
+        """Return a call for updates of this kind beside acting; None: they must wait for acting. Raises nothing."""
         kind, leaves = self._kind_of(to_device(given, self.learner.device))
         written = [*self.own[:2], *self.own[VECTORS:-1]]
         weights, buffers, *state = mine = [x.clone() for x in written]
@@ -210,8 +210,8 @@ class CompiledRunner(Runner):
             return None
 
     def _take(self, call: BackgroundCall) -> LossOutput:
-        """Take over the next started update, and with the last one the weights. Raises RuntimeError: it failed; the
-        weights are as before the first.
+        """Take over the next started update, and after the last one the weights. Raises RuntimeError: an update failed;
+        no weights changed.
         """
         self.begun = None
         call.wait()
@@ -224,7 +224,7 @@ class CompiledRunner(Runner):
         return self._scored(*results)
 
     def _may(self, version: int) -> bool:
-        """Tell whether the update of these weights may be compiled; in a repeated run, whether it was then."""
+        """Tell whether the update of these weights may be compiled; if the run repeats another, whether it was."""
         repeats = self.learner.ctx.hooks.repeats
         self.waits = self.waits or repeats is not None
         return repeats is None or repeats(version + 1)
@@ -237,7 +237,7 @@ class CompiledRunner(Runner):
             self.index, self.inside = np.zeros(size, np.int64), np.zeros(size, bool)
         self.rollout, leaves = self._kind_of({"batch": parts.rows, "state": parts.state}, minibatch=True)
         if isinstance(self.rollout.call, StaticCall):
-            leaves = self.rollout.call.fill(leaves, len(self.own))  # once for all minibatches
+            leaves = self.rollout.call.fill(leaves, len(self.own))  # fill once for all minibatches
         self.leaves = [*leaves, torch.from_numpy(self.index), torch.from_numpy(self.inside)]
         self.parts = parts
 
@@ -269,8 +269,8 @@ class CompiledRunner(Runner):
         return LossOutput(numbers[0], dict(zip(self.loss.metrics, numbers[1:], strict=False)), *priority)
 
     def _eager(self, eager: Callable[[], LossOutput], kind: BatchKind, leaves: list[Tensor]) -> LossOutput:
-        """Score eagerly, and look for the package. A run that waits for it, or finds it with the first batch of a kind,
-        uses it in this very update, so that the run can be repeated.
+        """Score eagerly, and look for the package. A run that waits for packages, or finds one at the first batch of a
+        kind, uses the package in this very update, so that the run can be repeated.
         """
         self.at_once = (self.waits or not kind.updates) and not self.captures
         buffers, before = self.own[1].clone(), time.perf_counter()
@@ -292,8 +292,8 @@ class CompiledRunner(Runner):
         return self._compiled(kind.call, leaves)
 
     def _look(self, kind: BatchKind, leaves: list[Tensor], buffers: Tensor) -> None:
-        """Start to compile the package when that pays, and change over once it exists; or capture a graph. buffers: of
-        the network, before the eager update.
+        """Start to compile the package when that saves time, and use it once it exists; on a GPU, capture a graph.
+        buffers: of the network, before the eager update.
         """
         package, rare = kind.package, kind.updates < SHARE * self.updates
         if self.captures:
@@ -331,13 +331,13 @@ class CompiledRunner(Runner):
         return UpdateFunction(*made, *where, optim, len(self.own) - VECTORS - 1)
 
     def _change_over(self, kind: BatchKind, load: Callable[[], Any], leaves: list[Tensor], buffers: Tensor) -> None:
-        """Use the compiled update from the next one, if its gradient is that of the eager update of the same batch, and
-        it takes less time. Buffers and gradient stay those of the eager update.
+        """Compare the compiled update with the eager one of the same batch. If it has the same gradient and takes less
+        time, use it for later batches. Buffers and gradient stay those of the eager update.
         """
         kept, seconds = [x.clone() for x in self.own[:-1]], math.inf
         wanted, own = kept[3].clone(), [*(self.own[:-1] if self.captures else map(torch.clone, kept)), self.own[-1]]
-        if self.learner.spec.update.asynchronous and not self.captures:  # others have changed the weights since
-            with torch.random.fork_rng(devices=[]):  # networks are made
+        if self.learner.spec.update.asynchronous and not self.captures:  # other workers have changed the weights since
+            with torch.random.fork_rng(devices=[]):  # making networks draws numbers
                 self._function(kind)()(kept[0], buffers.clone(), kept[2], wanted, *kept[4:], self.own[-1], *leaves)
         try:
             call = load()
@@ -350,7 +350,7 @@ class CompiledRunner(Runner):
                 self._compiled(call, leaves, own)
                 seconds = min(seconds, time.perf_counter() - began)
         finally:
-            self.norm = None  # the eager gradient is to be applied
+            self.norm = None  # so that the eager gradient is applied
             self._put_back(kept)
         far = float(torch.linalg.vector_norm(made - wanted) / torch.linalg.vector_norm(wanted).clamp_min(1e-6))
         way = "captured" if self.captures else "compiled"
@@ -368,7 +368,7 @@ class CompiledRunner(Runner):
         self._say("note", f"updates are {way} from update {update:,} on: {times}")
 
     def _put_back(self, kept: list[Tensor]) -> None:
-        """Undo what trying a graph wrote. Packages are tried on copies."""
+        """Undo the writes of a graph's trial. Packages are tried on copies."""
         if self.captures:
             for x, before in zip(self.own, kept, strict=False):
                 x.copy_(before)

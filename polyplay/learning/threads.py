@@ -33,23 +33,23 @@ from polyplay.weights.params import FlatParams
 Factors = list[tuple[Tensor, Tensor]]
 BESIDE_ACTING, BESIDE_COMPILED = 0.75, 0.94  # share of an equal part, for the thread that also acts: bfloat16; compiled
 TWO = ("obs", "mask", "first")  # rows [2, B] of a transition; all else is [B]
-# fewest rows of a thread: below that most of its work does not depend on their number; fewest weights of a network:
-# below that waking threads costs more than they save
+# fewest rows of a thread: with fewer, most of its work does not depend on their number; fewest weights of a network:
+# with fewer, waking threads costs more than it saves
 LEAST, LARGE = 8, 100_000
 FEW = 3  # most threads with which acting takes long enough to give the others more rows
-TRIALS = 3  # timed calls of a compiled update before it is used, of which the shortest counts
+TRIALS = 3  # timed calls of a compiled update before its first use; the shortest counts
 
 
 def split_size(rows: int, threads: int, weights: int) -> int:
-    """Return how many of the threads can divide a batch of `rows` evenly."""
+    """Return the most of `threads` that can divide a batch of `rows` evenly; 1 for a small network."""
     if weights < LARGE:
         return 1
     return next((n for n in range(min(threads, rows // LEAST), 1, -1) if rows % n == 0), 1)
 
 
 def divide(learner: Learner, rows: int) -> bool:
-    """Have several threads make the updates from samples of `rows` transitions, if possible. One thread makes them if
-    it must be able to repeat the run bitwise.
+    """Have several threads make the updates from samples of `rows` transitions, if possible; in a traced run one thread
+    makes them. Return whether threads may start updates while this one acts.
     """
     ctx, refuses = learner.ctx, any(part.admit for part in learner.parts)
     whole = not learner.spec.loss.divisible or learner.policy.state_spec()
@@ -63,8 +63,8 @@ def divide(learner: Learner, rows: int) -> bool:
 class ThreadedRunner(Runner):
     """`n` threads, including the caller's, each with a network on the learner's weights.
 
-    Threads inside one operation synchronize about a hundred times per update; if another program keeps one of their
-    cores busy, each of these waits for the scheduler. These threads synchronize three times. The parts' gradients are
+    Threads inside one operation synchronize about a hundred times per update. If another program keeps one core busy,
+    each synchronization waits for the scheduler. These threads synchronize three times. The parts' gradients are
     added in fixed order, so a run repeats bitwise; their sum differs from one thread's gradient by rounding. While the
     first thread acts, the others may start on the next batch: acting does not change the weights.
     """
@@ -75,7 +75,7 @@ class ThreadedRunner(Runner):
         super().__init__(learner.policy, learner.run.target, learner.spec.loss, learner.update.vector, learner.run.seed)
         self.learner, self.n, self.hyper = learner, n, learner.run.hyper
         self.nets = [self._copy(learner.policy, learner.update.vector) for _ in range(n)]
-        torch.set_num_threads(1)  # of an operation
+        torch.set_num_threads(1)  # threads of one operation
         self.team = ThreadPool(n, partial(torch.set_num_threads, 1))
         if isinstance(learner.update.optimizer, RMSProp):
             learner.update.optimizer.team = self.team
@@ -83,13 +83,13 @@ class ThreadedRunner(Runner):
         self.grads = [(p.grad, parts) for p, *parts in each]
         self.layers = [_large(net) for net in self.nets]
         for layer in (layer for layers in self.layers for layer in layers.values()):
-            layer.factors = []  # of its weight's gradient: one product for the whole batch takes half the time
+            layer.factors = []  # factors of its weight's gradient: one product for the whole batch takes half the time
         self.halves = self._keep_halves()
         self.refresh()
         self.compiled: CompiledParts | None = None  # looks for packages
-        self.others = [UpdateThread() for _ in range(n - 1)]  # that call packages
-        self.begun: list[Any] = []  # the others' parts of the next batch, or its PartsCall
-        self.targets: list[Future[Batch]] = []  # its pass through the target network, divided among the others
+        self.others = [UpdateThread() for _ in range(n - 1)]  # threads that call packages
+        self.begun: list[Any] = []  # the other threads' parts of the next batch, or its PartsCall
+        self.targets: list[Future[Batch]] = []  # its pass through the target network, by the others
 
     def _copy(self, net: Policy, vector: FlatParams) -> Policy:
         """Return another module on the same weights, with its own gradients."""
@@ -98,8 +98,8 @@ class ThreadedRunner(Runner):
         return made
 
     def _keep_halves(self) -> list[tuple[Tensor, Tensor]]:
-        """Return large layers' weights, each with one bfloat16 copy for all networks; empty if the policy does not
-        compute in bfloat16, or others change the weights.
+        """Return large layers' weights, each with one bfloat16 copy that all networks share; [] if the policy does not
+        compute in bfloat16, or other workers change the weights.
         """
         kept = list[tuple[Tensor, Tensor]]()
         if not self.learner.policy.bf16 or self.learner.spec.update.asynchronous:
@@ -132,7 +132,7 @@ class ThreadedRunner(Runner):
             self.compiled.close()
 
     def begin(self, items: list[Batch], version: int) -> None:
-        """See Runner. The others make the target network's pass for all parts, and then score theirs."""
+        """See Runner. The other threads make the target network's pass for all parts, then score their parts."""
         batch = to_device(items[0], self.learner.device)
         batch, rows = self.with_noise(batch, version), len(batch["return"])
         if (call := self._call_for(batch)) is not None:
@@ -151,7 +151,7 @@ class ThreadedRunner(Runner):
             self.begun[0].wait()
 
     def __call__(self, batch: Batch, state: Batch, version: int, tape: Tape | None = None) -> LossOutput:
-        """See Runner. A started batch is the one that `begin` was given."""
+        """See Runner. If a batch was started, `batch` must be the one that `begin` got."""
         call = self._begun_call()
         if call is None:
             batch, begun = self.with_noise(to_device(batch, self.learner.device), version), bool(self.begun)
@@ -197,13 +197,13 @@ class ThreadedRunner(Runner):
 
     def _rows_beside_acting(self, rows: int) -> list[int]:
         """Return the sizes of the parts of a batch that is started while the first thread acts. In bfloat16 that thread
-        has fewer rows: a row takes half the time of float32, and acting nearly as long.
+        has fewer rows, because a row takes half as long as in float32, but acting nearly as long.
         """
         return uneven(rows, self.n, BESIDE_ACTING) if self.policy.bf16 else even(rows, self.n)
 
     def _one(self, i: int, batch: Batch, whole: int, targets: Sequence[Future[Batch]] = ()) -> LossOutput:
-        """Score part i, and leave the gradient in its network; a mean counts as its share of `whole` rows. targets: of
-        the whole batch, if started before.
+        """Score part i, and leave the gradient in its network. A mean loss is scaled by the part's share of `whole`.
+        targets: of the whole batch, if started before.
         """
         net = self.nets[i]
         if targets:
@@ -223,7 +223,7 @@ class ThreadedRunner(Runner):
     def _add_up(self, i: int) -> None:
         """Add up all parts' gradients, for thread i's rows of every parameter."""
         for k, (whole, parts) in enumerate(self.grads):
-            if whole.numel() < LARGE:  # small ones are the first thread's
+            if whole.numel() < LARGE:  # the first thread adds up small ones
                 if i == 0:
                     _sum([p.grad for p in parts if p.grad is not None], whole)
                 continue
@@ -248,7 +248,7 @@ def even(rows: int, n: int) -> list[int]:
 
 
 def uneven(rows: int, n: int, share: float) -> list[int]:
-    """Return the sizes of n parts of `rows`, of which the first has that share of an equal one."""
+    """Return the sizes of n parts of `rows`. The first has `share` times the size of an equal part."""
     first = max(1, round(share * rows / n))
     return [first, *even(rows - first, n - 1)]
 
@@ -286,7 +286,7 @@ def _product(factors: Factors, rows: slice, out: Tensor) -> None:
         out.copy_(torch.mm(grad, x))
 
 
-# The same by packages, which every thread calls for its part. Only the first thread runs Python code.
+# The same gradient by packages, which every thread calls for its part. Only the first thread runs Python code.
 
 
 Kind = tuple[Any, ...]  # of batches: paths, shapes and types of the leaves
@@ -306,8 +306,8 @@ def _arguments(runner: ThreadedRunner) -> list[Tensor]:
 
 
 class PartsCall:
-    """A batch's gradient by packages that threads call on their own arguments: `start` starts the others' parts,
-    `finish` does the first one. rows: of each part; packages: by the number of rows. Raises RuntimeError: a call
+    """A batch's gradient by packages that threads call on their own arguments: `start` starts the other threads' parts,
+    `finish` computes the first part. rows: of each part; packages: by the number of rows. Raises RuntimeError: a call
     failed; only gradients were written.
     """
 
@@ -317,7 +317,7 @@ class PartsCall:
         self.runner, self.rows, self.pending, self.failure = runner, rows, False, ""
         self.call = packages[rows[0]][1]
         mean, whole = runner.loss.reduction == "mean", sum(rows)
-        self.weights = [n / whole if mean else 1.0 for n in rows]  # of the parts' gradients
+        self.weights = [n / whole if mean else 1.0 for n in rows]  # weights of the parts' gradients in the sum
         leaves = [[x.clone() for _, x in tree.leaves(part)] for part in _split(batch, self.rows)]
         own = [_arguments(runner) for _ in leaves]
         self.given = [[*mine, *part] for mine, part in zip(own, leaves, strict=True)]
@@ -330,7 +330,7 @@ class PartsCall:
         self.others = [BackgroundCall(path, [x], [y], [z], thread) for path, (x, y, z), thread in others]
 
     def start(self, batch: Batch) -> None:
-        """Start each of the others once it has its arguments; the first part's come last."""
+        """Copy each part's arguments, and start it in its thread at once. The first part's arguments come last."""
         values, (mine, buffers) = torch.tensor([*self.runner.hyper.values()], dtype=torch.float32), self.copies[0]
         leaves = [_divided(path, x, self.rows) for path, x in tree.leaves(batch)]
         for i in (*range(1, len(self.rows)), 0):
@@ -343,7 +343,7 @@ class PartsCall:
         self.pending = True
 
     def wait(self) -> None:
-        """Wait for the others. Failures are raised by `finish`."""
+        """Wait for the other threads' parts. `finish` raises their failures."""
         for other in self.others if self.pending else ():
             try:
                 other.wait()
@@ -372,7 +372,7 @@ class PartsCall:
         return LossOutput(cast("Any", total), cast("Any", metrics), joined)
 
     def close(self) -> None:
-        """End the others."""
+        """End the other threads' calls."""
         for other in self.others:
             other.close()
 
@@ -387,10 +387,10 @@ class CompiledParts:
         self.waits = self.learner.ctx.control.compile == "on"
         self.started, self.left, self.looked = time.perf_counter(), self.learner.remaining, 0.0
         self.packages, self.calls = dict[Kind, dict[int, Package]](), dict[Kind, PartsCall]()
-        self.rows = dict[Kind, list[int]]()  # of its parts
+        self.rows = dict[Kind, list[int]]()  # rows of each part
 
     def look(self, batch: Batch, seconds: float) -> None:
-        """After an eager update that took `seconds`, start to compile it, or take over what is compiled."""
+        """After an eager update that took `seconds`, start to compile its parts, or use the compiled packages."""
         if not (self.waits or time.perf_counter() - self.looked > LOOK):
             return
         self.looked = time.perf_counter()
@@ -436,12 +436,12 @@ class CompiledParts:
         return compile_job(self.learner, function, [*_arguments(runner), *leaves])
 
     def _change_over(self, kind: Kind, call: PartsCall, batch: Batch, seconds: float) -> None:
-        """Use the packages after this update, if their gradient is the eager one, which stays, and they are faster."""
+        """Use the packages in later updates, if they are faster and give the eager gradient. The latter stays."""
         self.calls[kind] = call
         grad = self.runner.vector.grad
         kept, least = grad.clone(), math.inf
         try:
-            if self.runner.policy.observes:  # a batch started before may have used other statistics
+            if self.runner.policy.observes:  # a batch that was started before may have used other statistics
                 self.runner.score_eagerly(batch)
             wanted = grad.clone()
             for _ in range(TRIALS):

@@ -1,10 +1,10 @@
 """UNREAL's auxiliary tasks: recent rows, losses.
 
-UNREAL's auxiliary tasks (Jaderberg et al. 2016): pixel control, reward prediction, value replay. Pure functions of
-rows, by the convention of losses.py.
+The tasks (Jaderberg et al. 2016) are pixel control, reward prediction and value replay. Their losses are pure functions
+of rows, by the convention of losses.py.
 
-Published costs belong to losses that are summed over examples, as the policy's is over time. These functions return
-means, over transitions or examples; WithAuxiliary turns them into sums.
+Published costs belong to losses that are summed over examples, as the policy's loss is over time. These functions
+return means, over transitions or examples; WithAuxiliary turns them into sums.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ from polyplay.nets.device import to_device, to_host
 from polyplay.nets.factory import NetworkFactory
 from polyplay.nets.policy import PolicyFactory
 
-# A learner's memory of recent rows, and what it draws from them for UNREAL's reward prediction and value replay
-# (Jaderberg et al. 2016, §3.2 and §3.3).
+# A learner's memory of recent rows, from which UNREAL's reward prediction and value replay draw (Jaderberg et al. 2016,
+# §3.2 and §3.3).
 
 
 EXAMPLES = ("obs", "reward", "first")  # columns kept to predict rewards
 COLUMNS = (*EXAMPLES, "terminated", "action", "latent_noise")  # columns kept to replay values, if rows have them
-_NO_END, _ZERO, _REWARDING = range(3)  # kind of a row as the one after three others
+_NO_END, _ZERO, _REWARDING = range(3)  # kinds of a row that follows three others
 
 
 def specs_of(arrays: Batch, lead: int) -> Spec:
@@ -50,14 +50,14 @@ class UnrealReplay:
     """The latest single columns of batches [length, B], each with the state before it, in all at most `capacity` rows.
 
     row: a row's fields, including EXAMPLES; length: T+1; state: of one lane. UNREAL keeps 2,000 rows of each worker;
-    here the number is for the whole memory, and only the last columns of a larger batch are kept.
+    here `capacity` is for the whole memory, and only the last columns of a larger batch are kept.
     """
 
     def __init__(self, row: Spec, length: int, capacity: int = 2000, state: Spec | None = None):
         self.length, self.columns = length, capacity // length
         self.rows: Batch = tree.zeros(row, (length, self.columns))
         self.state: Batch = tree.zeros(state or {}, (self.columns,))
-        self.filled = 0  # columns
+        self.filled = 0  # number of filled columns
         self._end = np.full((length, self.columns), _NO_END, np.int8)
         self._next = 0  # where the next column goes
 
@@ -79,7 +79,7 @@ class UnrealReplay:
 
     @property
     def counts(self) -> tuple[int, int]:
-        """Number of examples to draw with a reward of zero, and with another reward."""
+        """Numbers of examples that can be drawn: with a reward of zero, and with another reward."""
         return int((self._end == _ZERO).sum()), int((self._end == _REWARDING).sum())
 
     def add(self, rows: Batch, state: Batch | None = None) -> None:
@@ -95,15 +95,15 @@ class UnrealReplay:
         self.filled = min(self.columns, self.filled + len(to))
         tree.write(self.rows, (slice(None), to), rows)
         tree.write(self.state, to, tree.at(state or {}, last))
-        begins = first[1:-2] | first[2:-1] | first[3:]  # somewhere after the oldest of four rows
+        begins = first[1:-2] | first[2:-1] | first[3:]  # an episode begins after the oldest of four rows
         self._end[FRAMES:, to] = np.where(begins, _NO_END, np.where(reward[FRAMES:] == 0, _ZERO, _REWARDING))
 
     def sample_examples(self, n: int, rng: np.random.Generator) -> tuple[Tree, np.ndarray]:
         """Draw n examples with replacement: obs [3, n, …] of three consecutive rows, and the reward [n] of the row
         after them, in one episode.
 
-        Half of them (an odd one by chance) have a nonzero reward and come first; all or none if the memory has only one
-        kind. Without any examples, all are zeros.
+        Half of the examples (rounded up or down by chance) have a nonzero reward and come first; all or none do if the
+        memory has only one kind. If it has no examples, all arrays are zeros.
         """
         zero, rewarding = (np.flatnonzero(self._end == kind) for kind in (_ZERO, _REWARDING))
         if not len(zero) + len(rewarding):
@@ -122,10 +122,10 @@ class UnrealReplay:
 
 
 class UnrealWindows(LearnerPart):
-    """Draws what the auxiliary tasks of a learner's policy need besides a batch, from a memory of recent rows.
+    """Draws the inputs of a policy's auxiliary tasks, besides the batch, from a memory of recent rows.
 
-    Value replay starts from the recurrent state with which acting began the column, as old as its rows, so it can learn
-    from what was remembered. In miyosuda/unreal that state is zero.
+    Value replay starts from the recurrent state that acting had before the column. So it can learn from remembered
+    inputs. In miyosuda/unreal that state is zero.
     """
 
     recent: UnrealReplay | None = None
@@ -133,7 +133,7 @@ class UnrealWindows(LearnerPart):
     def inputs(self, rows: Batch, batch: Batch, state: Batch) -> Batch:
         """Keep the rows and the state before them, and draw one item per lane: "recent" [3, B, …] and "recent_reward"
         [B], with "recent_weight", 0 until there is an example, then 1; "replayed", rows [T+1, B, …] with their "state".
-        Empty if no task uses any.
+        Return {} if no task uses any.
         """
         learner, lanes = self.learner, rows["first"].shape[1]
         heads = learner.policy.auxiliary if isinstance(learner.policy, ActorCritic) else None
@@ -169,14 +169,14 @@ def pixel_change(view: Tensor) -> Tensor:
     """Return pixel control's reward: how much each cell changes from row t to t+1, in [0, 1], float32 [T, B, h, w].
 
     view: uint8 [T+1, B, C, H, W]. For 84 × 84 pixels: mean |difference| / 255 over channels and 4 × 4 pixels of the
-    middle 80 × 80 (§3.1). For a smaller picture made of planes: the share of planes that changed in a cell, whichever
-    number marks them. Meaningless across the start of an episode. Raises ValueError for other rows.
+    middle 80 × 80 (§3.1). For a smaller picture made of planes: the share of planes that changed in a cell, whatever
+    the size of the change. It is meaningless across the start of an episode. Raises ValueError for other rows.
     """
     fit = view.ndim == 5 and len(view) >= 2 and view.dtype == torch.uint8
     losses.check_shapes(fit, f"view must be uint8 [T+1, B, C, H, W] with T >= 1, it is {view.dtype}", view)
     pixels = control_cells(tuple(view.shape[2:])) != tuple(view.shape[3:])
     change = _picture_change if pixels else lambda before, after: (before != after).float().mean(1)
-    return torch.stack([change(*pair) for pair in pairwise(view.unbind())])  # row by row: it fits caches
+    return torch.stack([change(*pair) for pair in pairwise(view.unbind())])  # row by row, which fits caches
 
 
 def _picture_change(before: Tensor, after: Tensor) -> Tensor:
@@ -193,8 +193,8 @@ def pixel_control_loss(chosen: Tensor, best: Tensor, change: Tensor, batch: Batc
     R_t = c_t + γ·(1 − terminated_{t+1})·R_{t+1} if valid_t else max_a Q(s_t, a), R_T = max_a Q(s_T, a) (§3.1, n-step
     Q-learning without correction).
 
-    chosen: Q(s_t, a_t) [T, B, h, w], with gradient; best: max_a Q(s_t, a) [T+1, B, h, w], of which
-    nets.actor_critic.bootstrap_rows count; change: c [T, B, h, w]; batch: rows "reward", "terminated", "first" of
+    chosen: Q(s_t, a_t) [T, B, h, w], with gradient; best: max_a Q(s_t, a) [T+1, B, h, w], used only
+    in nets.actor_critic.bootstrap_rows; change: c [T, B, h, w]; batch: rows "reward", "terminated", "first" of
     [T+1, B].
 
     The sum over cells and the ½ are those of trfl and miyosuda/unreal, which also sum over time. So published costs
@@ -217,7 +217,7 @@ def pixel_control_loss(chosen: Tensor, best: Tensor, change: Tensor, batch: Batc
 
 
 def reward_classes(reward: Tensor) -> Tensor:
-    """int64, any shape: 0 for a reward of zero, 1 for a negative one, 2 for a positive one."""
+    """Return classes of rewards, int64 in the same shape: 0 for zero, 1 for negative, 2 for positive."""
     return (reward < 0).long() + 2 * (reward > 0).long()
 
 
@@ -241,10 +241,10 @@ def value_replay_loss(value: Tensor, steps: Transitions) -> Tensor:
 # Terms that a temporal core and auxiliary tasks add to a policy-gradient loss (Jaderberg et al. 2019, supplement).
 
 
-TERMS = MappingProxyType(  # of UNREAL's tasks, and their published costs
+TERMS = MappingProxyType(  # terms of UNREAL's tasks, and their published costs
     {"pixel": ("pixel_control", 0.05), "reward": ("reward_prediction", 1.0), "value": ("value_replay", 1.0)}
 )
-KL = MappingProxyType({"kl_posterior": 1e-3, "kl_prior": 1e-4})  # terms of a temporal core, with costs in kind
+KL = MappingProxyType({"kl_posterior": 1e-3, "kl_prior": 1e-4})  # terms of a temporal core, and their costs
 DRAWN = {"reward_prediction": "reward_logits", "value_replay": "replayed_value"}  # outputs of rows that a learner drew
 
 
@@ -343,7 +343,7 @@ class WithAuxiliary(Loss):
         return LossOutput(loss, metrics, scored.priority, scored.targets)
 
     def _share(self, name: str, count: Tensor, batch: Batch, summed: bool) -> Tensor | float:
-        """Return the examples of a term per transition, by which its mean is multiplied."""
+        """Return a term's factor: its number of examples ÷ the number of transitions, or 1."""
         if name == "reward_prediction" and "recent_reward" in batch:
             return len(batch["recent_reward"]) / count
         if name == "value_replay" and summed and "replayed" in batch:
@@ -354,7 +354,7 @@ class WithAuxiliary(Loss):
         if name == "pixel_control":
             change = pixel_change(_view(batch["obs"]))
             return pixel_control_loss(out["pixel_chosen"], out["pixel_best"], change, batch)
-        if name in DRAWN and DRAWN[name] not in out:  # rows alone, to measure their time
+        if name in DRAWN and DRAWN[name] not in out:  # a batch of rows alone, to measure its time
             return valid.new_zeros((), dtype=torch.float32)
         if name == "reward_prediction":
             return batch["recent_weight"] * reward_prediction_loss(out["reward_logits"], batch["recent_reward"])

@@ -1,10 +1,10 @@
-"""DQN, categorical, sequences, DPG.
+"""Losses of DQN, C51, R2D2 and Ape-X DPG.
 
 Losses of action values: frozen dataclasses, whose `score` takes
 
 out    "q" of s_t with gradient, "target" of s_{t+n} by the target network, and for double Q-learning "online" of
-       s_{t+n}, both without: scores q [..., A], or logits [..., A, K]
-batch  what a replay's `sample()` gives, as tensors: transitions "action", "return", "discount" [B], or rows [R, B] of
+       s_{t+n}, both without gradient: scores q [..., A], or logits [..., A, K]
+batch  a replay's `sample()`, as tensors: transitions "action", "return", "discount" [B], or rows [R, B] of
        sequences; "weight" [B] (1 if not stored) and "mask" if stored
 
 Each pass through a noisy network has its own noise, the same for the whole batch (dqn_zoo): `noise` draws its keys.
@@ -73,7 +73,7 @@ def categorical(
 ) -> Tensor:
     """The projected distribution m [B, K] of G + D·Z⁻(s', a*) (Bellemare et al. 2017, algorithm 1).
 
-    ret, discount: G, D float [B]. a* has the highest mean by target⁻'s logits [B, A, K], or by `online`'s (double);
+    ret, discount: G, D float [B]. a* has the highest mean by the logits [B, A, K] of `target`, or of `online` (double);
     mask: legal at s', bool [B, A]. Raises ValueError for shapes that do not fit.
     """
     fit = ret.ndim == 1 and ret.shape == discount.shape == target.shape[:1] and target.ndim == 3
@@ -85,7 +85,7 @@ def categorical(
 
 @torch.no_grad()
 def project(chances: Tensor, ret: Tensor, discount: Tensor, low: float, high: float) -> Tensor:
-    """The distribution of clip(G + D·z, low, high), each atom's mass split linearly between its two neighbors:
+    """The distribution of clip(G + D·z, low, high), where two neighboring atoms z_i share each moved atom's mass:
     m_i = Σ_j clip(1 − |Tz_j − z_i|/Δz, 0, 1)·p_j, in time O(K).
 
     chances: p [B, K], K ≥ 2; ret, discount: G, D float [B]. Where D = 0 all mass is around clip(G), whatever p is.
@@ -116,15 +116,15 @@ def sequence_targets(
 ) -> tuple[Tensor, Tensor]:
     """Return n-step targets [T, B] of the action chosen in each row, and whether the row is learned from, bool [T, B];
     rows are in order (Kapturowski et al. 2019, R2D2): y_t = h(Σ_{k<m} γᵏ·r_{t+k+1} + D·h⁻¹(Q⁻(s_{t+m}, a*))), where
-    D = γᵐ, or 0 if row t+m is terminated, and a* is `online`'s best there, or the target network's own.
+    D = γᵐ, or 0 if row t+m is terminated, and a* is the best action there by `online`, or else by `target`.
 
     batch: rows "reward" (float), "terminated", "first" (bool) [R, B], by the row convention; optionally "valid" (bool):
     whether the transition to the next row exists, besides what `first` says, and "mask" [R, B, A]. target, online: q
     [R, B, A]. eps: None leaves h out.
 
     m = n, or fewer if the episode ends before: windows end in its last row, so a truncated episode bootstraps from its
-    real last observation. Rows 0..R−n−1 are learned from, the last n only complete their windows, as in rlpyt: targets
-    of later rows, and of rows without a transition, are not valid. Raises ValueError for shapes that do not fit.
+    real last observation. Rows 0..R−n−1 are learned from; the last n rows only complete their windows, as in rlpyt.
+    Targets of the last n, and of rows without a transition, are not valid. Raises ValueError for wrong shapes.
     """
     reward, mask, first = batch["reward"], batch.get("mask"), batch["first"]
     fit = target.ndim == 3 and target.shape[:2] == reward.shape and (online is None or online.shape == target.shape)
@@ -157,7 +157,7 @@ COMMON = ("loss", "q_mean", "target_mean", "td_abs", "weight_mean")
 
 
 def _keys(self: Loss, policy: QNetwork, batch: Batch, key: Key) -> Batch:
-    """Return keys, int64 [3], of a noisy network's noise in "q", "target" and "online"; others for every update."""
+    """Return keys, int64 [3], of a noisy network's noise in "q", "target" and "online"; each update has others."""
     return {"key": np.arange(3 * key[2], 3 * key[2] + 3)} if policy.head.noise else {}
 
 
@@ -172,7 +172,7 @@ class TransitionLoss(Loss, ABC):
     divisible, noise = True, _keys
 
     def __call__(self, policy: QNetwork, target: QNetwork, batch: Batch, state: Batch, hyper: Hyper) -> LossOutput:
-        """Make one pass for each of "q", "target" and "online"; joint ones would compute unused gradients."""
+        """Make one pass for each of "q", "target" and "online"; joint passes would compute unused gradients."""
         out: Batch = {"q": _scores(policy, batch, 0)}
         with torch.no_grad():
             out["target"] = batch["target"] if "target" in batch else _scores(target, batch, 1, cached=True)
@@ -182,7 +182,7 @@ class TransitionLoss(Loss, ABC):
 
     @torch.no_grad()
     def ahead(self, target: QNetwork, batch: Batch) -> Batch:
-        """Compute "target" of `score` before the rest. target.cache_weights() saves each pass the conversion of its
+        """Compute "target" of `score` before the rest. After target.cache_weights(), no pass converts the target's
         weights.
         """
         return {"target": _scores(target, batch, 1, cached=True)}
@@ -203,8 +203,8 @@ class QLoss(TransitionLoss):
     """½δ² for |δ| ≤ clip, clip·(|δ| − clip/2) beyond, δ = y − Q(s, a): its gradient is δ limited to ±clip, which is all
     that Mnih et al. (2015) specify. clip: 0 is ½δ² throughout. The priority is |δ|.
 
-    Importance weights multiply it. replicas: number of learners whose gradients are averaged; "sum" is then over the
-    transitions of all.
+    Importance weights multiply the loss. replicas: number of learners whose gradients are averaged; "sum" is then over
+    the transitions of all.
     """
 
     reduction: losses.Reduction = "mean"
@@ -258,7 +258,7 @@ class CategoricalLoss(TransitionLoss):
         goal = categorical(batch["return"], batch["discount"], out["target"], *where, out.get("online"), mask)
         logits = take_action(out["q"], batch["action"])
         each, weight = -(goal * logits.log_softmax(-1)).sum(-1), importance_weight(batch, goal[:, 0])
-        floor = -torch.special.xlogy(goal, goal).sum(-1)  # the least that it can be: the target's entropy
+        floor = -torch.special.xlogy(goal, goal).sum(-1)  # least cross-entropy: the target's entropy
         kl = (each.detach() - floor).clamp(min=0.0)
         loss = (weight * each).mean()
 
@@ -278,7 +278,7 @@ class SequenceLoss(Loss):
     rescale: h's ε; 0 leaves h out. eta: of the priority η·max|δ| + (1 − η)·mean|δ|, over learned rows. The batch has
     burn_in + m + n rows, of which m are learned; both networks unroll the first burn_in rows without gradient, from the
     `state` before them.
-    Metrics: q_mean and target_mean without h, td_abs of |δ|.
+    Metrics: q_mean and target_mean are without h; td_abs is the mean |δ|, with h.
     """
 
     gamma: Fraction = 0.997
@@ -329,7 +329,7 @@ class SequenceLoss(Loss):
 # "weight" [B] (1 if not stored).
 
 
-FREE = 2.0  # largest input of μ's tanh without saturation cost: 0.96 of a half range
+FREE = 2.0  # largest input x of μ's tanh without saturation cost; tanh(x) is 0.96
 
 
 @dataclass(frozen=True)
@@ -338,12 +338,12 @@ class DPGLoss(Loss):
 
     critic  w·½δ², δ = G + D·Q⁻(s', μ⁻(s')) − Q(s, a), weighted by importance;
     actor   −Σ_i c_i·μ_i(s), c = dQ/da at a = μ(s) limited element-wise to ±clip (0: not at all), a constant. So its
-            gradient is −c·dμ/dθ, and its value means nothing. Not weighted, as in D4PG (Barth-Maron et al. 2018).
-            Added: saturation_cost·Σ_i max(0, |x_i| − 2)², where x is the input of μ's tanh, which is pulled back beyond
-            ±2. Otherwise an actor that a young critic drives to an end of its range may stay there, where tanh has no
+            gradient is −c·dμ/dθ, and its value means nothing. It is not weighted, as in D4PG (Barth-Maron et al. 2018).
+            To it is added saturation_cost·Σ_i max(0, |x_i| − 2)², which pulls x, the input of μ's tanh, back to ±2.
+            Otherwise an actor that a young critic drives to an end of its range may stay there, where tanh has no
             slope.
 
-    The priority is |δ|. Slopes are per half range of an action. Metrics are means, unweighted: "policy_value" is
+    The priority is |δ|. dQ/da is per half of an action's range. Metrics are means, unweighted: "policy_value" is
     Q(s, μ(s)), "dqda_clip_fraction" the share of numbers of dQ/da beyond the limit, "action_saturation" that of
     numbers of μ(s) within a hundredth of an end.
     """

@@ -1,9 +1,9 @@
-"""Action heads: what a policy's last layer means for an action space.
+"""Action heads: distributions over the actions of a space, given the output of a policy's last layer.
 
-Each space has its head. Several at once have a Composite of heads, or a ConditionalHead if the first one decides which
-others count. Everything else uses only what all heads share, see ActionHead.
-A mask of legal actions (bool, docs/concepts/rows.md) comes first: `masked` numbers never draw an illegal action.
-Logarithms of categorical parts may be guarded; densities of real numbers are not.
+Each space has its head. A nest of spaces has a Composite of heads, or a ConditionalHead if the first part decides which
+other parts count. Other modules use only the methods that all heads share, see ActionHead. A mask of legal actions
+(bool, docs/concepts/rows.md) applies first: no illegal action is drawn from `masked` numbers. Logarithms of categorical
+parts may be guarded; densities of real numbers are not.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ from polyplay.nets.layers import Axis, AxisSegment, Linear, TensorAxes, axis, on
 
 # The logarithm of a probability: exact, or guarded against probabilities near 0, as in GA3C.
 #
-# Everything takes logits [..., n]; those of illegal values are far below the largest. Acting and learning use the same
-# function, so ratios of the two are those of guarded probabilities. π = softmax, H = −Σ π·(the logarithm of π). Actions
-# are drawn from π.
+# All functions take logits [..., n]; the logits of illegal values are far below the largest. Acting and learning use
+# the same function, so their ratios are ratios of guarded probabilities. π = softmax, H = −Σ π·(the logarithm of π).
+# Actions are drawn from π.
 #
 #     guard   logarithm for value a     source
-#     none    log π(a)                  everyone; GA3C's code with USE_LOG_SOFTMAX
+#     none    log π(a)                  most papers; GA3C's code with USE_LOG_SOFTMAX
 #     max     log max(π(a), ε)          GA3C's code: no gradient at all where π(a) < ε
 #     plus    log(π(a) + ε)             GA3C's paper, eq. 5: the gradient stays finite
 
@@ -41,10 +41,10 @@ EPS = 1e-6
 
 
 class SeveralHeads(nn.Module):
-    """Heads of an action's parts, by their paths. stable: see surgery.tensor_axes."""
+    """Heads of an action's parts, keyed by the parts' paths. stable: see surgery.tensor_axes."""
 
     def __init__(self, parts: Mapping[str, Any], modules: Iterable[str]):
-        """modules: the name of each head's module in this one."""
+        """modules: the attribute name of each head in this module."""
         super().__init__()
         self.paths, self.parts, heads = tuple(parts), dict(parts), parts.values()
         self.sizes, self.noises = [h.size for h in heads], [h.noise for h in heads]
@@ -59,25 +59,25 @@ class SeveralHeads(nn.Module):
 class ConditionalHead(SeveralHeads):
     """π(a) = π(v) Π π(part | v), over the parts that value v of the first part uses; H = H(first) + Σ π(v) H(part | v).
 
-    params, from one pass: the first part's numbers, then, of each other part in order, separate ones for each value
-    that uses it. Masks of the other parts are [N, values], or one per value of the first part, [N, its values, values].
-    Unused parts are 0 in an action and as an input, and do not count in log-probability, entropy and gradient. The mode
-    is the most probable value, then the most probable values of the parts that it uses.
+    params, from one pass: the first part's numbers; then, for each other part in order, separate numbers for each value
+    of the first part that uses it. Masks of another part are [N, values], or [N, values of the first part, values].
+    Unused parts are 0 in actions and in inputs, and add nothing to log-probability, entropy and gradient. The mode has
+    the most probable value of the first part, then the most probable value of each part that it uses.
     """
 
-    at: Tensor  # [values of the first, numbers of all parts]: their places in params, given the value
+    at: Tensor  # [values of the first, numbers of all parts]: indices of the numbers in params, given the value
     used: Tensor  # bool [other parts, values of the first]
-    users: Tensor  # the values of the first that use each other part, one part after another
+    users: Tensor  # for each other part, one after another: the first's values that use it
 
     def __init__(self, name: str, first: Categorical, rest: Mapping[str, PartHead], uses: Mapping[str, Sequence[int]]):
-        """Take the first part's name and head, the heads of the others, and the values that use each of these."""
+        """Take the first part's name and head; the others' heads, and the first's values that use each of these."""
         super().__init__({name: first, **rest}, ["first", *(f"rest.{i}" for i in range(len(rest)))])
         self.first = first
         self.rest: Iterable[PartHead] = nn.ModuleList(rest.values())  # type: ignore[assignment]
         self.counts, self.widths = [len(uses[path]) for path in rest], self.sizes
         self.sizes = [n * width for n, width in zip([1, *self.counts], self.widths, strict=True)]
         self.size = sum(self.sizes)
-        self.values = users = [list(uses[path]) for path in rest]  # of the first, that use each other part
+        self.values = users = [list(uses[path]) for path in rest]  # for each other part: the first's values that use it
         values = range(first.size)
         places = [list(range(first.size)) for _ in values]
         for start, width, some in zip(accumulate(self.sizes[:-1]), self.widths[1:], users, strict=True):
@@ -89,7 +89,7 @@ class ConditionalHead(SeveralHeads):
         self.register_buffer("users", torch.tensor([v for some in users for v in some]), persistent=False)
 
     def axis(self, without: str | None = None) -> Axis:
-        """Return the axis of the numbers, without those of one part."""
+        """Return the axis of `params`, without the numbers of the part `without`."""
         (name, first), *rest = self.parts.items()
         found = [*first.segments(name)]
         for (path, part), values in zip(rest, self.values, strict=True):
@@ -148,7 +148,7 @@ class ConditionalHead(SeveralHeads):
         return params.gather(1, self.at.index_select(0, value)).split(self.widths, 1)
 
     def _chosen(self, value: Tensor, parts: Iterable[Tensor]) -> Tree:
-        """Return the action of these parts, 0 where the value does not use them."""
+        """Return the action of `value` and these parts; parts that the value does not use are 0."""
         unused = ~self.used.index_select(1, value)
         kept = [x.masked_fill(no.view(-1, *[1] * (x.dim() - 1)), 0) for x, no in zip(parts, unused, strict=True)]
         return dict(zip(self.paths, [value, *kept], strict=True))
@@ -158,8 +158,8 @@ class ConditionalHead(SeveralHeads):
 
 
 class UnitPointer(nn.Module):
-    """Makes a ConditionalHead's numbers. In `part`, for each value of the first that uses it, number u is q·e_u/√E: a
-    query q from the features, and E numbers of unit u. All others come from one Linear.
+    """Computes a ConditionalHead's params. For each value of the first part that uses `part`, number u of `part` is
+    q·e_u/√E: q is a query from the features, e_u are E numbers of unit u. One Linear gives all other numbers.
     """
 
     def __init__(self, columns: Axis, head: ConditionalHead, part: str, embedding: int):
@@ -178,29 +178,29 @@ class UnitPointer(nn.Module):
         return torch.cat([before, named.flatten(1), behind], 1)
 
 
-NEVER = -1e9  # as a logit: its probability is exactly 0; it is finite, so that no gradient is NaN
-_EDGE = 2.0**-24  # uniforms are kept in [_EDGE, 1 - _EDGE]
+NEVER = -1e9  # a logit whose probability is exactly 0; finite, because −∞ would make gradients NaN
+_EDGE = 2.0**-24  # uniforms are clamped to [_EDGE, 1 - _EDGE]
 _HALF_LOG_TAU = 0.5 * math.log(2.0 * math.pi)
 
 
 def normal(noise: Tensor) -> Tensor:
-    """Convert uniforms in (0, 1) to standard normal numbers, one to one; within ±5.4."""
+    """Convert uniforms in (0, 1) to as many standard normal numbers, which lie within ±5.4."""
     return torch.erfinv(2.0 * noise.clamp(_EDGE, 1.0 - _EDGE) - 1.0) * math.sqrt(2.0)
 
 
 def to_half_ranges(action: Tensor, low: Tensor, high: Tensor) -> Tensor:
-    """Convert actions [N, A] in the environment's units to −1 at `low` … 1 at `high` [A]; 0 where these are equal."""
+    """Map actions [N, A] in the environment's units linearly: `low` [A] to −1, `high` [A] to 1; 0 if both are equal."""
     half = high / 2 - low / 2
     return (action - (low / 2 + high / 2)) / torch.where(half > 0, half, 1.0)
 
 
 def from_half_ranges(inner: Tensor, low: Tensor, high: Tensor) -> Tensor:
-    """Invert `to_half_ranges`; rounding never exceeds the bounds."""
+    """Invert `to_half_ranges`; the result is never outside the bounds."""
     return torch.minimum(torch.maximum((low / 2 + high / 2) + (high / 2 - low / 2) * inner, low), high)
 
 
 class LeafHead(nn.Module):
-    """Base of the heads of one space."""
+    """Base of heads for one space."""
 
     def __init__(self, size: int, noise: int, action: Field):
         super().__init__()
@@ -214,7 +214,7 @@ class LeafHead(nn.Module):
         return self.segments()
 
     def segments(self, path: str = "", whose: str = "", silent: bool = True) -> Axis:
-        """Return the axis of its numbers, as a part of the action. silent: new ones begin with 0."""
+        """Return the axis of its numbers, named by the action's part `path`. silent: new numbers begin with 0."""
         name = f"action {path}".strip() + whose
         return (AxisSegment(name, self.action.shape or (self.size,), part=path or None, silent=silent),)
 
@@ -226,7 +226,7 @@ class LeafHead(nn.Module):
 
 
 class Categorical(LeafHead):
-    """One of n actions by logits; int64 scalars."""
+    """A distribution over n actions, int64 scalars, by logits."""
 
     def __init__(self, n: int, guard: str = "none", noise: int = 1, action: Field = Field((), "int64")):
         super().__init__(n, noise, action)
@@ -239,7 +239,7 @@ class Categorical(LeafHead):
         cdf = params.softmax(-1).cumsum(-1)
         u = noise.clamp(_EDGE, 1.0 - _EDGE) * cdf[..., -1:]
         found = torch.searchsorted(cdf, u, right=True).squeeze(-1)
-        return found.clamp_(max=params.shape[-1] - 1)  # NaN logits find no value: the learner shall see them and stop
+        return found.clamp_(max=params.shape[-1] - 1)  # NaN logits find no value; the learner then sees them and stops
 
     def mode(self, params: Tensor) -> Tensor:
         return params.argmax(-1)
@@ -282,7 +282,7 @@ class _Independent(Categorical):
 class MultiCategorical(_Independent):
     """One of nvec[i] values for each number i, independently: int64 [*shape]. params: logits, number by number."""
 
-    at: Tensor  # [size]: place of each logit among rows of `most`
+    at: Tensor  # [size]: index of each logit among rows padded to `most`
 
     def __init__(self, shape: tuple[int, ...], nvec: tuple[int, ...], guard: str = "none"):
         super().__init__(sum(nvec), guard, len(nvec), Field(tuple(shape), "int64"))
@@ -301,7 +301,7 @@ class MultiCategorical(_Independent):
         return one_hot(action.flatten(), self.most).unflatten(0, (-1, self.noise)).flatten(1)[:, self.at]
 
     def _rows(self, params: Tensor) -> Tensor:
-        """Pad with values of probability 0."""
+        """Return logits padded with values of probability 0."""
         if self.size < self.noise * self.most:
             filled = params.new_full((*params.shape[:-1], self.noise * self.most), NEVER)
             params = filled.index_copy(-1, self.at, params)
@@ -309,7 +309,7 @@ class MultiCategorical(_Independent):
 
 
 class Bernoulli(_Independent):
-    """Independent switches by the logits of 1: int8 [*shape]. Masks: is 0 legal, is 1 legal, bit by bit."""
+    """Independent bits, int8 [*shape], by the logits of 1. Masks: per bit, whether 0 is legal and whether 1 is."""
 
     def __init__(self, shape: tuple[int, ...], guard: str = "none"):
         super().__init__(math.prod(shape), guard, math.prod(shape), Field(tuple(shape), "int8"))
@@ -332,15 +332,15 @@ class Gaussian(LeafHead):
     """Independent normals: means from the network, learned log standard deviations that are the same in every state.
 
     Actions are float32 [*shape], in the environment's units and unbounded; pools clip them, but log-probabilities are
-    those of unclipped actions. `scaled` to a Box: means, deviations and densities, and an action as an input, are in
-    half ranges, −1 at its low and 1 at its high; parts without bounds are not scaled.
+    those of unclipped actions. If `scaled` to a Box, means, deviations, densities and embedded actions are in half
+    ranges: −1 at its low, 1 at its high. Parts without bounds are not scaled.
     """
 
     def __init__(self, shape: tuple[int, ...], scaled: Box | None = None):
         super().__init__(math.prod(shape), math.prod(shape), Field(tuple(shape), "float32"))
         self.log_std = nn.Parameter(torch.zeros(self.size))
         self.axes = {"log_std": TensorAxes((axis("numbers", *shape),))}
-        # not buffers, which would be published and averaged with the weights
+        # `range` is not a buffer, which would be published and averaged with the weights
         self.range: Tensor | None = None
         if scaled is not None and not (known := ActionRange.of(scaled)).unit:
             self.range = torch.from_numpy(np.stack([known.middle, known.half])).reshape(2, -1)
@@ -374,7 +374,7 @@ class Gaussian(LeafHead):
         return inner if self.range is None else self.range[0] + self.range[1] * inner
 
     def _inner(self, outer: Tensor) -> Tensor:
-        """Convert back; 0 where the bounds are equal."""
+        """Convert to half ranges; 0 where the bounds are equal."""
         if self.range is None:
             return outer
         middle, half = self.range
@@ -382,7 +382,7 @@ class Gaussian(LeafHead):
 
 
 class Composite(SeveralHeads):
-    """Several independent heads at once; actions are a dict of theirs."""
+    """Independent heads of several parts; an action is a dict of the parts' actions."""
 
     def __init__(self, heads: Mapping[str, PartHead]):
         super().__init__(heads, [f"heads.{i}" for i in range(len(heads))])
@@ -412,7 +412,7 @@ class Composite(SeveralHeads):
         return torch.cat([h.embed(a) for h, a in zip(self.heads, self._leaves(action), strict=True)], 1)
 
     def _each(self, params: Tensor, *others: Sequence[str] | Sequence[Tensor]) -> Iterator[tuple]:
-        """Return each part's head, numbers and other given values."""
+        """Return for each part its head, its numbers and its item of each of `others`."""
         return zip(self.heads, params.split(self.sizes, 1), *others, strict=True)
 
     def _leaves(self, action: Tree) -> list[Tensor]:
@@ -424,13 +424,13 @@ class Composite(SeveralHeads):
 
 
 # A head is a distribution over actions [N, *action.shape] given `params` [N, size], the last layer's output; `masked`
-# and `entropy` of parts take [..., size]. It is a module, since it may have weights. With several parts, actions and
-# masks are dicts like its `action`. All heads have
+# and `entropy` of a PartHead take [..., size]. It is a module, since it may have weights. With several parts, actions
+# and masks are dicts like its `action`. All heads have
 #
-#     size, noise, inputs     numbers it takes per row; uniforms in (0, 1) that a sample takes; numbers of `embed`
-#     parts, axis()           its parts by their paths, "" for a single one; names along its numbers
+#     size, noise, inputs     numbers of `params` per row; uniforms in (0, 1) per sample; numbers of `embed`
+#     parts, axis()           the parts' heads by path, "" for a single one; names along its numbers
 #     masked(params, mask)    params in which illegal actions have probability 0
-#     sample(params, noise)   an action of uniforms [N, noise]; mode(params): the most probable
+#     sample(params, noise)   an action drawn by uniforms [N, noise]; mode(params): the most probable
 #     logp(params, action)    [N]; entropy(params): [N]
 #     embed(action)           [N, inputs]: an action as a network's input
 
@@ -440,8 +440,8 @@ ActionHead = PartHead | Composite | ConditionalHead
 
 
 def for_space(space: ActionSpec, guard: str = "none", scaled: bool = True) -> ActionHead:
-    """Make the head for an action space. guard: of its categorical parts; scaled: −1 … 1 are the bounds of its real
-    parts. Raises UserError: the space has no head.
+    """Make the head for an action space. guard: of logarithms, see the top. scaled: real parts use half ranges, see
+    Gaussian. Raises UserError: the space has no head.
     """
     if guard != "none" and all(isinstance(leaf, Box) for _, leaf in tree.leaves(space)):
         needs = "needs actions with probabilities, but the environment's are real numbers"

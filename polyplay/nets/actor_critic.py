@@ -1,10 +1,10 @@
 """ActorCritic, UNREAL's heads, rewards of events.
 
-ActorCritic, a policy and its value: a torso (features of observations), an optional core, a head.
+ActorCritic is a policy with its value: a torso (features of observations), an optional core, a head.
 
-Shapes: N rows of a batch, B lanes, T+1 rows of a rollout. Acting and unrolling take the same path, so the same weights
-give bitwise the same results on a CPU: in any batch for mlp torsos, cores and heads, and in batches of the acting size
-for convolutions.
+Shapes: N rows of a batch, B lanes, T+1 rows of a rollout. Acting and unrolling compute in the same way, so the same
+weights give bitwise the same results on a CPU: for mlp torsos, cores and heads in any batch, for convolutions in
+batches of the same size as in acting.
 """
 
 from __future__ import annotations
@@ -48,12 +48,12 @@ from polyplay.nets.recurrent import Core, Latent, Temporal, kl_terms
 # An agent's own rewards: weights of events in the game, tuned by evolution (Jaderberg et al. 2019).
 
 
-PREFIX = "reward_"  # of a hyperparameter that is an event's weight
+PREFIX = "reward_"  # of hyperparameters that are events' weights
 SPIRIT = "team_spirit"  # the hyperparameter τ: r = (1 − τ) · own + τ · team's mean (Berner et al. 2019, appendix G)
 
 
 class EventRewards(nn.Module):
-    """r = Σ_e w_e · events_e. The weights are buffers: they travel with the network's, and no gradient changes them."""
+    """r = Σ_e w_e · events_e. The weights w are buffers: published with the network, changed by no gradient."""
 
     weights: Tensor
 
@@ -68,7 +68,7 @@ class EventRewards(nn.Module):
         return (events * self.weights).sum(-1)
 
     def apply_hyperparameters(self, values: Mapping[str, float]) -> None:
-        """Set the weights that are hyperparameters."""
+        """Set the weights that `values` gives, by their names or by team_spirit."""
         known = dict(values)
         if SPIRIT in values:
             known |= {PREFIX + OWN_REWARD: 1.0 - values[SPIRIT], PREFIX + TEAM_REWARD: values[SPIRIT]}
@@ -80,7 +80,7 @@ class EventRewards(nn.Module):
 # Heads of UNREAL's auxiliary tasks (Jaderberg et al. 2016): values of pixel control, reward prediction.
 
 
-PICTURE, CELL = 84, 4  # pixels a side of UNREAL's image, of which the middle 80 × 80 count, and of a cell
+PICTURE, CELL = 84, 4  # pixels a side of UNREAL's image (only its middle 80 × 80 count), and of a cell
 CHANNELS = 32  # of the map before the deconvolution
 REWARD_CLASSES = 3
 FRAMES = 3  # rows from which a reward is predicted
@@ -103,9 +103,9 @@ class PixelControl(nn.Module):
     """Action values of every cell, from features: a fully connected layer with ReLU, and a dueling deconvolution.
 
     Q(c, a) = V(c) + Σ_k (A_k(c, a_k) − mean A_k(c, ·)) for an action of parts a_k; with one part, it is Wang et al.'s
-    dueling (2016), as in UNREAL. Its maximum over all actions is V + Σ_k (max A_k − mean A_k). 20 × 20 cells come from
-    9 × 9 by a kernel of 4 × 4 and a stride of 2; along an odd side the kernel has 3. No ReLU follows, unlike in
-    miyosuda/unreal: a Q that ReLU made 0 would get no gradient. Raises UserError: actions are real numbers.
+    dueling (2016), as in UNREAL. Its maximum over all actions is V + Σ_k (max A_k − mean A_k). The deconvolution makes
+    20 × 20 cells from 9 × 9, by a 4 × 4 kernel and a stride of 2; along an odd side the kernel has 3. No ReLU follows,
+    unlike in miyosuda/unreal: a Q that ReLU made 0 would get no gradient. Raises UserError: actions are real numbers.
     """
 
     options: Tensor  # [ΣA]: number of options of each advantage's part
@@ -136,7 +136,7 @@ class PixelControl(nn.Module):
             nn.init.uniform_(weight, -bound, bound)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return the map [N, 32, h', w'] of x [N, features], which the other methods take."""
+        """Return the map [N, 32, h', w'] of x [N, features]; the other methods take this map."""
         return F.relu(self.fc(x), inplace=True).unflatten(1, (CHANNELS, *self.map))
 
     def values(self, maps: Tensor) -> tuple[Tensor, tuple[Tensor, ...]]:
@@ -147,8 +147,8 @@ class PixelControl(nn.Module):
     def chosen(self, maps: Tensor, action: Tree) -> Tensor:
         """Return Q of the actions [N, …] alone: [N, h, w].
 
-        Q is linear in the deconvolution's kernels, so each row is deconvolved once, with its own sum of kernels, which
-        takes a fraction of the time of all maps.
+        Q is linear in the deconvolution's kernels, so each row is deconvolved once, with its own sum of kernels. Making
+        all maps would take several times as long.
         """
         share = self._shares(action)
         weight = self.deconv.weight.permute(1, 2, 3, 0)  # [1 + ΣA, kernel, 32]
@@ -190,8 +190,8 @@ class RewardPrediction(nn.Module):
 
 
 def bootstrap_rows(batch: Batch) -> Tensor:
-    """Return the rows whose best values the loss uses, bool [T+1, B]: the last one, and those ended by truncation,
-    unless they are terminated or the only one of their episode.
+    """Return the rows whose best values the loss uses, bool [T+1, B]: the last row, and the last row of each truncated
+    episode. Rows that are terminated or the first of an episode are never used.
     """
     first = batch["first"]
     rows = torch.cat([first[1:], torch.ones_like(first[:1])]) & ~batch["terminated"] & ~first
@@ -219,7 +219,7 @@ def pixel_control_values(head: PixelControl, x: Tensor, batch: Batch) -> tuple[T
 
 
 class AuxiliaryHeads(nn.Module):
-    """Heads of `tasks`: pixel, reward; value uses the policy's. features: of the core, and of the torso."""
+    """Heads of the tasks pixel and reward; value uses the policy's head. features: sizes of the core's, the torso's."""
 
     pixel: PixelControl | None
     reward: RewardPrediction | None
@@ -237,7 +237,7 @@ class AuxiliaryHeads(nn.Module):
             self.reward = RewardPrediction(features[1])
 
     def stand(self, behind: Axis, torso: Axis) -> None:
-        """Name the numbers that the core and the torso give."""
+        """Name the heads' inputs: `behind` the core, and from the torso."""
         if self.pixel is not None:
             self.pixel.fc.stand(axis("maps", self.pixel.fc.out_features, fixed=True), behind)
         if self.reward is not None:
@@ -245,7 +245,7 @@ class AuxiliaryHeads(nn.Module):
             self.reward.hidden.stand(axis("hidden", self.reward.hidden.out_features, fixed=True), seen)
 
 
-# Base of policies of a torso (features of observations), an optional core and a head.
+# Base of policies that consist of a torso (features of observations), an optional core and a head.
 
 
 Inputs = CenteredImages | SignedImages | Normalize
@@ -253,7 +253,7 @@ Inputs = CenteredImages | SignedImages | Normalize
 
 class TorsoPolicy(Policy):
     """previous: the core (or the head, without a core) also takes the previous action and the reward that came with the
-    observation, 0 on first rows; `clipped` to ±1 or not. inputs: preprocesses observations.
+    observation, 0 on first rows. clipped: that reward is clipped to ±1. inputs: preprocesses observations.
     """
 
     bf16 = False  # whether the torso computes in bfloat16, see nets.device
@@ -266,7 +266,7 @@ class TorsoPolicy(Policy):
     core: Core | Temporal | None
     inputs: Inputs | None
     previous: bool
-    units = 0  # number of last features, which bypass the core to the head
+    units = 0  # number of the last features, which skip the core and enter the head
 
     def spec(self) -> Spec:
         return {"action": self.action} | dict.fromkeys(self.outputs, Field((), "float32"))
@@ -293,7 +293,7 @@ class TorsoPolicy(Policy):
         return precision_of(self, bool(self.bf16))
 
     def _features(self, torso: Callable[[Tree], Tensor], obs: Tree) -> Tensor:
-        """Return float32 [N, features], or bfloat16 if the core computes in that too."""
+        """Return features [N, features] in float32, or in bfloat16 if the core also computes in bfloat16."""
         if not self.bf16:
             return torso(obs if self.inputs is None else self.inputs(obs))
         with self._context():
@@ -303,8 +303,8 @@ class TorsoPolicy(Policy):
     def _behind_core(
         self, x: Tensor, rows: Batch, state: Batch, noise: Tensor | None = None
     ) -> tuple[Tensor, Batch, Latent | None]:
-        """Return the head's input (without `units`) from features [N, …] of rows [B] or [R, B], the core's state after
-        the rows, and what a temporal core drew from with `noise` [N, …]. rows: reward and first, if they are used;
+        """Return the head's input (without `units`), the core's state after the rows, and a temporal core's Latent. x:
+        features [N, …] of rows [B] or [R, B]; noise [N, …]: for the Latent. rows: reward and first if they are used;
         action, except when acting.
         """
         if self.units:
@@ -321,7 +321,7 @@ class TorsoPolicy(Policy):
         return y.flatten(0, 1), after, latent
 
     def _before(self, action: Tree, reward: Tensor, first: Tensor) -> Tensor:
-        """Return what came before these rows: embedded action, reward [N, numbers of an action + 1]."""
+        """Return the embedded previous action, and the reward: [N, numbers of an action + 1], 0 on first rows."""
         reward = reward.clamp(-1.0, 1.0) if self.clipped else reward
         return torch.cat([self.head.embed(action), reward.unsqueeze(1)], 1) * (~first).unsqueeze(1)
 
@@ -336,10 +336,10 @@ class ActorCritic(TorsoPolicy):
 
     previous: the core (or the head, without a core) also takes the previous action and the reward that came with the
     observation, clipped to ±1, both 0 on first rows, as in IMPALA. inputs: preprocesses observations. returns: learns
-    the size of returns; `unroll` then returns the factor of rewards. rewards: of events, which then replace the reward
-    everywhere. width: of a hidden layer of the policy and one of the value; 0: none.
+    the size of returns; `unroll` then also returns `reward_scale`. rewards: makes rewards of events, which replace the
+    reward everywhere. width: size of a hidden layer for the policy and of one for the value; 0: none.
 
-    values: selects each row's output of the value head, and its units; None: there is one output, used as it is.
+    values: selects each row's output of the value head; None: the head's only output is the value.
 
     With a temporal core rows have `latent_noise`, and `unroll` returns the KL divergences of recurrent.kl_terms.
     """
@@ -410,7 +410,7 @@ class ActorCritic(TorsoPolicy):
 
     def act(self, step: Batch, state: Batch, tape: Tape | None = None) -> tuple[Batch, Batch]:
         """Act in one row [B] of obs, reward, first, mask and events if any, and noise [B, noise] (without it the action
-        is the mode). tape: receives what `unroll` need not compute again, see layers.recall.
+        is the mode). tape: receives results that `unroll` then doesn't compute again, see layers.recall.
 
         Return {"action", "logp", "value"} [B] and the state after the row; the caller turns gradients off.
         """
@@ -436,9 +436,9 @@ class ActorCritic(TorsoPolicy):
         """Evaluate rows [T+1, B] of obs, reward, first, action, mask if any, and the state before row 0, under the
         present weights.
 
-        Return {"logp", "value", "entropy"} [T+1, B] for batch["action"], with `returns` also "reward_scale" [], with
-        PopArt "value_scale" [T+1, B], the unit of each value.
-        `tape`: of acting in these rows with these weights.
+        Return {"logp", "value", "entropy"} [T+1, B] for batch["action"]; with `returns` also "reward_scale" []; with
+        PopArt also "value_scale" [T+1, B], the unit of each value. tape: filled by `act` in these rows with these
+        weights.
         """
         batch = batch if self.rewards is None else self.rewarded(batch)
         taken = ("obs", "action", "mask", "task")
@@ -482,8 +482,8 @@ class ActorCritic(TorsoPolicy):
 
     def _auxiliary_outputs(self, heads: AuxiliaryHeads, x: Tensor, batch: Batch) -> Batch:
         """Return the inputs of auxiliary losses, from features after the core [(T+1) · B, features]. For reward
-        prediction batch has `recent`, observations [3, N, …]; for value replay `replayed`, rows [T+1, N, …] with the
-        `state` before them.
+        prediction, `batch` has `recent`: observations [3, N, …]. For value replay, it has `replayed`: rows [T+1, N, …]
+        and the `state` before them.
         """
         out: Batch = {}
         if heads.pixel is not None:
@@ -502,12 +502,12 @@ class ActorCritic(TorsoPolicy):
         return out
 
     def rewarded(self, rows: Batch) -> Batch:
-        """See Policy.rewarded: its own reward is made of events."""
+        """See Policy.rewarded: makes the reward of events."""
         return {**rows, "reward": self.rewards(rows["events"])} if self.rewards and "events" in rows else rows
 
     def _tiled(self, obs: Tree) -> tuple[Tree, int]:
-        """Return observations [N, …], and N. If only Linear layers follow, add rows of zeros for whole tiles: once, not
-        in each layer.
+        """Return observations [N, …], and N. If only Linear layers follow, pad the rows with zeros to whole tiles, once
+        for all layers.
         """
         x = next(tree.leaves(obs))[1]
         n = x.shape[0]
@@ -516,8 +516,8 @@ class ActorCritic(TorsoPolicy):
         return tree.map(lambda x: F.pad(x, (0, 0) * (x.dim() - 1) + (0, more)), obs) if more else obs, n
 
     def _heads(self, x: Tensor, rows: Batch, features: Tensor, n: int) -> tuple[Tensor, Tensor]:
-        """Return the head's numbers, with illegal actions masked, and values, of the first n rows [N]. rows: their mask
-        and task, if any; features: with the units'.
+        """Return the first n rows' params for the head, with illegal actions masked, and their values. rows: mask and
+        task, if any. features: those of the units are the last.
         """
         acting, valued = (x, x) if self.split is None else x.split([self.split, x.shape[1] - self.split], 1)
         if self.hidden:
@@ -532,7 +532,7 @@ class ActorCritic(TorsoPolicy):
 
 
 def _embedded_axis(head: ActionHead, torso: Torso) -> Axis:
-    """Return the axis of an action as an input. A part that names units has a segment for each set of them."""
+    """Return the axis of an action as an input. A part that names units has one segment per set of units."""
     found = list[AxisSegment]()
     for path, part in head.parts.items():
         if torso.pointer is not None and path == torso.pointer[0]:

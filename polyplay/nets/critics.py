@@ -1,4 +1,4 @@
-"""Networks of SAC and TD3: an actor and an ensemble of critics in one module. Loops use it like any policy.
+"""Networks of SAC and TD3: an actor and an ensemble of critics in one module. Loops use the module like any policy.
 
 An actor chooses an action y, numbers from −1 to 1 for each part of a Box. In the environment's units it is c + h·y with
 c = (high + low)/2 and h = (high − low)/2. Rows, pools and replays hold actions in the environment's units; losses,
@@ -27,7 +27,7 @@ from polyplay.nets.policy import Policy, Torso
 LOG_STD = (-20.0, 2.0)  # bounds of an actor's log σ, as in the SAC paper's code
 HALF_LOG_TAU = 0.5 * math.log(2.0 * math.pi)
 WARM, MOMENTUM, EPS = 100_000, 0.01, 1e-3  # of batch renormalization, as in CrossQ's code
-Held = Callable[[Tensor], Tensor]  # a weight as it is, or as a constant
+Held = Callable[[Tensor], Tensor]  # returns a weight, or its detached values
 
 
 class BatchRenorm(nn.Module):
@@ -35,9 +35,9 @@ class BatchRenorm(nn.Module):
 
     y = scale·((x − m)/√(v + ε)·r + d) + shift
 
-    If it `learns`, m and v are the batch's, and the running ones m̄ and v̄ follow them; r = √(v + ε)/√(v̄ + ε) in ⅓ … 3
-    and d = (m − m̄)/√(v̄ + ε) in ±5 are constants, which are 1 and 0 in the first WARM passes (Bhatt et al. 2024, as in
-    their code). Otherwise m and v are the running ones, r = 1, d = 0.
+    If `learns`, m and v are the batch's mean and variance, toward which the running m̄ and v̄ move; r = √(v + ε)/√(v̄ +
+    ε), clipped to ⅓ … 3, and d = (m − m̄)/√(v̄ + ε), clipped to ±5, get no gradient. In the first WARM passes r = 1, d
+    = 0 (Bhatt et al. 2024, as in their code). Else m = m̄, v = v̄, r = 1, d = 0.
     """
 
     mean: Tensor
@@ -60,7 +60,7 @@ class BatchRenorm(nn.Module):
         return ((x - mean) * (variance + EPS).rsqrt() * r + d) * scale + shift
 
     def _follow(self, mean: Tensor, variance: Tensor) -> tuple[Tensor, Tensor]:
-        """Move the running statistics. Return r and d by those before."""
+        """Return r and d by the running statistics, which then move."""
         deviation, warm = (self.variance + EPS).sqrt(), self.passes >= WARM
         r = torch.where(warm, ((variance + EPS).sqrt() / deviation).clamp(1 / 3, 3.0), 1.0)
         d = torch.where(warm, ((mean - self.mean) / deviation).clamp(-5.0, 5.0), 0.0)
@@ -82,11 +82,11 @@ class LayerNorm(nn.Module):
 
 
 class Ensemble(nn.Module):
-    """`n` MLPs of the same sizes, with ReLU between their layers, computed as stacked products: all take the same
-    [N, inputs] → [n, N, outputs]. Weights and biases begin uniform in ±1/√inputs, as in torch.
+    """`n` MLPs of the same sizes, with ReLU between layers, computed as stacked products: the same [N, inputs] for all
+    → [n, N, outputs]. First weights and biases are uniform in ±1/√inputs, as in torch.
 
-    normalization: batch, of the inputs of each layer (BatchRenorm); layer, of each hidden layer after its dropout and
-    before ReLU (Hiraoka et al. 2022); none. dropout: fraction of the units that `forward` with `draws` leaves out.
+    normalization: batch, at the input of each layer (BatchRenorm); layer, in each hidden layer between dropout and ReLU
+    (Hiraoka et al. 2022); none. dropout: fraction of the units that `forward` leaves out if it gets `draws`.
     """
 
     def __init__(self, n: int, sizes: tuple[int, ...], normalization: str = "none", dropout: float = 0.0):
@@ -103,8 +103,8 @@ class Ensemble(nn.Module):
             nn.init.uniform_(bias, -bound, bound)
 
     def forward(self, x: Tensor, learns: bool = False, frozen: bool = False, draws: Tensor | None = None) -> Tensor:
-        """learns: BatchRenorm uses the batch's statistics. frozen: all weights are constants, and gradients go to the
-        inputs alone. draws [N, n·Σ widths]: a 16-bit integer for each unit; the lowest leave it out.
+        """learns: BatchRenorm uses the batch's statistics. frozen: weights are constants; only the inputs get
+        gradients. draws [N, n·Σ widths]: a 16-bit integer for each unit; a unit with a low integer is left out.
         """
         hold: Held = Tensor.detach if frozen else _same
         kept: Sequence[Tensor] = ()
@@ -114,7 +114,7 @@ class Ensemble(nn.Module):
         return ensemble_values(x, [hold(w) for w in self.weights], [hold(b) for b in self.biases], before)
 
     def _before(self, learns: bool, hold: Held, kept: Sequence[Tensor], i: int, x: Tensor) -> Tensor:
-        """Return the input of layer i, from the output of the one before it."""
+        """Return the input of layer i from the output of layer i − 1."""
         if i and kept:
             units = kept[i - 1].unflatten(1, (self.n, -1)).transpose(0, 1)
             x = x * units / (1.0 - self.dropout)
@@ -124,7 +124,7 @@ class Ensemble(nn.Module):
         return self.batch_norms[i](x, learns, hold) if self.batch_norms else x
 
     def pairs(self) -> list[tuple[Tensor, Tensor]]:
-        """Weights and biases of each layer."""
+        """Return the weights and biases of each layer."""
         return list(zip(self.weights, self.biases, strict=True))
 
     def last(self, i: int) -> nn.Module | None:
@@ -143,8 +143,8 @@ def _relu(i: int, x: Tensor) -> Tensor:
 def ensemble_values(
     x: Tensor, weights: list[Tensor], biases: list[Tensor], before: Callable[[int, Tensor], Tensor] = _relu
 ) -> Tensor:
-    """Return outputs [n, N, outputs] of n MLPs: inputs x [N, inputs], weights [n, a, b] and biases [n, 1, b] of each
-    layer. before: makes the input of layer i from the output of the one before it.
+    """Return outputs [n, N, outputs] of n MLPs for inputs x [N, inputs], by each layer's weights [n, a, b] and biases
+    [n, 1, b]. before: makes the input of layer i from the output of layer i − 1.
     """
     x = x.unsqueeze(0).expand(weights[0].shape[0], -1, -1)
     for i, (weight, bias) in enumerate(zip(weights, biases, strict=True)):
@@ -153,15 +153,15 @@ def ensemble_values(
 
 
 def _layer(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-    """Return x·W + b [n, N, outputs]; one column as a sum, since the stacked product takes ten times as long."""
+    """Return x·W + b [n, N, outputs]; a single output is a sum, since the stacked product takes ten times as long."""
     if weight.shape[-1] == 1:
         return (x * weight.mT).sum(-1, keepdim=True) + bias
     return torch.baddbmm(bias, x, weight)
 
 
 class CriticActions:
-    """Actions of a Box, a Discrete, or a nest of several, as one Box of all real numbers and one Discrete of all
-    combinations of the rest, numbered with the last part fastest. None: there are no such parts.
+    """Actions of a Box, a Discrete or a nest of these, as one `box` of all real numbers and one `choice` of all
+    combinations of discrete parts, whose last part varies fastest. None: there are no such parts.
     """
 
     def __init__(self, space: ActionSpec):
@@ -205,7 +205,7 @@ class CriticActions:
 
 class BoxActor(nn.Module):
     """Base of actors for a bounded Box: converts between y in −1 … 1 and the environment's units. size: numbers of an
-    action; outputs: of the actor's network; noise: uniforms in (0, 1) that an action takes.
+    action. outputs: numbers that the actor's network returns. noise: uniforms in (0, 1) per action.
     """
 
     low: Tensor
@@ -223,13 +223,13 @@ class BoxActor(nn.Module):
         return to_half_ranges(action, self.low, self.high)
 
     def outer(self, y: Tensor) -> Tensor:
-        """Convert back, never outside the bounds."""
+        """Convert y to the environment's units, never outside the bounds."""
         return from_half_ranges(y, self.low, self.high)
 
 
 class GaussianActor(BoxActor):
-    """SAC's actor: y = tanh(m + σ·z) with standard normal z. log_std: how log σ is bounded: clip, to LOG_STD, or tanh,
-    to −5 … 2 (CleanRL).
+    """SAC's actor: y = tanh(m + σ·z) with standard normal z. log_std: clip bounds log σ to LOG_STD, tanh to −5 … 2
+    (CleanRL).
     """
 
     def __init__(self, space: Box, log_std: str = "clip"):
@@ -249,7 +249,7 @@ class GaussianActor(BoxActor):
         return u.tanh(), logp.sum(-1)
 
     def act(self, raw: Tensor, noise: Tensor | None, epsilon: Tensor | None) -> Tensor:
-        """Return y [N, size]: without noise tanh m; where epsilon [N] is 1, uniform in −1 … 1."""
+        """Return y [N, size]: tanh m if there is no noise, else drawn; uniform in −1 … 1 where epsilon [N] is 1."""
         if noise is None:
             return raw.chunk(2, -1)[0].tanh()
         y = self.sample(raw, normal(noise))[0]
@@ -284,7 +284,7 @@ class CategoricalActor(nn.Module):
         return (raw if mask is None else raw.masked_fill(~mask, -torch.inf)).log_softmax(-1)
 
     def act(self, raw: Tensor, noise: Tensor | None, epsilon: Tensor | None, mask: Tensor | None = None) -> Tensor:
-        """Return the most probable actions [N], or Gumbel draws by noise [N, size]; epsilon as in GaussianActor."""
+        """Return the most probable actions [N], or Gumbel draws by noise [N, size]. epsilon: see GaussianActor."""
         if mask is not None:
             raw = raw.masked_fill(~mask, -torch.inf)
         if noise is None:
@@ -302,12 +302,12 @@ class CriticsNetwork(Policy):
     """Actor and critics on the features of one trunk, and log α of SAC, all in one vector of weights.
 
     trunk: observations → features; only the critics' gradient changes its weights, and the actor gets the features as
-    constants. box, choice: heads of the actor for real and for discrete parts of an action; None: it has no such parts.
-    Critics take y, and return the value of every combination of discrete parts.
+    constants. box, choice: the actor's heads for real and for discrete parts of an action; None: there are no such
+    parts. Critics take y and return the value of every combination of discrete parts.
 
-    hidden: sizes of the layers of the actor and of each of `critics` critics. alpha: SAC's first temperature; 0: there
-    is none. values: rows hold "value" and "chosen", from which actors make priorities. width: of the critics' layers;
-    0: as in `hidden`. normalization, dropout: the critics' (Ensemble); batch normalization is the actor's too.
+    hidden: sizes of the hidden layers of the actor and of each of `critics` critics. alpha: SAC's first temperature; 0:
+    none. values: rows hold "value" and "chosen", from which actors make priorities. width: size of the critics' hidden
+    layers; 0: as in `hidden`. normalization, dropout: the critics' (Ensemble); `batch` is the actor's too.
     """
 
     box: Any
@@ -367,7 +367,7 @@ class CriticsNetwork(Policy):
         return y, number
 
     def _parts(self, raw: Tensor) -> tuple[Tensor, Tensor]:
-        """Split the actor's outputs into those of real parts and the logits of the others."""
+        """Split the actor's outputs into numbers for real parts and logits for discrete ones."""
         at = 0 if self.box is None else self.box.outputs
         return raw[..., :at], raw[..., at:]
 
@@ -402,7 +402,7 @@ class CriticsNetwork(Policy):
         return ensemble_values(torch.cat([features, y], 1), weights, biases)[0, :, 0]
 
     def unroll(self, batch: Batch, state: Batch) -> Batch:
-        """Return the values {"value", "chosen"} [T+1, B] of rows [T+1, B]: of the best action, and of the one taken."""
+        """Return {"value", "chosen"} [T+1, B] for rows [T+1, B]: Q of the actor's action, and of the row's."""
         size = next(x for _, x in tree.leaves(batch["action"])).shape[:2]
         obs, action = (tree.map(lambda x: x.flatten(0, 1), batch[k]) for k in ("obs", "action"))
         features = self.trunk(obs)
@@ -412,7 +412,7 @@ class CriticsNetwork(Policy):
 
 
 def picked(scores: Tensor, number: Tensor | None) -> Tensor:
-    """Pick [n, N] from critics' scores [n, N, combinations or 1], by the combinations' number [N]."""
+    """Pick [n, N] from critics' scores [n, N, combinations or 1]. number: the combination's, [N]."""
     if number is None:
         return scores.squeeze(-1)
     return scores.gather(-1, number.expand(len(scores), -1).unsqueeze(-1)).squeeze(-1)

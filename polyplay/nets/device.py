@@ -1,6 +1,6 @@
 """Devices and precision of networks.
 
-Which devices networks compute on, the CPU or CUDA devices, and how numbers get there and back.
+Networks compute on the CPU or on CUDA devices; numbers are copied there and back.
 
 Rows, queues, published weights and pools are always in the CPU's memory: only learners, replicas and GA3C's predictors
 have their weights elsewhere. A worker uses one device, and only its default stream, so its operations run in order.
@@ -51,12 +51,12 @@ def enter_device(name: str) -> torch.device:
 
 
 def device_name(name: str) -> str:
-    """Return the name of a device for a plan."""
+    """Return a device's name, to be shown in a plan."""
     return torch.cuda.get_device_name(name) if name.startswith("cuda") else "the CPU"
 
 
 def synchronize(device: torch.device) -> None:
-    """Wait until a device has done all that it was asked; the sources of copies may change then."""
+    """Wait until a device has finished its work; then the sources of copies may change."""
     if device.type == "cuda":
         torch.cuda.current_stream(device).synchronize()
 
@@ -72,22 +72,22 @@ def to_device(batch: Tree, device: torch.device) -> Tree:
     if isinstance(batch, dict):
         return {k: to_device(v, device) for k, v in batch.items()}
     if device.type == "cpu" and type(batch) is np.ndarray:
-        return torch.from_numpy(batch)  # takes a third of the time
+        return torch.from_numpy(batch)  # a third of as_tensor's time
     return torch.as_tensor(batch).to(device, non_blocking=True)
 
 
 def to_host(x: Tensor | np.ndarray) -> np.ndarray:
-    """Return a tensor as a NumPy array: its own memory on a CPU, else a copy. Arrays pass."""
+    """Return a tensor as a NumPy array: the same memory on a CPU, else a copy. Return arrays as they are."""
     return x if isinstance(x, np.ndarray) else x.detach().cpu().numpy()
 
 
 def fetch_outputs(batch: Batch) -> Batch:
-    """Copy a device's tensors to the CPU at once: separate copies would each wait for the device."""
+    """Copy a device's tensors to the CPU in one copy: each separate copy would wait for the device."""
     return split_bytes(join_bytes(batch).cpu(), batch) if any(tree.leaves(batch)) else {}
 
 
 def join_bytes(batch: Batch) -> Tensor:
-    """Join all tensors as bytes, side by side."""
+    """Return the bytes of all tensors as one flat tensor."""
     return torch.cat([x.contiguous().flatten().view(torch.uint8) for _, x in _by_size(batch)])
 
 
@@ -100,20 +100,20 @@ def split_bytes(flat: Tensor, like: Batch) -> Batch:
 
 
 def _by_size(batch: Batch) -> list[tuple[str, Tensor]]:
-    """Return the leaves, those of the largest numbers first, so that each is aligned."""
+    """Return the leaves, those with the largest items first, which keeps each aligned."""
     return sorted(tree.leaves(batch), key=lambda leaf: -leaf[1].element_size())
 
 
 def to_floats(scalars: Mapping[str, Tensor | float]) -> dict[str, float]:
-    """Convert scalars to floats; those of a device by one copy."""
+    """Convert scalars to floats; a single copy gets all that are on a device."""
     far = {k: v for k, v in scalars.items() if isinstance(v, Tensor) and v.device.type != "cpu"}
     read = dict(zip(far, torch.stack([v.float() for v in far.values()]).tolist(), strict=True)) if far else {}
     return {k: read[k] if k in read else float(v) for k, v in scalars.items()}
 
 
 class HostCopy:
-    """A flat tensor as a NumPy `array`: its own memory on a CPU, else a copy, which `fetch` reads from the tensor and
-    `put` writes back.
+    """A flat tensor as a NumPy `array`: the same memory on a CPU, else a copy. `fetch` updates the copy from the
+    tensor, and `put` writes it back.
     """
 
     def __init__(self, tensor: Tensor):
@@ -131,21 +131,21 @@ class HostCopy:
             self.tensor.copy_(self.copy)
 
 
-# CUDA graphs: the kernels of a function, recorded once and then launched together. They read and write the memory that
-# they were recorded with, and every number that was on the host is a constant in them.
+# CUDA graphs: the kernels of a function, recorded once and then launched together. They read and write the memory of
+# their recording; numbers that were on the host are constants in them.
 
 
 Function = Callable[..., tuple[Tensor, ...]]
-WARM = 3  # calls before the recording, in which libraries make what they need
+WARM = 3  # calls before the recording, in which libraries allocate their memory
 
 
 class StaticCall:
-    """A function of tensors that runs on the same memory every time: on a GPU as one CUDA graph. On a CPU it is called
-    again, as a rehearsal, so that a forgotten argument shows there too.
+    """A function of tensors that runs on the same memory every time: on a GPU as one CUDA graph. On a CPU the function
+    is called again, which shows the same mistakes, such as a forgotten argument.
 
-    given: the arguments, as examples. The first `fixed` of them never move, and are used in place; the others have
-    copies on the device, which each call fills. Making it runs the function. Raises RuntimeError: the function waits
-    for the device, or memory is lacking.
+    given: example arguments. The first `fixed` ones never move and are used in place; the others have copies on the
+    device, which each call fills. The constructor runs the function. Raises RuntimeError: the function waits for the
+    device, or there is not enough memory.
     """
 
     def __init__(self, function: Function, given: Sequence[Tensor], fixed: int = 0, device: torch.device | None = None):
@@ -159,8 +159,8 @@ class StaticCall:
             return self.function(*self.static)
 
     def fill(self, given: Sequence[Tensor], at: int = 0) -> list[Tensor]:
-        """Copy these arguments, starting with number `at`, to their places, and return the places. An argument that is
-        its own place is not copied.
+        """Copy `given`, arguments number `at` and following, to their places. Return the places. An argument that is
+        its place already is not copied.
         """
         places = self.static[at : at + len(given)]
         for place, x in zip(places, given, strict=True):
@@ -169,7 +169,7 @@ class StaticCall:
         return places
 
     def __call__(self, given: Sequence[Tensor]) -> list[Tensor]:
-        """Call the function. Return its outputs as the caller's own tensors."""
+        """Call the function. Return copies of its outputs."""
         self.fill(given)
         self._replay()
         return [x.clone() for x in self._outputs]
@@ -179,7 +179,7 @@ Recorded = tuple[Callable[[], None], tuple[Tensor, ...]]  # computes the outputs
 
 
 def _record_graph(run: Callable[[], tuple[Tensor, ...]]) -> Recorded:
-    """Record as in torch's notes on CUDA graphs: warm up on a side stream. Other threads may use the device."""
+    """Warm up on a side stream, then record, as in torch's notes on CUDA graphs. Other threads may use the device."""
     side, here = torch.cuda.Stream(), torch.cuda.current_stream()
     side.wait_stream(here)
     with torch.cuda.stream(side):
@@ -203,7 +203,7 @@ def _run_again(run: Callable[[], tuple[Tensor, ...]]) -> Recorded:
 
 
 def signature_of(given: Batch) -> tuple[Any, list[Tensor]]:
-    """Return the key by which a function of such tensors is recorded or compiled, and the leaves: dense tensors."""
+    """Return a key of such tensors, for recorded or compiled functions, and the leaves as contiguous tensors."""
     flat = dict(tree.leaves(given))
     return (tuple(flat), tuple([(x.shape, x.dtype) for x in flat.values()])), [x.contiguous() for x in flat.values()]
 
@@ -212,27 +212,27 @@ def signature_of(given: Batch) -> tuple[Any, list[Tensor]]:
 
 
 def page_lock(block: SharedBlock, device: torch.device) -> bool:
-    """Keep a block's pages in place as long as it lives, so that a device copies from them beside this thread. Return
-    False if that is impossible: copies are slower then, and nothing else changes.
+    """Page-lock a block for its lifetime: then a device copies from it while this thread runs. Return False if that is
+    impossible: copies are slower then, and nothing else changes.
     """
     if device.type != "cuda":
         return False
     at = block.array(block.nbytes, np.uint8).ctypes.data
     runtime: Any = torch.cuda.cudart()
     if int(runtime.cudaHostRegister(at, block.nbytes, 0)) != 0:
-        with contextlib.suppress(RuntimeError):  # CUDA reports the error once more, at the next call
+        with contextlib.suppress(RuntimeError):  # CUDA repeats the error at the next call
             torch.zeros(1, device=device).add_(1)
         return False
-    weakref.finalize(block, runtime.cudaHostUnregister, at).atexit = False  # before the memory can become another's
+    weakref.finalize(block, runtime.cudaHostUnregister, at).atexit = False  # before the memory is reused
     return True
 
 
 # The precision of a network's torso. Weights, cores, heads, losses and optimizers are always float32; but in networks
-# of action values the core's input and the head's hidden layers, being as large, follow the torso.
+# of action values, the core's input and the head's hidden layers are as large as the torso, and use its precision.
 
 
 def is_half(how: str, device: str = "cpu") -> bool:
-    """Tell whether `how` is bfloat16 on this device: auto is, if the processor multiplies such numbers natively."""
+    """Tell whether `how` is bfloat16 on this device: auto is if the processor multiplies bfloat16 natively."""
     if how != "auto":
         return how == "bfloat16"
     if device != "cpu":
@@ -242,15 +242,15 @@ def is_half(how: str, device: str = "cpu") -> bool:
 
 
 def choose_precision(how: str) -> str:
-    """Return `how`, but float32 for auto if the processor gains nothing from bfloat16: some take 1.6 times as long. For
-    CPUs; decided once for all processes of a run.
+    """Return `how`, or float32 for auto if the CPU is slower with bfloat16: some take 1.6 times as long. A run calls
+    this once, for all its processes.
     """
     return "float32" if how == "auto" and is_half(how) and _product(torch.bfloat16) > _product(torch.float32) else how
 
 
 @functools.cache
 def _product(dtype: torch.dtype) -> float:
-    """Return the seconds for a product of two matrices: the least of several."""
+    """Return the least time of several products of two matrices, in seconds."""
     a, b = torch.ones(256, 1024, dtype=dtype), torch.ones(1024, 256, dtype=dtype)
     seconds = []
     for _ in range(10):
@@ -271,8 +271,8 @@ def set_precision(policy: Policy, how: str) -> Policy:
 
 
 def precision_of(net: nn.Module, bf16: bool) -> contextlib.AbstractContextManager[object]:
-    """Return the context to compute in, on `net`'s device. bf16: convolutions and products take bfloat16, and add up in
-    float32.
+    """Return the context in which `net` computes. bf16: convolutions and products take bfloat16 numbers and add them up
+    in float32.
     """
     if not bf16:
         return contextlib.nullcontext()

@@ -2,8 +2,8 @@
 `make_deterministic(name, spec, ...)`, for SAC and TD3 `make_critics(name, spec, ...)`, and `NetworkFactory`, which is
 sent to workers.
 
-Names: auto, those of `NETS`, or "module:callable": a function of the EnvSpec (and options) that returns a
-Torso, to which head and core are added, or a whole Policy.
+Names: auto, a key of `NETS`, or "module:callable". The callable takes the EnvSpec (and options), and returns a whole
+Policy or a Torso, to which head and core are added.
 """
 
 from __future__ import annotations
@@ -71,14 +71,14 @@ def make(
     """Make a policy for `spec`'s observations and actions. Weights come from torch's global generator alone.
 
     core: none, lstm, gru or temporal, of `core_size`; memory: words of the temporal core's memory (0: none); previous:
-    it takes the last action and reward too; init: orthogonal, torch, or auto (the published one); inputs: raw, center
+    it also takes the last action and reward; init: orthogonal, torch, or auto (the published one); inputs: raw, center
     (images minus their mean image), signed (images as x/128 − 1, as in GA3C) or normalize (numbers that are not images
-    get mean 0, deviation 1, within ±bound); returns: a discount whose returns' size is learned, for losses that scale
-    rewards; guard: how the logarithm of a probability is kept from −∞, see action_heads; real numbers beside such
-    actions are not guarded; actions: −1 … 1 is the range of bounded real ones (scale), or they are as drawn and pools
-    clip them (clip); deviation: theirs at first. rewards: names of events; width, auxiliary: see ActorCritic. value:
-    plain, heads (an output for each task), or popart (these normalized, see nets.policy). options: the network's own
-    (hidden, activation, …). Raises UserError.
+    get mean 0, deviation 1, within ±bound); returns: the discount of returns whose size is learned, for losses that
+    scale rewards; guard: of logarithms of probabilities, see action_heads (densities of real numbers are not guarded);
+    actions: scale maps −1 … 1 to the bounds of real actions, clip leaves clipping to pools; deviation: first standard
+    deviation of real actions. rewards: names of events; width, auxiliary: see ActorCritic. value: plain, heads (an
+    output for each task), or popart (these normalized, see nets.policy). options: the network's own (hidden,
+    activation, …). Raises UserError.
     """
     _check_choices(core=core, inputs=inputs, actions=actions, guard=guard, value=value)
     title, build, init = _resolve(name, spec, init)
@@ -148,10 +148,10 @@ def make_values(
     alone.
 
     dueling, atoms (0: plain numbers), scale, noisy, sigma, bias: see q_network.QHead; support: lowest and highest atom.
-    width: of the head's hidden layers; None: that of the network's fully connected layer, which they replace (nature:
-    512), or 0 for networks without one (mlp). core, inputs, options: as in `make`; previous: it takes the last action
-    and reward too, `clipped` to ±1 or not. R2D2 is name="nature", dueling=True, core="lstm", previous=True. Raises
-    UserError.
+    width: size of the head's hidden layers, which replace the network's fully connected layer; None: that layer's size
+    (nature: 512), or 0 for networks without one (mlp). core, inputs, options: as in `make`. previous: it also takes the
+    last action and reward. clipped: that reward is clipped to ±1. R2D2 is name="nature", dueling=True, core="lstm",
+    previous=True. Raises UserError.
     """
     assert isinstance(spec.action, Discrete)
     _check_choices(inputs=inputs, noisy=noisy, bias=bias)
@@ -182,9 +182,9 @@ def make_deterministic(
     """Make an actor and a critic for `spec`'s observations and its bounded Box of actions. Weights come from torch's
     global generator alone.
 
-    actor, critic: sizes of the layers of each. The last layer is after the torso, and in the critic also takes the
-    action; those before it are the torso's, if that has a tuple of sizes `hidden` (mlp); other networks keep their
-    layers. options: as in `make`. Raises UserError.
+    actor, critic: sizes of the layers of each. The last layer follows the torso; the critic's also takes the action.
+    The other sizes are the torso's `hidden` if that is a tuple (mlp); other networks keep their layers. options: as in
+    `make`. Raises UserError.
     """
     space = spec.action
     assert isinstance(space, Box)
@@ -211,9 +211,9 @@ def make_critics(
     """Make an actor and critics for `spec`'s observations. Weights come from torch's global generator alone.
 
     actor: gaussian or deterministic, for real parts of an action; for discrete parts it is categorical. hidden: sizes
-    of the layers of the actor and of each critic after the trunk, which for mlp is the observations themselves, else
-    the named network.
-    deviation: of the deterministic actor's noise. options: of CriticsNetwork. Raises UserError.
+    of the layers of the actor and of each critic after the trunk. The trunk is the named network; for mlp, it only
+    flattens observations. deviation: of the deterministic actor's noise. options: arguments of CriticsNetwork. Raises
+    UserError.
     """
     if activation != "relu":
         raise UserError(f"--activation: {activation} given, allowed for actor and critics: relu")
@@ -233,7 +233,7 @@ MAKERS: dict[str, Callable[..., Policy]] = {
 
 
 def _torso(build: Builder, title: str, spec: EnvSpec, options: Mapping[str, Any], need: str) -> Torso:
-    """Make a torso. Raises UserError, for a whole policy too."""
+    """Make a torso. Raises UserError: also if the network is a whole policy."""
     torso = _made(build, title, spec, options)
     if isinstance(torso, Policy):
         raise UserError(WHOLE.format(title, need))
@@ -241,7 +241,7 @@ def _torso(build: Builder, title: str, spec: EnvSpec, options: Mapping[str, Any]
 
 
 def _inputs(how: str, spec: EnvSpec, torso: Torso, bound: float = BOUND) -> Inputs | None:
-    """Make what preprocesses observations before the torso."""
+    """Make the preprocessing of observations before the torso; None: there is none."""
     obs = spec.obs
     if how not in ("center", "signed"):
         return Normalize(obs, torso.unit_sets, bound, spec.classes) if how == "normalize" else None
@@ -254,9 +254,9 @@ def _inputs(how: str, spec: EnvSpec, torso: Torso, bound: float = BOUND) -> Inpu
 
 @dataclass(frozen=True)
 class NetworkFactory(PolicyFactory):
-    """Arguments of `make`, or by `kind` of `make_values`, `make_deterministic` or `make_critics`; calling it makes the
-    policy. Workers get this, never pickled weights. Option `exact`: a row is bitwise the same in every batch
-    (layers.Linear), which costs most if one lane acts.
+    """Arguments of `make`, `make_values`, `make_deterministic` or `make_critics`, by `kind`; a call makes the policy.
+    Workers get the factory, never pickled weights. Option `exact`: a row's results are bitwise the same in every batch
+    (layers.Linear); this costs most if one lane acts.
     """
 
     name: str | Builder
@@ -306,7 +306,7 @@ class NetworkFactory(PolicyFactory):
 
     @property
     def choice(self) -> str:
-        """Network that `auto` stands for, and observations that it reads in an unexpected way."""
+        """Description of the chosen network, with observations that it reads in an unexpected way."""
         if callable(self.name):
             return user_modules.title(self.name)
         name, colon, rest = self.name.partition("(")
@@ -322,8 +322,8 @@ class NetworkFactory(PolicyFactory):
 
 
 def read_layers(name: str | Builder, spec: EnvSpec) -> tuple[str | Builder, dict[str, Any]]:
-    """Return a name without layers, and the options that these stand for: `hidden`, sizes or, for networks with one
-    such layer, a size, and `activation`. Raises UserError.
+    """Return a name without layers, and the layers as options: `hidden` (sizes, or one size for a network with one such
+    layer) and `activation`. Raises UserError.
     """
     found = None if callable(name) else LAYERS.fullmatch(name)
     if found is None:
@@ -341,7 +341,7 @@ def read_layers(name: str | Builder, spec: EnvSpec) -> tuple[str | Builder, dict
 
 
 def _auto(spec: EnvSpec) -> str:
-    """Choose nature for one image of enough pixels, combined for others and for trees with images, else mlp."""
+    """Choose nature for one image of enough pixels, combined for smaller ones and trees with images, else mlp."""
     spec = spec if spec.task_input == "none" else without_task(spec)
     obs, images = spec.obs, spec.image_leaves
     if spec.images is None and (flaw := rules.image_flaw(obs)):
@@ -377,7 +377,7 @@ def _load(name: str) -> Builder:
 
 
 def _made(build: Builder, title: str, spec: EnvSpec, options: Mapping[str, Any]) -> Torso | Policy:
-    """Make a whole policy, or a torso; a user's own is tried. Raises UserError."""
+    """Make a whole policy or a torso; a user's torso is tried. Raises UserError."""
     signature = inspect.signature(build)
     try:
         signature.bind(spec, **options)
@@ -394,7 +394,7 @@ def _made(build: Builder, title: str, spec: EnvSpec, options: Mapping[str, Any])
 
 
 def _task_apart(build: Builder, spec: EnvSpec) -> bool:
-    """Tell whether the network itself takes an image, and is to get the task beside it."""
+    """Tell whether the network takes only an image, and WithTask adds the task."""
     return spec.task_input != "none" and isinstance(build, partial) and build.func in (torsos.Conv, torsos.Impala)
 
 
@@ -407,14 +407,14 @@ def _with_task(build: Builder, spec: EnvSpec, options: Mapping[str, Any]) -> Tor
 
 
 def without_task(spec: EnvSpec) -> EnvSpec:
-    """Return the description of the observations without the task."""
+    """Return the EnvSpec without the task among the observations."""
     seen = spec.obs["seen"] if isinstance(spec.obs, dict) else spec.obs
     images = None if spec.images is None else tuple(path.removeprefix("seen").removeprefix("/") for path in spec.images)
     classes = {path.removeprefix("seen/"): n for path, n in spec.classes.items() if path.startswith("seen/")}
     return replace(spec, obs=seen, classes=classes, images=images, task_input="none")
 
 
-# A user's own network is tried with zeros, so that misfits show before any worker starts.
+# A user's own network is tried with zeros, to find mistakes before any worker starts.
 
 
 DECLARED = {
@@ -432,7 +432,7 @@ class NetworkTrial:
     """Tries methods of a user's network. Mistakes are UserErrors of one line that name class and method."""
 
     def __init__(self, net: Torso | Policy, title: str, **missing: bool):
-        """missing: by name, whether a method is still the base class's."""
+        """missing: for each method's name, whether the class lacks it."""
         self.net, self.where = net, f"--network: {title!r}: class {type(net).__name__}"
         base = Torso if isinstance(net, Torso) else Policy
         if taken := [name for name in (*net._modules, *net._parameters, *net._buffers) if hasattr(base, name)]:
@@ -455,7 +455,7 @@ class NetworkTrial:
             self.net.train(training)
 
     def check(self, what: str, found: Any, spec: Spec, *lead: int) -> None:
-        """Raise UserError unless a method gave every field of `spec`, [*lead, …] each."""
+        """Raise UserError unless a method returned every field of `spec`, each [*lead, …]."""
         given = dict(tree.leaves(found))
         for path, leaf in tree.leaves(spec):
             x, wanted = given.get(path), f"{leaf.dtype} {[*lead, *leaf.shape]}"
@@ -487,7 +487,7 @@ def _try_torso(torso: Torso, title: str, obs: Spec) -> None:
 
 
 def _try_policy(policy: Policy, title: str, spec: EnvSpec) -> None:
-    """Act in a row of two lanes. Raises UserError."""
+    """Try a user's policy: act in one row of two lanes. Raises UserError."""
     kind = type(policy)
     trial = NetworkTrial(policy, title, spec=kind.spec is Policy.spec, act=kind.act is Policy.act)
     outputs, memory = (trial.call(method, "an empty call") for method in (policy.spec, policy.state_spec))
@@ -531,7 +531,7 @@ def build_network(
     policy: PolicyFactory, seed: int, precision: str = "float32", device: torch.device | str = "cpu"
 ) -> Policy:
     """Build the network on a device with the initial weights of `seed`. Torch's generator is global, so threads take
-    turns, and environments that step in this process have a separate one.
+    turns, and environments in this process use a separate one.
     """
     with _building, outside(), outlines(False):
         torch.manual_seed(seed)

@@ -23,15 +23,15 @@ from polyplay.core import tree
 from polyplay.core.compiled import compiled, inlined
 from polyplay.envs.pool import EnvSpec, byte_bounds
 
-# Names along the axes of a network's tensors, by which a network that grows finds its old numbers.
+# Names along the axes of a network's tensors. A network that grows finds its old numbers by these names.
 
 
 @dataclass(frozen=True)
 class AxisSegment:
-    """Adjacent numbers that belong together; `shape` is theirs before they are flattened.
+    """Adjacent numbers that belong together; `shape` is their shape before they are flattened.
 
-    fixed: their number is the same in every network of the kind. part: their leaf of observations or part of actions,
-    which may be missing as a whole. silent: new ones begin with 0, not with random numbers.
+    fixed: their count is the same in every network of the kind. part: their leaf of observations or part of actions,
+    which may be missing as a whole. silent: new numbers begin with 0, not at random.
     """
 
     name: str
@@ -55,10 +55,11 @@ def axis(name: str, *shape: int, fixed: bool = False) -> Axis:
 
 @dataclass(frozen=True)
 class TensorAxes:
-    """The axes of a tensor. A module has a dict `axes` of those of its tensors that may grow, by name.
+    """The axes of a tensor. A module has a dict `axes`: TensorAxes by the names of its tensors that may grow.
 
     fill: first value of new numbers; None: as in a new network. counts: the tensor is the number of rows that its
-    module's other tensors were learned from. spare: it may be missing in the other network, see surgery.tensor_axes.
+    module's other tensors were learned from. spare: the tensor may be missing in the other network, see
+    surgery.tensor_axes.
     """
 
     axes: tuple[Axis, ...]
@@ -86,8 +87,8 @@ _planned: ContextVar[bool] = ContextVar("_planned", default=False)
 
 @contextlib.contextmanager
 def outlines(planned: bool = True) -> Iterator[None]:
-    """Let factories of Polyplay's networks make outlines here: shapes and names, no weights. `planned` False: real
-    networks again.
+    """Let factories of Polyplay's networks make outlines in this context: shapes and names, no weights. `planned`
+    False: let them make real networks again.
     """
     token = _planned.set(planned)
     try:
@@ -97,16 +98,16 @@ def outlines(planned: bool = True) -> Iterator[None]:
 
 
 def outline() -> contextlib.AbstractContextManager[Any]:
-    """Return the context in which a factory makes its network: for `outlines`, a device without numbers."""
+    """Return the context in which a factory makes its network: within `outlines`, torch's meta device."""
     return torch.device("meta") if _planned.get() else contextlib.nullcontext()
 
 
-_recording = list[None]()  # of all threads: torch runs a GPU's backward passes in another one
+_recording = list[None]()  # shared by all threads: torch runs a GPU's backward passes in another thread
 
 
 @contextlib.contextmanager
 def recording() -> Iterator[None]:
-    """Mark a context whose computation is recorded, and run again on other numbers later."""
+    """Mark a context whose computation is recorded, to run again on other numbers later."""
     _recording.append(None)
     try:
         yield
@@ -115,19 +116,18 @@ def recording() -> Iterator[None]:
 
 
 def tracing() -> bool:
-    """Tell whether a tracer or a recording records what is computed: then no number in a tensor may decide on a shape
-    or a branch.
+    """Tell whether a tracer or `recording` is active: then shapes and branches must not depend on numbers in tensors.
     """
     return torch.compiler.is_compiling() or get_proxy_mode() is not None or bool(_recording)
 
 
 def one_hot(x: Tensor, n: int) -> Tensor:
-    """Encode numbers [N] from 0 to n − 1 as float32 [N, n]. Raises RuntimeError: others, on a CPU."""
+    """Encode numbers [N] from 0 to n − 1 as float32 [N, n]. Raises RuntimeError: other numbers, on a CPU."""
     return torch.zeros(x.shape[0], n, device=x.device).scatter_(1, x.long().unsqueeze(1), 1.0)
 
 
 _TILE = 8  # rows (and, in narrow layers, columns) that BLAS kernels take at once, or a multiple of that
-_LEAST = 16  # rows: on Intel's processors, BLAS takes other kernels for fewer
+_LEAST = 16  # least rows: for fewer, BLAS takes other kernels on Intel's processors
 _NARROW = 16
 
 
@@ -139,16 +139,16 @@ def spare_rows(n: int) -> int:
 class Linear(nn.Linear):
     """x [N, in] → [N, out], where each row is bitwise the same in every batch.
 
-    On a CPU, BLAS computes the rows at a batch's ragged edge with other instructions than the rest, so the
-    same row has other last bits in a batch of 5 than in one of 100. Rows are padded to whole tiles, and so
-    are the inputs of narrow layers. Measured with MKL, which does not promise it. `exact` False: no padding; a single
-    row of a large layer then takes a third of the time.
+    On a CPU, BLAS computes the last rows of a batch with other instructions than the rest, so a row's last bits differ
+    between a batch of 5 and one of 100. Therefore rows are padded to whole tiles, and so are the inputs of narrow
+    layers. This was measured with MKL, which does not promise it. `exact` False: no padding; a single row of a large
+    layer then takes a third of the time.
     """
 
     exact = True
     half_weight: Tensor | None = None  # the weight in bfloat16, for acting until it changes (Policy.cache_weights)
     present_half: Tensor | None = None  # the same, but kept equal to the weight, for learning too
-    factors: list[tuple[Tensor, Tensor]] | None = None  # if not None, backward puts (dL/dy, x) there, not in dL/dw
+    factors: list[tuple[Tensor, Tensor]] | None = None  # if not None, backward appends (dL/dy, x) to it; dL/dw is None
 
     @classmethod
     def along(cls, rows: Axis, columns: Axis) -> Self:
@@ -180,8 +180,8 @@ class Linear(nn.Linear):
 
 
 class _WithFactors(torch.autograd.Function):
-    """F.linear that appends the factors of its weight's gradient, dL/dyᵀ·x, and leaves their product to others. half:
-    the weight in bfloat16; token: its gradient is 0, and comes after the factors were appended.
+    """F.linear whose backward appends the factors of the weight's gradient dL/dyᵀ·x, and does not multiply them. half:
+    the weight in bfloat16. token: gets gradient 0 after the factors are appended.
     """
 
     @staticmethod
@@ -207,8 +207,8 @@ class _WithFactors(torch.autograd.Function):
 
 
 class RepeatedLinear(Linear):
-    """A Linear that one unroll uses at many rows: within `repeated` its gradient is one product over all of them, not a
-    sum over the rows, whose memory traffic costs more than all else of a small batch.
+    """A Linear that an unroll uses in every row. Within `repeated`, its gradient is one product over all rows: the
+    memory traffic of a sum over rows would take longer than the rest of a small batch.
     """
 
     _open: tuple[Tensor, list[tuple[Tensor, Tensor]]] | None = None
@@ -235,7 +235,7 @@ class RepeatedLinear(Linear):
 
 
 class _GradientOfUses(torch.autograd.Function):
-    """A token that every use takes, so that its backward runs after all of theirs."""
+    """A token that every use takes: its backward runs after the backwards of all uses."""
 
     @staticmethod
     def forward(ctx: Any, weight: Tensor, bias: Tensor | None, uses: list[tuple[Tensor, Tensor]]) -> Tensor:
@@ -262,8 +262,8 @@ class Conv2d(nn.Conv2d):
 
 
 def cache_half_weights(layers: Iterable[nn.Module]) -> None:
-    """Let every Linear and Conv2d compute with a copy of its weight in bfloat16 while acting in that precision. The
-    copy stays in place: a CUDA graph reads it there.
+    """Let every Linear and Conv2d compute with a bfloat16 copy of its weight while acting in bfloat16. Later calls
+    overwrite the same copy, which CUDA graphs read.
     """
     for layer in layers:
         if isinstance(layer, Linear | Conv2d) and layer.present_half is None:
@@ -303,13 +303,13 @@ def initialize(module: nn.Module, style: str, gain: float = math.sqrt(2.0)) -> N
 
 
 def pixels(obs: Tensor, scale: float = 1.0 / 255.0, low: float = 0.0) -> Tensor:
-    """Convert images [N, C, H, W] to float32, channels last in memory; bytes are scaled to [0, 1], those of pixels by
-    1/255. low: the lowest byte, 0 of pixels.
+    """Convert images [N, C, H, W] to float32, channels last in memory; bytes x become (x − low)·scale in [0, 1]. The
+    defaults are for pixels.
 
-    With contiguous weights, channels last is the faster input on a CPU for every net's training pass and for
-    the deep net's acting; shallow nets act a little slower. Acting and training must use the same layout to agree.
+    With contiguous weights, channels last makes training on a CPU faster for every net, and acting for the deep net;
+    shallow nets act a little slower. Acting and training must use the same layout to agree.
     """
-    if obs.is_floating_point():  # from CenteredImages, SignedImages or a user's own: already converted
+    if obs.is_floating_point():  # already converted, by CenteredImages, SignedImages or a user's network
         return obs.contiguous(memory_format=torch.channels_last)
     if obs.device.type == "cuda" and torch.is_autocast_enabled("cuda"):  # bytes are exact in bfloat16
         x = obs.to(torch.bfloat16, memory_format=torch.channels_last)
@@ -318,7 +318,7 @@ def pixels(obs: Tensor, scale: float = 1.0 / 255.0, low: float = 0.0) -> Tensor:
 
 
 class FlatLeaves(nn.Module):
-    """Converts a leaf [N, …] at a time to float32 [N, numbers], bytes from their declared bounds to [0, 1]."""
+    """Converts one leaf [N, …] to float32 [N, numbers]; bytes go from their declared bounds to [0, 1]."""
 
     def __init__(self, spec: EnvSpec):
         super().__init__()
@@ -341,7 +341,7 @@ class FlatLeaves(nn.Module):
 def _scaled(obs: Tensor, mean: Tensor | None, scale: float) -> Tensor:
     """Return (obs − mean)·scale of bytes [N, C, H, W], channels last. mean: float32, [C, H, W] or []; None is 0."""
     fits = obs.dtype == torch.uint8 and obs.device.type == "cpu" and obs.shape[1] == 4 and obs.is_contiguous()
-    if fits and not tracing() and not torch.jit.is_tracing():  # what `_fused` supports, in real memory
+    if fits and not tracing() and not torch.jit.is_tracing():  # `_fused` supports it, and it is not traced
         planes = (torch.zeros(()) if mean is None else mean).expand(obs.shape[1:]).flatten(1).contiguous()
         return _fused(obs, planes.numpy(), scale)
     # first the type, then the order: two simple passes are a third faster than one that does both
@@ -350,8 +350,8 @@ def _scaled(obs: Tensor, mean: Tensor | None, scale: float) -> Tensor:
 
 
 def _fused(obs: Tensor, mean: np.ndarray, scale: float) -> Tensor:
-    """Return (obs − mean)·scale in one pass, where torch needs three or four; bitwise the same, in bfloat16 if autocast
-    asks for it. mean: float32 [4, H · W].
+    """Return (obs − mean)·scale in one pass, where torch needs three or four, with bitwise the same results; in
+    bfloat16 under autocast. mean: float32 [4, H · W].
     """
     n, planes, height, width = obs.shape
     half = torch.is_autocast_enabled("cpu")
@@ -367,7 +367,7 @@ def _fused(obs: Tensor, mean: np.ndarray, scale: float) -> Tensor:
 
 @inlined
 def _bfloat16(number: np.float32) -> np.uint32:
-    """Return the bits of a float32 rounded to bfloat16, to the nearest even as in torch; no NaN."""
+    """Return the bits of a float32 rounded to bfloat16 as in torch, ties to even; not for NaN."""
     bits = np.float32(number).view(np.uint32)
     return (bits + np.uint32(0x7FFF) + ((bits >> np.uint32(16)) & np.uint32(1))) >> np.uint32(16)
 
@@ -375,7 +375,7 @@ def _bfloat16(number: np.float32) -> np.uint32:
 @compiled
 def _interleave_halves(x: np.ndarray, mean: np.ndarray, scale: np.float32, out: np.ndarray) -> None:
     """Write (x − mean)·scale of four planes, interleaved. x uint8 [N, 4, P], mean float32 [4, P], out uint64 [N, P]:
-    four bfloat16 a pixel. Packed by hand: stores of neighbors keep compilers from using wide registers.
+    four bfloat16 a pixel. One store packs them, since four separate stores keep compilers from using wide registers.
     """
     a, b, c, d = mean[0], mean[1], mean[2], mean[3]
     for n in range(x.shape[0]):
@@ -392,7 +392,7 @@ def _interleave_halves(x: np.ndarray, mean: np.ndarray, scale: np.float32, out: 
 
 @compiled
 def _interleave(x: np.ndarray, mean: np.ndarray, scale: np.float32, out: np.ndarray) -> None:
-    """Write the same as float32 numbers, out [N, 4 · P]: a pixel's four planes side by side."""
+    """Write (x − mean)·scale as float32, out [N, 4 · P]: a pixel's four planes side by side."""
     a, b, c, d = mean[0], mean[1], mean[2], mean[3]
     for n in range(x.shape[0]):
         p, q, r, s, row = x[n, 0], x[n, 1], x[n, 2], x[n, 3], out[n]
@@ -406,8 +406,8 @@ def _interleave(x: np.ndarray, mean: np.ndarray, scale: np.float32, out: np.ndar
 class CenteredImages(nn.Module):
     """Images [N, C, H, W] of bytes minus their mean image, so that constant parts of the screen vanish.
 
-    The mean is learned from the first `ROWS` rows a learner sees, then stays. It is a floating buffer, so it is
-    published, saved and averaged over replicas with the weights. span: from the lowest byte to the highest.
+    The mean is learned from a learner's first `ROWS` rows, then stays constant. It is a floating buffer, so it is
+    published, saved and averaged over replicas with the weights. span: the highest byte minus the lowest.
     """
 
     ROWS = 20_000
@@ -420,7 +420,7 @@ class CenteredImages(nn.Module):
         super().__init__()
         self.scale = self.GAIN / span
         channels, height, width = shape
-        # [H, W, C], so that its [C, H, W] view lies in memory as channels-last images do
+        # [H, W, C]: its view [C, H, W] has the memory layout of channels-last images
         self.register_buffer("mean", torch.zeros(height, width, channels))
         self.register_buffer("count", torch.zeros(()))
 
@@ -439,8 +439,8 @@ class CenteredImages(nn.Module):
 
 
 class SignedImages(nn.Module):
-    """Images [N, C, H, W] of bytes as x/128 − 1, in [−1, 0.9921875]: GA3C's input. Bytes from `low` to `high` that are
-    not pixels are mapped to [−1, 1].
+    """Images [N, C, H, W] of bytes as x/128 − 1, in [−1, 0.9921875]: GA3C's input. If bytes are not pixels, `low` …
+    `high` are mapped to [−1, 1].
     """
 
     def __init__(self, low: int = 0, high: int = 255):
@@ -458,20 +458,20 @@ class SignedImages(nn.Module):
 # Layers that reuse their outputs from acting: only gradients are computed.
 #
 # At lag 0 the learner has the weights that acted, so its forward pass would repeat the actor's. `act` fills a tape with
-# each layer's output; `join_tapes` puts the tapes of a rollout together; in `unroll` each layer takes its output from
-# there. Operations between layers (padding, flattening, heads, cores) are computed again: they are cheap.
+# each layer's output; `join_tapes` joins the tapes of a rollout; in `unroll` each layer takes its output from the
+# joined tape. Operations between layers (padding, flattening, heads, cores) are computed again: they are cheap.
 
 
 Tape = list[Tensor]  # each layer's output, [N, …], after its ReLU
 
 
 def join_tapes(tapes: list[Tape]) -> Tape:
-    """Join the tapes of n acts, in order, rows end to end."""
+    """Join the tapes of n calls of `act`, in order, by their rows."""
     return [torch.cat(outputs) for outputs in zip(*tapes, strict=True)]
 
 
 def recall(layer: nn.Conv2d | nn.Linear, x: Tensor, y: Tensor) -> Tensor:
-    """Return relu(layer(x)), known to be y."""
+    """Return y, which is relu(layer(x)), with the gradient of relu(layer(x))."""
     conv = (layer.stride, layer.padding) if isinstance(layer, nn.Conv2d) else None
     out: Tensor = _Recalled.apply(x.to(y.dtype), layer.weight.to(y.dtype), layer.bias.to(y.dtype), y, conv)  # type: ignore[union-attr]
     return out
@@ -509,6 +509,6 @@ def mlp(*sizes: int) -> nn.Sequential:
 
 
 def frozen(module: nn.Module) -> Callable[..., Any]:
-    """Return the module as a function whose weights are constants: gradients go through it to its inputs alone."""
+    """Return the module as a function whose weights are constants: only its inputs get gradients."""
     weights = {name: x.detach() for name, x in module.named_parameters()}
     return lambda *inputs: torch.func.functional_call(module, weights, inputs)

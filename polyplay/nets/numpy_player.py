@@ -1,8 +1,8 @@
-"""Acting of small networks without torch: NumPy on the weights' own memory.
+"""Acting of small networks without torch: NumPy reads the weights' memory.
 
 For two layers of 64 and a few lanes, torch's calls take ten times as long as the arithmetic. `fast_player` supports
-networks of fully connected layers, with or without an LSTM or a GRU, by the exact types of their parts. It returns what
-their `act` returns from the same noise, except for rounding: sums are in another order.
+networks of fully connected layers, with or without an LSTM or a GRU; their parts must have known types. From the same
+noise its players return the same as `act`, except for rounding: sums have another order.
 """
 
 from __future__ import annotations
@@ -39,9 +39,9 @@ class ArrayPlayer(Player):
 
 
 def fast_player(policy: Player) -> ArrayPlayer | None:
-    """Make a player that acts like this network, with its present weights; None: the network has to act itself.
+    """Make a player that acts like this network, with its present weights; None: the network isn't supported.
 
-    The weights must stay in place: bind the network (weights.params.FlatParams) before.
+    The weights must stay in place: first bind the network to FlatParams (weights.params).
     """
     make = PLAYERS.get(type(policy))
     if make is None or not _is_plain(cast("Policy", policy)):
@@ -53,7 +53,7 @@ def fast_player(policy: Player) -> ArrayPlayer | None:
 
 
 class _Unknown(Exception):
-    """A part of the network has another type."""
+    """A part of the network has an unsupported type."""
 
 
 def _is_plain(policy: Policy) -> bool:
@@ -62,18 +62,18 @@ def _is_plain(policy: Policy) -> bool:
     return own and not (policy.bf16 or (isinstance(policy, TorsoPolicy) and policy.units))
 
 
-# Layers. NumPy's BLAS starts its own threads for larger products, which would spin beside the run's, so torch computes
-# those.
+# Layers. For larger products, NumPy's BLAS starts threads that would spin beside the run's, so torch computes these
+# products.
 
 
-PRODUCT, VECTOR = 1 << 18, 1 << 13  # most multiplications of two matrices, and of a matrix and a vector
+PRODUCT, VECTOR = 1 << 18, 1 << 13  # most multiplications in NumPy: of two matrices; of a matrix and a vector
 ZERO, HALF, ONE, TWO = (np.float32(x) for x in (0.0, 0.5, 1.0, 2.0))
 FLOAT = np.dtype(np.float32)
 
 
 @compiled
 def _add(x: np.ndarray, bias: np.ndarray, cut: bool) -> None:
-    """Add bias [n] to rows [B, n] in place. cut: replace what is below 0 by 0, but keep NaN."""
+    """Add bias [n] to rows [B, n] in place. cut: replace numbers below 0 by 0, but keep NaN."""
     for row in range(len(x)):
         for i in range(len(bias)):
             y = x[row, i] + bias[i]
@@ -81,7 +81,7 @@ def _add(x: np.ndarray, bias: np.ndarray, cut: bool) -> None:
 
 
 def _dense(layer: nn.Module, activation: nn.Module | None) -> Layer:
-    """Make x·Wᵀ + b and its activation. Raises _Unknown: the layer is not a Linear."""
+    """Return the function x·Wᵀ + b with its activation. Raises _Unknown: the layer is not a Linear."""
     if type(layer) not in (Linear, nn.Linear):
         raise _Unknown
     layer = cast("nn.Linear", layer)
@@ -90,7 +90,7 @@ def _dense(layer: nn.Module, activation: nn.Module | None) -> Layer:
 
 
 def _matrix(weight: Tensor, bias: np.ndarray, activation: nn.Module | None) -> Layer:
-    """Make x·W + b of W [n, m] and its activation."""
+    """Return the function x·W + b, W [n, m], with its activation."""
     wide, turned, size = weight.detach(), weight.detach().numpy(), weight.numel()
     least, most = 1 + (size > VECTOR), (VECTOR if weight.shape[1] == 1 else PRODUCT) // size  # rows
     cut, curved = type(activation) is nn.ReLU, type(activation) is nn.Tanh
@@ -104,7 +104,7 @@ def _matrix(weight: Tensor, bias: np.ndarray, activation: nn.Module | None) -> L
 
 
 def _stack(layers: Iterable[nn.Module]) -> list[Layer]:
-    """Make layers that follow one another, each with its activation. Raises _Unknown."""
+    """Make the layers of a sequence, each with its activation. Raises _Unknown."""
     left, found = list(layers), list[Layer]()
     while left:
         layer = left.pop(0)
@@ -126,7 +126,7 @@ def _known(torso: Any) -> MLP:
 
 
 def _array(x: Tensor) -> np.ndarray:
-    """Return a tensor's own memory."""
+    """Return a tensor's memory as an array."""
     return x.detach().numpy()
 
 
@@ -134,7 +134,7 @@ def _array(x: Tensor) -> np.ndarray:
 
 
 def _read(torso: MLP, inputs: Any) -> Read:
-    """Make the input of the torso's first layer. Raises _Unknown: a preprocessing other than Normalize."""
+    """Make the reader of the torso's observations. Raises _Unknown: a preprocessing other than Normalize."""
     if inputs is not None and (type(inputs) is not Normalize or any(inputs.sets)):
         raise _Unknown
     moments = {} if inputs is None else dict(zip(inputs.paths, inputs.moments, strict=True))
@@ -199,7 +199,7 @@ def _normalized(moments: RunningMoments) -> Read:
     return read
 
 
-# Cores, as in recurrent: the input's share of the gates, the state and its layer → the next state, output first.
+# Cores, as in recurrent: the input's share of the gates, the state, its layer → the next state (output first).
 
 
 def _sigmoid(x: np.ndarray) -> np.ndarray:
@@ -258,7 +258,7 @@ class _Behind:
 
 
 SMALL = np.float32(EPS)
-EDGE = np.float32(2.0**-24)  # uniforms are kept in [EDGE, 1 − EDGE], as in action_heads
+EDGE = np.float32(2.0**-24)  # uniforms are clamped to [EDGE, 1 − EDGE], as in action_heads
 ROOT, HALF_LOG_TAU = np.float32(math.sqrt(2.0)), np.float32(0.5 * math.log(2.0 * math.pi))
 
 
@@ -271,8 +271,8 @@ GUARDS = {"none": 0, "plus": 1, "max": 2}  # of logarithms, as in action_heads
 
 @compiled
 def _choose(params: np.ndarray, noise: np.ndarray, guard: int) -> tuple[np.ndarray, np.ndarray]:
-    """Choose actions int64 [N] from logits [N, n], and return their log-probabilities float32 [N] too: by the inverse
-    CDF of uniforms [N, 1], the last one if a logit is NaN; without uniforms, [0, 1], the greatest.
+    """Return actions int64 [N] from logits [N, n], and their log-probabilities float32 [N]. Uniforms [N, 1] choose by
+    the inverse CDF, or the last action if a logit is NaN; without uniforms, [0, 1], the greatest logit is chosen.
     """
     rows, n = params.shape
     action, logp, weight = np.zeros(rows, np.int64), np.empty(rows, np.float32), np.empty(n, np.float32)
@@ -332,7 +332,7 @@ def _gaussian(head: Gaussian) -> Choose:
     span = np.where(half > 0, half, ONE)
 
     def choose(params: np.ndarray, noise: np.ndarray | None) -> tuple[np.ndarray, np.ndarray]:
-        """Choose actions; log-probabilities are those of the rounded actions."""
+        """Choose actions. Their log-probabilities include the actions' rounding."""
         inner = params if noise is None else params + np.exp(log_std) * _normal(noise)
         action = inner if middle is None else middle + half * inner
         inner = action if middle is None else (action - middle) / span

@@ -1,9 +1,9 @@
-"""A policy as an ONNX file: one acting step in mode, for any number of lanes, normalizers and recurrent core inside.
+"""A policy as an ONNX file: one step of acting by the mode, for any number of lanes, with normalizers and core.
 
-Inputs: `obs` (or `obs/KEY`), and those of `first`, `reward`, `events`, `mask`, `state/NAME` that this network takes.
+Inputs: `obs` (or `obs/KEY`), and each of `first`, `reward`, `events`, `mask`, `state/NAME` that this network takes.
 Outputs: `action`, `value` if the policy has one value, and `next/NAME`, to be passed as `state/NAME` in the next step;
-the first state is zeros.
-The file is checked against torch before it is written; its metadata under `polyplay` describes it in JSON.
+the first state is zeros. The file is checked against torch before it is written; its metadata under `polyplay`
+describes it in JSON.
 """
 
 from __future__ import annotations
@@ -37,13 +37,13 @@ if TYPE_CHECKING:
 
     from polyplay.envs.pool import EnvSpec
 
-CHECKED = (1, 5, 8)  # lanes of the steps that are compared
+CHECKED = (1, 5, 8)  # numbers of lanes in the compared steps
 CLOSE = 1e-3  # largest difference of a number, absolute or relative
-SAME = 0.9  # least share of equal whole-number actions: two that are equally likely may change places
+SAME = 0.9  # least share of equal whole-number actions: of two equally likely ones, either may be chosen
 
 
 class ExportedStep(nn.Module):
-    """`policy.act` in mode from flat tensors to flat tensors."""
+    """`policy.act` by the mode; takes and returns tensors that are not nested."""
 
     def __init__(self, policy: Policy, names: list[str], units: ValueUnits):
         super().__init__()
@@ -74,8 +74,8 @@ def check_export(file: Path) -> None:
 def export_onnx(
     policy: Policy, spec: EnvSpec, file: Path, about: Mapping[str, object], units: ValueUnits = ValueUnits()
 ) -> dict[str, Any]:
-    """Write `file`. Return what was written and how far it is from torch. units: of the policy's values; those of the
-    file are in the environment's. Raises UserError: no file was written.
+    """Write `file`. Return a report of its contents and its difference from torch. units: of the policy's values; the
+    file's values are in the environment's units. Raises UserError: no file was written.
     """
     if isinstance(policy, actor_critic.ActorCritic) and isinstance(policy.core, recurrent.Temporal):
         why = "this policy has --core temporal, whose slow clock runs in some lanes only, which no fixed graph allows"
@@ -104,7 +104,7 @@ def export_onnx(
 
 
 def exported_inputs(policy: Policy, spec: EnvSpec) -> dict[str, Field]:
-    """Return all that a policy may take in a step, by name."""
+    """Return the fields that a policy may take in a step, by name."""
     inputs: dict[str, Spec] = {"obs": spec.obs}
     if spec.mask is not None:
         inputs["mask"] = spec.mask
@@ -141,7 +141,7 @@ def _graph(policy: Policy, fields: dict[str, Field], units: ValueUnits) -> tuple
 
 @contextlib.contextmanager
 def _plain(net: nn.Module) -> Iterator[None]:
-    """Turn off the padding to whole tiles: it is for torch's bits on a CPU and would fix the number of lanes."""
+    """Turn off the padding to whole tiles: it matters only to torch on a CPU, and would fix the number of lanes."""
     for layer in net.modules():
         if isinstance(layer, Linear):
             layer.exact = False
@@ -165,8 +165,8 @@ def _shapes(fields: Mapping[str, Field]) -> dict[str, Any]:
 def compare_outputs(
     policy: Policy, spec: EnvSpec, data: bytes, lanes: tuple[int, ...], units: ValueUnits = ValueUnits()
 ) -> tuple[float, float]:
-    """Compare random steps with onnx's own evaluator. Return (largest difference of a number, share of equal whole
-    numbers).
+    """Compare the policy with onnx's reference evaluator in random steps. Return (largest difference of a number, share
+    of equal whole numbers).
     """
     from onnx.reference import ReferenceEvaluator
 
@@ -193,7 +193,7 @@ def compare_outputs(
 
 
 def _random(spec: EnvSpec, lanes: int, rng: np.random.Generator) -> Batch:
-    """Draw random observations, and masks with something legal in them."""
+    """Draw random observations, and masks in which the first action is legal."""
     drawn = {path: _draw(f, spec.classes.get(path), lanes, rng) for path, f in tree.leaves(spec.obs)}
     step: Batch = {"obs": tree.nest(drawn)}
     if spec.mask is not None:

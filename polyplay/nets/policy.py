@@ -1,6 +1,6 @@
 """Interfaces of networks, torsos and players; running statistics.
 
-Users inherit `Policy`, a whole network, or `Torso`, its features. `Player` is what acting needs of a network or a bot.
+Users inherit `Policy` for a whole network, or `Torso` for its features. Acting uses only the methods of `Player`.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Player:
         return {}
 
     def state_spec(self) -> Spec:
-        """Return the fields per lane of the state between rows; {}: there is none."""
+        """Return the fields per lane of the state between rows; {}: no state."""
         return {}
 
     def initial(self, lanes: int) -> Batch:
@@ -46,18 +46,18 @@ class Player:
         return {}
 
     def reward_scale(self) -> float | Tensor:
-        """Return the factor of rewards in losses, a number or []; 1 unless the network learns the size of returns."""
+        """Return the factor of rewards in losses, a number or []; 1 unless the network learns returns' size."""
         return 1.0
 
     def cache_weights(self) -> None:
         """Act with copies of the large weights in bfloat16 from this call on, if the network computes in bfloat16.
 
-        The caller repeats this call whenever the weights have changed. Without it they are converted in every pass.
+        The caller repeats this call whenever the weights have changed. Otherwise every pass converts them.
         """
 
 
 class Policy(nn.Module, Player):
-    """Acts in B lanes and unrolls T+1 rows of them, as the same function of its weights.
+    """Acts in B lanes and unrolls T+1 rows of them: both compute the same function of its weights.
 
     Your own network inherits this and defines `spec`, `act` and `unroll`; with a memory, `state_spec` and
     `initial` too. The same weights, rows and noise give the same outputs: nothing is drawn from torch's generator.
@@ -65,24 +65,24 @@ class Policy(nn.Module, Player):
     """
 
     bf16: bool | None = None  # whether its torso computes in bfloat16; None: its precision cannot be chosen
-    # parts with a method apply_hyperparameters(values), which takes over a run's hyperparameters by name
+    # parts with a method apply_hyperparameters(values), which sets a run's hyperparameters by name
     tuned: tuple[Any, ...] = ()
     observes: bool = False  # whether `observe` learns from observations: it is then called before a replay gets them
     settles: bool = False  # whether `settle` changes weights
 
     def spec(self) -> Spec:
-        """Return the fields per lane of `act`'s outputs: "action" as the environment takes it, and what losses need."""
+        """Return the fields per lane of `act`'s outputs: "action" as the environment takes it, and inputs of losses."""
         raise NotImplementedError
 
     def act(self, step: Batch, state: Batch) -> tuple[Batch, Batch]:
         """Choose actions in one row. The caller turns gradients off.
 
         step: obs [B, …], reward float32 [B] that came with it, first bool [B]: an episode begins; mask, bool, if the
-        environment has legal actions; events float32 [B, E] if it counts some; noise float32 [B, noise], without
-        which actions are the most probable ones; epsilon float32 [B] if a system explores by it.
+        environment has legal actions; events float32 [B, E] if it counts events; noise float32 [B, noise] (without it,
+        actions are the most probable ones); epsilon float32 [B] if the system explores by it.
         state: [B, …] as `state_spec` says. It counts as zero where `first` is true.
 
-        Returns the outputs [B, …] that `spec` says, and the state after the row.
+        Returns the outputs [B, …] that `spec` lists, and the state after the row.
         """
         raise NotImplementedError
 
@@ -95,13 +95,13 @@ class Policy(nn.Module, Player):
         raise NotImplementedError
 
     def observe(self, batch: Batch) -> None:
-        """Learn running statistics, which are floating buffers, from rows [T+1, B, …] after learning from these."""
+        """Learn running statistics, which are floating buffers, from rows [T+1, B, …] after an update by these."""
 
     def observe_targets(self, target: Tensor, batch: Batch) -> None:
         """Learn running statistics from the targets [T, B] of values, and their rows [T+1, B]."""
 
     def settle(self) -> None:
-        """Adapt the weights to the statistics after an update. The network's outputs stay."""
+        """Adapt the weights to the statistics after an update. The network's outputs stay the same."""
 
     def rewarded(self, rows: Batch) -> Batch:
         """Return the rows with the agent's own reward, if that is made of their events."""
@@ -109,7 +109,7 @@ class Policy(nn.Module, Player):
 
 
 class PolicyFactory:
-    """Makes a policy, the same modules in every call. It is pickled: workers get this, never weights."""
+    """Makes a policy with the same modules in every call. Workers get the pickled factory, never weights."""
 
     def __call__(self) -> Policy:
         """Make a policy on the CPU, its weights from torch's global generator."""
@@ -122,37 +122,37 @@ class PolicyFactory:
 
     @property
     def choice(self) -> str:
-        """Description of what was chosen, for a plan."""
+        """Description of the chosen network, for a plan."""
         return self.title
 
     @property
     def scales_actions(self) -> bool:
-        """Whether −1 … 1 of its policy's bounded real actions is their range."""
+        """Whether its policy maps −1 … 1 to the range of bounded real actions."""
         return True
 
 
 class Torso(nn.Module):
     """Makes features of observations: the part of a network before its core and heads.
 
-    Your own torso inherits this, sets `features` and defines `forward`. All else has defaults.
+    Your own torso inherits this, sets `features` and defines `forward`. The rest has defaults.
     """
 
     features: int = 0  # numbers of a row that `forward` returns
-    value_features: int = 0  # number of last ones that are the value's alone, if policy and value share nothing
-    unit_features: int = 0  # number of last ones that belong to units, which bypass the core to a UnitPointer
+    value_features: int = 0  # number of the last ones, which only the value uses; 0: the policy shares all
+    unit_features: int = 0  # number of the last ones, those of units: they skip the core to a UnitPointer
     pointer: tuple[str, int] | None = None  # the part of actions that names a unit, and the numbers of a unit
     unit_sets: tuple[str, ...] = ()  # paths of observations that are sets of units [units, numbers]
     unit_axis: Axis = ()  # units, in the order of `unit_features`
     feature_axis: Axis = ()  # names along the features without those of units; (): they belong together
     recalls: bool = False  # whether `forward` takes a tape, and `recall` is defined
-    tiled: bool = False  # only Linear layers: rows of zeros for whole tiles may come with the observations
+    tiled: bool = False  # only Linear layers: observations may be padded to whole tiles by rows of zeros
 
     def forward(self, obs: Tree) -> Tensor:
         """Return float32 [N, features] of observations [N, …], a tensor or a dict of them."""
         raise NotImplementedError
 
     def recall(self, obs: Tree, tape: Tape) -> Tensor:
-        """Return forward(obs) with these weights, from its tape; gradients go back as through `forward`."""
+        """Return forward(obs) from the tape that `forward` filled with these weights; gradients are as in `forward`."""
         raise NotImplementedError
 
     @property
@@ -161,26 +161,26 @@ class Torso(nn.Module):
         return self.features - self.unit_features
 
 
-# Running statistics, which a policy learns besides its weights, in floating buffers. Those of inputs are float64, so
-# that numbers far from 0, such as time stamps, keep their differences.
+# Running statistics, which a policy learns besides its weights, in floating buffers. Statistics of inputs are float64,
+# in which numbers far from 0, such as time stamps, keep their differences.
 #
-# They are published, saved and restored with the weights, and averaged over replicas like any buffer. They are made so
-# that this plain average is the statistic of all replicas' rows: sums, and moments about an origin that all share.
-# Only learners call `observe`: actors and evaluations use the statistics that they were given.
+# They are published, saved and restored with the weights, and averaged over replicas like any buffer. They are sums,
+# and moments about an origin that all replicas share; the plain average of these is the statistic of all replicas'
+# rows. Only learners call `observe`: actors and evaluations use the published statistics.
 
 
 MOST = 1e7  # rows that a statistic remembers, roughly: older ones fade; float32 can't count much further
 LEAST = 1e-29  # least variance, as a factor of the mean's square: that of rounding in float64
 LARGEST = 1e150  # numbers are clipped to this, since their squares are averaged
-TINY = 1e-200  # least variance of what is 0
+TINY = 1e-200  # least variance of numbers that are 0
 BOUND = 10.0  # default bound of normalized numbers
 
 
 class RunningMoments(nn.Module):
     """Running mean and variance of rows [n, *shape] in float64: Chan et al. 1979, one batch after the other.
 
-    `second` is the second moment about `origin`, the mean of the first batch, which replicas share; about separate
-    means its average would lack the variance between replicas. The first batch counts as one row, at its mean.
+    `second` is the second moment about `origin`, the mean of the first batch, which replicas share. With separate
+    origins, its average would lack the variance between replicas. The first batch counts as one row, at its mean.
     """
 
     mean: Tensor
@@ -195,7 +195,7 @@ class RunningMoments(nn.Module):
             self.register_buffer(name, torch.zeros(shape, dtype=torch.float64))
         self.register_buffer("count", torch.zeros((), dtype=torch.float64))
         axes = tuple(axis(f"axis {i}", n) for i, n in enumerate(shape))
-        # new numbers pass as they are until their own statistics are known
+        # new numbers pass unchanged until their statistics are known
         fills = {"mean": 0.0, "origin": 0.0, "second": 1.0}
         self.axes = {name: TensorAxes(axes, fill) for name, fill in fills.items()}
         self.axes["count"] = TensorAxes((), counts=True)
@@ -204,7 +204,7 @@ class RunningMoments(nn.Module):
         return (self.second - (self.mean - self.origin).square()).clamp_min(0.0)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return (x − mean)/deviation as float32, within ±bound; the deviation is 1 until one is known."""
+        """Return (x − mean)/deviation as float32, within ±bound; the deviation is 1 until it is known."""
         floor = LEAST * self.mean.square() + TINY  # a constant becomes 0, not its own rounding error
         deviation = torch.where(self.count > 1, (self.variance() + floor).sqrt(), 1.0)
         return ((x.double() - self.mean) / deviation).clamp(-self.bound, self.bound).float()
@@ -231,8 +231,8 @@ class Normalize(nn.Module):
     """Normalizes each number of observations to mean 0 and deviation 1. Images of bytes and leaves in `classes` pass
     unchanged.
 
-    sets: paths of units [units, numbers] whose first number says whether a unit is present. That number passes, and the
-    units share the moments of all others, which count only present units.
+    sets: paths of units [units, numbers] whose first number says whether a unit is present. That number passes
+    unchanged. All units share the moments of the other numbers; only present units count.
     """
 
     def __init__(self, obs: Spec, sets: Sequence[str] = (), bound: float = BOUND, classes: Collection[str] = ()):
@@ -266,7 +266,7 @@ class Normalize(nn.Module):
 
 @compiled
 def _discounted(reward: np.ndarray, goes_on: np.ndarray, gamma: np.float32) -> np.ndarray:
-    """Return G_t = r_t + γ·G_{t-1} float32 [T, B], from 0, and 0 where `goes_on` is False."""
+    """Return G_t = r_t + γ·G_{t-1} float32 [T, B] with G = 0 before row 0, and G_t = 0 where `goes_on` is False."""
     sums = np.zeros_like(reward)
     for b in range(reward.shape[1]):
         before = np.float32(0.0)
@@ -279,9 +279,9 @@ def _discounted(reward: np.ndarray, goes_on: np.ndarray, gamma: np.float32) -> n
 class ReturnScale(nn.Module):
     """The size of discounted returns: the root of the running mean of G², for losses that scale rewards by it.
 
-    G_t = r_t + γ·G_{t-1} runs forward within a rollout, from 0 before its row 1 and again at every first row: short
-    rollouts see short sums. The mean is about 0, not about the mean of G (Gymnasium's NormalizeReward): a reward that
-    never changes has a size too.
+    G_t = r_t + γ·G_{t-1} runs forward within a rollout. It begins with 0 before row 1 and at every first row, so short
+    rollouts have short sums. The mean of G is not subtracted, unlike in Gymnasium's NormalizeReward: a constant reward
+    also has a size.
     """
 
     total: Tensor
@@ -294,7 +294,7 @@ class ReturnScale(nn.Module):
         self.register_buffer("count", torch.zeros(()))
 
     def scale(self) -> Tensor:
-        """Return the factor of rewards: 1/size, [], 1 while all were 0."""
+        """Return the factor of rewards [], 1/size; 1 while all returns are 0."""
         return torch.where(self.total > 0, (self.count / self.total.clamp_min(1e-30)).sqrt(), 1.0)
 
     @torch.no_grad()
@@ -313,7 +313,7 @@ class ReturnScale(nn.Module):
 
 
 # PopArt (van Hasselt et al. 2016; for several tasks Hessel et al. 2019): a value for each task, normalized by running
-# statistics of the task's targets; when these change, values stay the same. The policy and the features know no task.
+# statistics of the task's targets; when these change, values stay the same. Tasks share policy and features.
 #
 #     v = σ·n + μ, n = w·f + b        per task; f: features, n: the head's output, w and b: its row
 
@@ -323,21 +323,21 @@ LOWEST, HIGHEST = 1e-4, 1e6  # bounds of σ
 
 
 def task_axis(tasks: tuple[str, ...], what: str = "value") -> Axis:
-    """Name the segments of an axis by the tasks, so that another task is another segment."""
+    """Make an axis with one segment per task, named by the task."""
     if not tasks:
         return axis(what, 1, fixed=True)
     return tuple(AxisSegment(f"{what} of {task}", (1,), part=f"task {task}") for task in tasks)
 
 
 class TaskValues(nn.Module):
-    """Choose each row's value among the outputs of a head, one per task. tasks: their names; (): there is one."""
+    """Chooses each row's value among a head's outputs, one per task. tasks: their names; (): a single output."""
 
     def __init__(self, tasks: tuple[str, ...]):
         super().__init__()
         self.tasks = tasks
 
     def forward(self, outputs: Tensor, task: Tensor | None) -> Tensor:
-        """Return values [N] of outputs [N, tasks], by the numbers of the tasks int64 [N]; None: of the first task."""
+        """Return values [N] of outputs [N, tasks], by the tasks' numbers int64 [N]; None: the first task's."""
         if task is None or outputs.shape[1] == 1:
             return outputs[:, 0]
         return outputs.gather(1, task[:, None]).squeeze(1)
@@ -356,10 +356,10 @@ class TaskValues(nn.Module):
 class PopArt(TaskValues):
     """Values in units that follow the targets. Buffers, each [tasks]:
 
-    mean: μ, the running mean of targets; second: their running second moment about `origin`, the mean before the last
-    update: float32 keeps a deviation that is small beside the mean, and replicas average their statistics. A replica
-    without rows of a task keeps the task's statistics, so the average moves less. shift, scale: μ and σ in the head's
-    rows; `settle` makes them the present ones.
+    mean: μ, the running mean of targets. second: their running second moment about `origin`, the mean before the last
+    update; thus float32 keeps deviations far smaller than the mean, and replicas can average their statistics. A
+    replica without rows of a task keeps the task's statistics, so the average moves less. shift, scale: the μ and σ
+    that the head's rows use; `settle` updates them.
     """
 
     mean: Tensor

@@ -35,14 +35,14 @@ from polyplay.nets.recurrent import Core, Temporal
 # Linear layers with noise in their weights (Fortunato et al. 2018), and noise from keys, without generator or state.
 #
 # A key is an integer. It is hashed into as many numbers as a network needs, so the same key gives the same noise on any
-# machine and in any batch: a row's key while acting comes from its counted noise, an update's from its number.
+# machine and in any batch: a row's key comes from its noise while acting, an update's key from its number.
 
 
 # name: distribution, first σ·√inputs
 VARIANTS = {"fortunato": ("normal", 0.5), "zoo": ("truncated", 0.1)}
-MANY = 16  # least rows with one noise for which a matrix is made
+MANY = 16  # least rows with the same noise for which a noisy matrix is made
 COLUMNS = 2  # uniforms of acting noise that make a key
-_BITS = 23  # of such a uniform (polyplay.core.numbers)
+_BITS = 23  # bits of such a uniform (polyplay.core.numbers)
 _A, _B, _C = (x - (1 << 64) for x in (0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB))
 
 
@@ -65,7 +65,7 @@ class Noisy(nn.Module):
         self.inputs, self.noise = inputs, inputs + outputs
 
     def forward(self, x: Tensor, noise: Tensor | None = None) -> Tensor:
-        """Return [N, outputs] of x [N, inputs], with noise [N or 1, inputs + outputs], or by the mean weights."""
+        """Return [N, outputs] of x [N, inputs], with noise [N or 1, inputs + outputs]; None: by the mean weights."""
         if noise is not None and len(noise) == 1 and len(x) >= MANY:
             before, behind = noise[0].split((self.inputs, len(noise[0]) - self.inputs))
             weight = torch.addcmul(self.mean.weight, self.spread.weight, torch.outer(behind, before))
@@ -85,16 +85,16 @@ def keys(uniforms: Tensor) -> Tensor:
 
 
 def draw_noise(key: Tensor, n: int, variant: str) -> Tensor:
-    """Return ε float32 [N, n] of keys int64 [N]: from 16 bits of a hash each, as a place in the distribution."""
+    """Return ε float32 [N, n] by keys int64 [N]: 16 bits of a hash choose each number's quantile."""
     bits = _mix(_mix(key + _A).unsqueeze(1) + _steps(-(-n // 4), key.device)).view(torch.int16)[:, :n]
     table = _table(VARIANTS[variant][0], key.device).expand(len(key), -1)
-    return table.gather(1, bits.long().add_(2**15))  # takes a fifth of the time of an index
+    return table.gather(1, bits.long().add_(2**15))  # takes a fifth of the time of table[bits]
 
 
 @functools.cache
 def _steps(n: int, device: torch.device) -> Tensor:
-    """Return A·1 … A·n, int64, which wrap. They are constants of traces: compilers assume that indices do not wrap, and
-    would write beyond a loop's end.
+    """Return A·1 … A·n in int64, which wraps. Traces get them as constants: compilers assume that indices do not wrap,
+    and would write beyond a loop's end.
     """
     with _disable_current_modes():
         return torch.arange(1, n + 1, device=device) * _A
@@ -114,8 +114,8 @@ def _down(x: Tensor, by: int) -> Tensor:
 
 @functools.cache
 def _table(how: str, device: torch.device) -> Tensor:
-    """Return float32 [65536]: sgn(x)·√|x| of x at the middles of as many equal parts of the distribution, a constant of
-    traces.
+    """Return sgn(x)·√|x|, float32 [65536], of x at the middles of 65536 equally probable parts of the distribution.
+    Traces get it as a constant.
     """
     with _disable_current_modes():
         place = (torch.arange(2**16, dtype=torch.float64) + 0.5) / 2**16
@@ -150,7 +150,7 @@ def take_action(scores: Tensor, action: Tensor) -> Tensor:
 
 
 def support(low: float, high: float, like: Tensor) -> Tensor:
-    """Return the atoms z [K], evenly from `low` to `high`, for distributions [..., K] such as `like`."""
+    """Return the atoms z [K], evenly spaced from `low` to `high`, for distributions [..., K] such as `like`."""
     return torch.linspace(low, high, like.shape[-1], dtype=like.dtype, device=like.device)
 
 
@@ -160,13 +160,13 @@ def expected_value(logits: Tensor, low: float, high: float) -> Tensor:
 
 
 class QHead(nn.Module):
-    """Values of `actions` actions; atoms: 0 for numbers, else logits of that many atoms.
+    """Values of `actions` actions. atoms: number of atoms whose logits it returns; 0: it returns plain values.
 
-    dueling: Q = V + A − mean_a A (Wang et al. 2016), atom by atom (Hessel et al. 2018), from two branches; their joint
-    gradient to the features is multiplied by `scale` (1/√2 there). hidden: width of a branch's hidden layer with ReLU,
-    0 for none. noisy: a variant of Noisy for every layer; sigma: its first σ·√inputs, None for the variant's. bias: of
-    the last layer of Q, or of A: "each" action's, one "shared" by all (tuned double DQN), or "none" (all last layers of
-    dqn_zoo's Rainbow).
+    dueling: Q = V + A − mean_a A (Wang et al. 2016), atom by atom (Hessel et al. 2018), from two branches; the sum of
+    their gradients to the features is multiplied by `scale` (1/√2 in the paper). hidden: width of a branch's hidden
+    layer with ReLU, 0 for none. noisy: a variant of Noisy for every layer; sigma: its first σ·√inputs, None for the
+    variant's. bias: of the last layer of Q or A: one for "each" action, one "shared" by all (tuned double DQN), or
+    "none", as in all last layers of dqn_zoo's Rainbow.
     """
 
     def __init__(
@@ -234,7 +234,7 @@ class QHead(nn.Module):
 # ε-greedy actions from values: by torch's operations or, on a CPU, in one compiled loop, with bitwise the same results.
 
 
-CHANCE = 3  # uniforms of an action: whether to explore, which action then, which of several best
+CHANCE = 3  # uniforms per action: whether to explore; which random action; which of several best ones
 Choice = tuple[Tensor, Tensor, Tensor]
 
 
@@ -243,8 +243,8 @@ def epsilon_greedy(q: Tensor, mask: Tensor | None, noise: Tensor, epsilon: Tenso
     the chance of a random legal action instead of the best one, None: 0.
 
     Return action int64, value max_a Q over legal actions, Q of the action, [B] each. Ties are broken by chance. On a
-    CPU this is one compiled loop: thirty operations on a few numbers each cost more than a small network, and beside
-    another thread each waits for the interpreter.
+    CPU this is one compiled loop: thirty torch operations on few numbers take longer than a small network, and if
+    another thread runs, each operation waits for the interpreter.
     """
     if q.device.type != "cpu" or tracing():
         return by_torch(q, mask, noise, epsilon)
@@ -282,7 +282,7 @@ def epsilon_greedy_loop(
 
 @inlined
 def _nth_of(among: np.ndarray, u: np.float32) -> int:
-    """Return the index of a marked number in bool [A], by a uniform; 0 if there is none."""
+    """Return the index of a True in bool [A], chosen by a uniform; 0 if there is none."""
     count = 0
     for marked in among:
         count += marked
@@ -306,7 +306,7 @@ def by_torch(q: Tensor, mask: Tensor | None, noise: Tensor, epsilon: Tensor | No
 
 
 def random_choice(among: Tensor, u: Tensor) -> Tensor:
-    """Return a marked index in bool [N, A], each as likely, by uniforms [N]: int64 [N]; 0 if there is none."""
+    """Return the index int64 [N] of a random True in each row of bool [N, A], by uniforms [N]; 0 if there is none."""
     count = among.sum(1)
     nth = torch.minimum((u * count).long(), count - 1)
     return (among.cumsum(1) <= nth.unsqueeze(1)).sum(1)
@@ -317,8 +317,8 @@ def random_choice(among: Tensor, u: Tensor) -> Tensor:
 
 class QNetwork(TorsoPolicy):
     """previous: the core (or the head, without a core) also takes the previous action and the reward that came with the
-    observation, 0 on first rows; `clipped` to ±1 or not (R2D2). support: lowest and highest atom. Discrete
-    actions.
+    observation, 0 on first rows. clipped: that reward is clipped to ±1 (R2D2: not). support: lowest and highest atom.
+    Actions are Discrete.
     """
 
     bf16_core = True
@@ -344,8 +344,8 @@ class QNetwork(TorsoPolicy):
 
     def act(self, step: Batch, state: Batch) -> tuple[Batch, Batch]:
         """Act in one row [B] of obs, reward, first, mask if any, noise [B, noise], and epsilon [B]: the chance of a
-        random legal action instead of the best one. Without noise: the best action of the mean weights, the first of
-        several.
+        random legal action instead of the best one. Without noise, the action is the best one by the mean weights, the
+        first if there are several.
 
         Return {"action", "value": max_a Q, "chosen": Q of the action} [B] over legal actions, and the state after the
         row. The caller turns gradients off.
@@ -368,8 +368,8 @@ class QNetwork(TorsoPolicy):
         return {"action": action, "value": value, "chosen": chosen}, after
 
     def unroll(self, batch: Batch, state: Batch) -> Batch:
-        """Return {"value", "chosen"} [T+1, B] of rows [T+1, B] of obs, reward, first, action, mask if any, noise if
-        weights shall be as noisy as while acting, and the state before row 0.
+        """Return {"value", "chosen"} [T+1, B] of rows [T+1, B] of obs, reward, first, action, mask if any, noise to
+        make the weights as noisy as while acting, and the state before row 0.
         """
         q = self.scores(batch, state)
         q = expected_value(q, *self.support) if self.head.atoms else q
@@ -379,9 +379,9 @@ class QNetwork(TorsoPolicy):
     def scores(self, batch: Batch, state: Batch, key: Tensor | None = None, cached: bool = False) -> Tensor:
         """Return the inputs of losses: q [R, B, A] or logits [R, B, A, K] of rows [R, B], with gradient if enabled.
 
-        batch: obs; with a core or `previous` first, reward and action too, and the `state` before row 0. key: of the
-        noise, int64 [1] for all rows; None: batch["noise"]'s if it exists, else the mean weights. cached: may use the
-        copies that `cache_weights` made; otherwise the present weights are used.
+        batch: obs; with a core or `previous` also first, reward and action. state: before row 0. key: of the noise,
+        int64 [1] for all rows; None: keys of batch["noise"] if it exists, else the mean weights. cached: use the copies
+        of `cache_weights` if they exist; otherwise use the present weights.
         """
         if key is None and self.head.noise and "noise" in batch:
             key = keys(batch["noise"].flatten(0, 1))
@@ -420,8 +420,8 @@ class QNetwork(TorsoPolicy):
 
 
 class DPGNetwork(TorsoPolicy):
-    """actor, critic: separate torsos. The actor's is followed by a layer of widths[0], tanh, and the action, tanh; the
-    critic's, with the action beside it, by one of widths[1], tanh, and the value.
+    """actor, critic: separate torsos. After the actor's torso: a layer of widths[0], tanh, the action's layer, tanh.
+    After the critic's torso and the action: a layer of widths[1], tanh, the value's layer.
     """
 
     outputs = ("value", "chosen")
@@ -469,9 +469,9 @@ class DPGNetwork(TorsoPolicy):
         return self._q(self._features(self.critic, obs), self._best(obs))
 
     def learnt(self, obs: Tree, action: Tensor) -> Batch:
-        """Return a loss's inputs: "q", Q of the actions [N, …], with the critic's gradient; with the actor's gradient,
-        "best", μ(s) [N, A] in half ranges, and "raw", the input of its tanh; without gradient, "value", Q(s, μ(s)), and
-        "slope", its dQ/da [N, A] there.
+        """Return a loss's inputs. With the critic's gradient: "q", Q of the actions [N, …]. With the actor's gradient:
+        "best", μ(s) [N, A] in half ranges, and "raw", the input of its tanh. Without gradient: "value", Q(s, μ(s)), and
+        "slope", dQ/da [N, A] at μ(s).
         """
         features = self._features(self.critic, obs)
         raw = self.steer(self._features(self.actor, obs))
@@ -500,7 +500,7 @@ class DPGNetwork(TorsoPolicy):
         return to_half_ranges(action.reshape(len(action), self.size), self.low, self.high)
 
     def _outer(self, inner: Tensor) -> Tensor:
-        """Convert back; rounding never exceeds the bounds."""
+        """Convert to the environment's units, never outside the bounds."""
         return from_half_ranges(inner, self.low, self.high).reshape(len(inner), *self.shape)
 
 

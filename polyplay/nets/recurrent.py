@@ -1,9 +1,9 @@
 """Recurrent cores: LSTM, GRU, two clocks with a memory.
 
-Our own LSTM and GRU, since cuDNN's packed weights can't be views of one vector.
+LSTM and GRU are implemented here, since cuDNN's packed weights can't be views of one vector.
 
-The input's matrix product is computed for all rows at once, the state's per step; the state is zeroed before a row that
-begins an episode. Acting is an unroll of one row, so both take the same path.
+The input's matrix product is computed for all rows at once, the state's product row by row. The state is zeroed before
+a row that begins an episode. Acting unrolls a single row by the same code.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from polyplay.nets.layers import Linear, RepeatedLinear, TensorAxes, axis, initi
 
 
 class Cell(nn.Module):
-    """One step: the input's share of the gates [B, gates·size] and the state → next state, output first."""
+    """One step: the input's share of the gates [B, gates·size], the state → next state (output first)."""
 
     names: tuple[str, ...]
     gates: int
@@ -88,11 +88,11 @@ class Core(nn.Module):
         self.input = Linear(inputs, cell.gates * cell.size)
         self.cell = cell
         initialize(self, init, gain=1.0)
-        if init == "sonnet":  # IMPALA's is TensorFlow's LSTM: one matrix of input and state, as Glorot & Bengio 2010
+        if init == "sonnet":  # as in IMPALA, TensorFlow's LSTM: one matrix of input and state, Glorot & Bengio 2010
             bound = math.sqrt(6.0 / (inputs + cell.size + cell.gates * cell.size))
             for layer in (self.input, cell.recurrent):
                 nn.init.uniform_(layer.weight, -bound, bound)
-        if cell.gates == 4:  # remember at first: forget bias 1, as TensorFlow's BasicLSTMCell and so IMPALA
+        if cell.gates == 4:  # remember at first: forget bias 1, as in TensorFlow's BasicLSTMCell and IMPALA
             with torch.no_grad():
                 self.input.bias[cell.size : 2 * cell.size] += 1.0
 
@@ -107,7 +107,7 @@ class Core(nn.Module):
         context: contextlib.AbstractContextManager[object] = contextlib.nullcontext(),
     ) -> tuple[Tensor, Batch, None]:
         """Unroll x [T+1, B, inputs], first bool [T+1, B], the state before row 0 → [T+1, B, features], the state after.
-        context: of the input's product; all else is float32.
+        context: for the input's product; all other operations are in float32.
         """
         rows, lanes = first.shape
         with context:
@@ -125,10 +125,10 @@ class Core(nn.Module):
         return torch.stack(outputs), {k: v[:lanes] for k, v in zip(self.cell.names, now, strict=True)}, None
 
 
-# Writing a differentiable memory, addressed by content and by free space; by order: see _FollowLinks.
+# Writes to a differentiable memory are addressed by content and by free space; _FollowLinks addresses by order.
 #
-# Graves et al. 2016, "Hybrid computing using a neural network with dynamic external memory", as in deepmind/dnc.
-# B lanes, N slots of W numbers, R read heads, one write head. Weights over slots are ≥ 0 and sum to 1 at most.
+# Graves et al. 2016, "Hybrid computing using a neural network with dynamic external memory", as in deepmind/dnc. B
+# lanes, N slots of W numbers, R read heads, one write head. Weights over slots are ≥ 0 and sum to 1 at most.
 
 
 _EPSILON = 1e-6
@@ -143,8 +143,8 @@ def content_weights(memory: Tensor, keys: Tensor, strengths: Tensor) -> Tensor:
 
 
 def usage_after(usage: Tensor, write_weights: Tensor, free_gates: Tensor, read_weights: Tensor) -> Tensor:
-    """u = (u + w − u·w) · Π_i (1 − f_i·r_i): what the last access wrote is used, except what it read and
-    is freed. [B, N], [B, N], [B, R], [B, R, N] → [B, N]; no gradient to what was written, as in the released code.
+    """u = (u + w − u·w) · Π_i (1 − f_i·r_i): slots that the last access wrote are used, unless it read and frees them.
+    [B, N], [B, N], [B, R], [B, R, N] → [B, N]; no gradient to the write weights, as in the released code.
     """
     written = usage + (1.0 - usage) * write_weights.detach()
     retention = (1.0 - free_gates.unsqueeze(2) * read_weights).unbind(1)
@@ -152,8 +152,8 @@ def usage_after(usage: Tensor, write_weights: Tensor, free_gates: Tensor, read_w
 
 
 def allocation_weights(usage: Tensor) -> Tensor:
-    """a[φ_j] = (1 − u[φ_j]) · Π_{i<j} u[φ_i], slots φ in rising order of usage, the first of equals first: [B, N] →
-    [B, N]. Gradients flow through the sorted usage, not through the order.
+    """a[φ_j] = (1 − u[φ_j]) · Π_{i<j} u[φ_i], φ: slots in rising order of usage, equal ones by number: [B, N] → [B, N].
+    Gradients flow through the sorted usage, not through the order.
     """
     free, order = torch.sort(1.0 - (_EPSILON + (1.0 - _EPSILON) * usage), dim=1, descending=True, stable=True)
     before = torch.cumprod(torch.cat([torch.ones_like(free[:, :1]), 1.0 - free[:, :-1]], 1), 1)
@@ -186,8 +186,8 @@ class _EraseAndAdd(torch.autograd.Function):
 def bmm_rows(a: Tensor, b: Tensor) -> Tensor:
     """Return a·b lane by lane, [B, R, K], [B, K, M] → [B, R, M], where each lane is bitwise the same in every batch.
 
-    On a CPU, BLAS computes products of few rows with instructions that depend on where in memory they lie, but not
-    whole tiles of rows: measured with MKL, which does not promise it.
+    On a CPU, BLAS chooses instructions for a few rows by their place in memory, but not for whole tiles of rows; so
+    rows are padded. This was measured with MKL, which does not promise it.
     """
     rows = a.shape[1]
     more = -rows % _ROWS if a.device.type == "cpu" else 0
@@ -199,11 +199,11 @@ def _norm(x: Tensor) -> Tensor:
 
 
 class _FollowLinks(torch.autograd.Function):
-    """Write the temporal links, how much word i was written right after word j, and follow them from the last read.
+    """Write the temporal links L[i, j]: how much word i was written right after word j. Follow them from the last read.
 
     L[i, j] ← (1 − w_i − w_j)·L[i, j] + w_i·p_j, L[i, i] = 0; forward_i = Σ_j L[i, j]·r_j, backward_j = Σ_i L[i, j]·r_i.
-    p is the precedence before the write w, r what the last access read. L [B, N, N], p and w [B, N], r [B, R, N] →
-    L, forward and backward [B, R, N].
+    p is the precedence before the write w, r the last read's weights. L [B, N, N], p and w [B, N], r [B, R, N] → L,
+    forward and backward [B, R, N].
     """
 
     @staticmethod
@@ -240,7 +240,7 @@ def _link_scale(write: Tensor) -> Tensor:
 
 
 class Memory(nn.Module):
-    """`slots` words of `word` numbers. An access takes `interface` numbers and returns `features`, `reads` words.
+    """`slots` words of `word` numbers. An access takes `interface` numbers and returns `reads` words (`features`).
 
     On a CPU a row's results are bitwise the same in every batch.
     """
@@ -295,7 +295,7 @@ class Memory(nn.Module):
 # σ = 0.1·softplus(·)/softplus(0) + 1e-6. Shapes: R rows of B lanes; x [B, inputs], all else [B, size].
 
 
-SCALE, LEAST = 0.1, 1e-6  # of deviations: the first, and the least
+SCALE, LEAST = 0.1, 1e-6  # first and least deviation
 LINKS = 2**28  # most numbers of link matrices that an unroll keeps for its gradients at once
 FIXED = 0.1  # deviation of the distribution that the prior is drawn toward
 
@@ -311,8 +311,8 @@ class Latent(NamedTuple):
 
 
 class Temporal(nn.Module):
-    """See above. Rows keep `noise` standard normal numbers per lane, so that acting and learning have the same z.
-    memory: shared by both clocks, the slow one first; each also takes what it read last.
+    """See above. Rows hold `noise` standard normal numbers per lane: acting and learning draw the same z from them.
+    memory: shared by both clocks, and used by the slow one first; each also takes the words that it read last.
     """
 
     period: Tensor
@@ -323,7 +323,7 @@ class Temporal(nn.Module):
         self.inputs, self.features, self.noise, self.memory = inputs, size, size, memory
         self.rows = axis("gates", 4, size, fixed=True)
         self.register_buffer("period", torch.tensor(10.0))  # τ: steps from one tick to the next
-        self.register_buffer("gradient_scale", torch.tensor(1.0))  # of gradients from the fast into the slow clock
+        self.register_buffer("gradient_scale", torch.tensor(1.0))  # factor of gradients from fast to slow clock
         reads = 0 if memory is None else memory.features
         self.input = Linear(inputs, 4 * size)
         self.fast = RepeatedLinear(2 * size + reads, 4 * size, bias=False)
@@ -336,7 +336,7 @@ class Temporal(nn.Module):
         if memory is not None:
             self.fast_interface = RepeatedLinear(size, memory.interface)
             self.slow_interface = RepeatedLinear(size, memory.interface)
-        with torch.no_grad():  # remember at first, as recurrent.Core
+        with torch.no_grad():  # remember at first, as in Core
             for bias in (self.input.bias, self.slow.bias):
                 bias[size : 2 * size] += 1.0
 
@@ -382,7 +382,7 @@ class Temporal(nn.Module):
         return z, now | {"count": counts[-1]}, Latent(mean, scale, prior[0], prior[1], ticks)
 
     def _rows_at_once(self, rows: int, lanes: int) -> int:
-        """Number of rows whose activations are kept at once for gradients; with more, backward recomputes them."""
+        """Number of rows whose activations are kept for gradients; if there are more, backward recomputes them."""
         if self.memory is None or tracing() or not torch.is_grad_enabled():
             return rows
         return max(1, LINKS // (2 * lanes * self.memory.slots**2))
@@ -390,9 +390,9 @@ class Temporal(nn.Module):
     def _rows(
         self, now: Batch, gates: Tensor, first: Tensor, ticks: Tensor, noise: Tensor | None = None
     ) -> tuple[Any, ...]:
-        """Unroll some rows: the state after them, then every row's z, posterior and prior."""
+        """Unroll some rows. Return the state after them, and every row's z, posterior and prior."""
         traced, found = tracing(), []
-        begins, lanes = [True] * len(first), [1] * len(first)  # a tracer can't ask which
+        begins, lanes = [True] * len(first), [1] * len(first)  # a tracer can't read numbers
         if not traced:
             begins, lanes = first.any(1).tolist(), ticks.sum(1).tolist()
         with contextlib.ExitStack() as stack:
@@ -410,7 +410,7 @@ class Temporal(nn.Module):
         return now, *(torch.stack(x) for x in zip(*found, strict=True))
 
     def _tick(self, now: Batch, at: Tensor | None) -> Batch:
-        """Step the slow clock in the lanes `at`: int64, or bool [B] where all are computed; None: all lanes."""
+        """Step the slow clock in the lanes `at`: int64 numbers of lanes, or a bool [B] mask; None: all lanes."""
         some = at is not None and at.dtype != torch.bool
         old = tree.map(lambda x: x[at], now) if some else now
         reads = () if self.memory is None else (old["slow_reads"],)
@@ -443,7 +443,7 @@ class Temporal(nn.Module):
 
 def kl_terms(latent: Latent) -> Batch:
     """Return KL(Q ‖ P) at every step, and KL(P ‖ N(0, 0.1²)) where the slow clock ticked, else 0: [R, B] each, of
-    normal distributions without covariance, in nats summed over z: Σ ln(σ₂/σ₁) + (σ₁² + (μ₁ − μ₂)²)/(2σ₂²) − ½.
+    normal distributions with diagonal covariance, in nats summed over z: Σ ln(σ₂/σ₁) + (σ₁² + (μ₁ − μ₂)²)/(2σ₂²) − ½.
     """
     fixed = torch.zeros_like(latent.prior_mean), torch.full_like(latent.prior_scale, FIXED)
     posterior = _kl(latent.mean, latent.scale, latent.prior_mean, latent.prior_scale)
@@ -477,17 +477,17 @@ class _ScaledGradient(torch.autograd.Function):
 
 
 def _counted(count: Tensor, first: Tensor) -> Tensor:
-    """Return step numbers in the episodes of rows [R, B], and after the last: int64 [R+1, B]. count: int64 [B], that of
-    row 0 unless it begins an episode.
+    """Return the step number of each row in its episode, and of the row after: int64 [R+1, B]. first: bool [R, B].
+    count: int64 [B], the number of row 0 unless it begins an episode.
     """
     rows = torch.arange(len(first) + 1, device=first.device).unsqueeze(1)
-    begun = torch.where(first, rows[:-1], -1).cummax(0).values  # row where the episode begins, -1: before these
+    begun = torch.where(first, rows[:-1], -1).cummax(0).values  # row where the episode begins; -1: before row 0
     begun = torch.cat([begun, begun[-1:]])
     return torch.where(begun < 0, count + rows, rows - begun)
 
 
 def _copied(at: Tensor, old: Tensor, new: Tensor) -> Tensor:
-    """Return `old` with the rows of `new` at these places."""
+    """Return `old` with `new` in the rows `at`."""
     return old.index_copy(0, at, new)
 
 

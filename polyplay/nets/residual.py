@@ -1,10 +1,10 @@
 """AlphaGo Zero's network, and its folded form for acting.
 
-The network of AlphaGo Zero (Silver et al. 2017): a residual tower of convolutions, with a policy and a value on it.
+The network of AlphaGo Zero (Silver et al. 2017): a residual tower of convolutions below a policy and a value.
 
-Learning and acting are two functions of it. `unroll` normalizes by the batch's own statistics and moves the running
-ones; `act` and `predict` normalize by the running ones. The caller chooses the function: `train()` and `eval()` change
-nothing. A gradient flows through `unroll` alone, which refuses to compute without one.
+It computes two functions. `unroll` is for learning: it normalizes by the batch's statistics and moves the running ones.
+`act` and `predict` normalize by the running ones. `train()` and `eval()` change nothing. Only `unroll` has gradients,
+and it raises an error if they are off.
 
 The running statistics are floating buffers: they are published, saved and averaged over replicas with the weights, and
 no optimizer sees them (weights.params).
@@ -44,7 +44,7 @@ class NormalizedConv(nn.Module):
         self.momentum, self.eps = momentum, eps
 
     def forward(self, x: Tensor, by_batch: bool) -> Tensor:
-        """Normalize by the batch's statistics, and move the running ones by `momentum`; or by the running ones."""
+        """If `by_batch`, normalize by the batch's statistics and move the running ones; else by the latter."""
         statistics = self.mean, self.variance
         return F.batch_norm(self.conv(x), *statistics, self.scale, self.shift, by_batch, self.momentum, self.eps)
 
@@ -52,7 +52,7 @@ class NormalizedConv(nn.Module):
 class DualResidualNetwork(Policy):
     """Planes [N, C, H, W] → logits of all actions [N, A] and the mover's value [N] in (−1, 1).
 
-    3×3 convolution, then `blocks` residual blocks of two; policy: 1×1 convolution of 2 filters, one layer; value: 1×1
+    3×3 convolution, then `blocks` residual blocks of two. Policy: 1×1 convolution of 2 filters, a layer. Value: 1×1
     convolution of 1 filter, a layer of `hidden`, one number, tanh. Every convolution has batch normalization and ReLU.
     """
 
@@ -92,7 +92,7 @@ class DualResidualNetwork(Policy):
         return {"action": legal.argmax(1), "value": value}, state
 
     def unroll(self, batch: Batch, state: Batch) -> Batch:
-        """Learn from rows [T, B] of obs → {"logits" [T, B, A], "value" [T, B]}. Moves the running statistics."""
+        """Return {"logits" [T, B, A], "value" [T, B]} of rows [T, B] of obs, and move the running statistics."""
         if not torch.is_grad_enabled():
             raise RuntimeError("unroll is for learning, but gradients are off; use predict")
         logits, value = self._compute(batch["obs"].flatten(0, 1), by_batch=True)
@@ -121,7 +121,7 @@ class DualResidualNetwork(Policy):
 @dataclass(frozen=True)
 class BoardNetworkFactory(PolicyFactory):
     """Makes a DualResidualNetwork for an environment of planes and Discrete actions; defaults are the paper's. Workers
-    get this, never weights. Raises UserError.
+    get the factory, never weights. Raises UserError.
     """
 
     spec: EnvSpec
@@ -159,7 +159,7 @@ class BoardNetworkFactory(PolicyFactory):
 
 class FoldedNetwork(nn.Module):
     """Computes DualResidualNetwork.predict by fewer operations: (x ∗ W − mean)·scale/deviation + shift is one
-    convolution with a bias. Both heads' 1×1 convolutions are one. Weights are those of the last `take`.
+    convolution with a bias. One convolution also replaces both heads' 1×1 convolutions. `take` copies the weights.
 
     dtype: of the convolutions; later layers keep the network's.
     """
@@ -177,7 +177,7 @@ class FoldedNetwork(nn.Module):
 
     @torch.no_grad()
     def take(self, network: DualResidualNetwork) -> None:
-        """Take over the present weights and running statistics of a network of the same sizes."""
+        """Copy the present weights and running statistics of a network of the same sizes."""
         for mine, theirs in zip(self.trunk(), network.trunk(), strict=True):
             _write(mine, *folded(theirs))
         heads = [folded(network.policy), folded(network.value)]

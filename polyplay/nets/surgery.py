@@ -1,14 +1,14 @@
-"""A network that grows and stays the same function of its earlier inputs: OpenAI et al. 2019, Dota 2, Appendix B.
+"""Growth of a network that stays the same function of its earlier inputs: OpenAI et al. 2019, Dota 2, Appendix B.
 
-Old rows of a layer [rows, columns] keep their weights and ignore new columns, whose weights are 0 there. New rows have
-the weights of a new network, so that their outputs differ; those of an action's new values are 0.
+Old rows of a layer [rows, columns] keep their weights; for new columns their weights are 0. New rows have the weights
+of a new network, which makes their outputs differ; rows of an action's new values are 0.
 
               old columns   new columns
     old rows  the old ones  0
     new rows  fresh         fresh, or 0 for actions
 
-So outputs are the same for old inputs, bitwise if the matrix product adds in the same order, and the gradient reaches
-the weights of new columns in old rows at once. Statistics of an optimizer are kept in the same way, new ones 0.
+So outputs are the same for old inputs, bitwise if the matrix product adds in the same order. Old rows' weights for new
+columns get a gradient at once. An optimizer's statistics are kept in the same way; new ones are 0.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ from polyplay.core.errors import UserError
 from polyplay.nets.actor_critic import ActorCritic
 from polyplay.nets.layers import Axis, AxisSegment, TensorAxes, axis
 
-RENEWED = 10_000  # most rows that grown running statistics remember, so that new ones soon follow their own rows
+RENEWED = 10_000  # most rows that grown running statistics remember: new ones then adapt quickly
 Arrays = Mapping[str, np.ndarray]
 
 
 def tensor_axes(net: nn.Module) -> tuple[dict[str, TensorAxes], dict[str, str]]:
-    """Return the axes of every tensor in a state_dict, and the tensors' names for finding them in another network.
+    """Return the axes of every tensor in a state_dict, and each tensor's key, which finds it in another network.
 
-    A tensor that its module does not mention never grows. If inner modules may stand elsewhere, or may be missing, a
-    module has a dict `stable` of names for them.
+    A tensor that is not in its module's `axes` never grows. If inner modules may have other places in another network,
+    or may be missing, their module has a dict `stable` of lasting names for them.
     """
     modules = {f"{path}.": vars(module) for path, module in net.named_modules()}
     stable = {p + k: name for p, own in modules.items() for k, name in own.get("stable", {}).items()}
@@ -47,8 +47,8 @@ def tensor_axes(net: nn.Module) -> tuple[dict[str, TensorAxes], dict[str, str]]:
 
 @dataclass(frozen=True)
 class AxisMatch:
-    """Places of one axis's numbers in another: old[i] becomes new[i]. silent: places of new numbers that begin with 0.
-    missing: parts that the other lacks.
+    """Indices of one axis's numbers in another axis: old[i] becomes new[i]. silent: indices of new numbers that begin
+    with 0. missing: parts that the other axis lacks.
     """
 
     old: np.ndarray
@@ -86,7 +86,7 @@ def match_axes(name: str, before: Axis, after: Axis) -> AxisMatch:
 
 @dataclass(frozen=True)
 class TensorGrowth:
-    """A tensor of the new network, and its source in the old one; None: it has none."""
+    """A tensor of the new network, and the name of its source in the old one; None: it has no source."""
 
     axes: TensorAxes
     source: str | None
@@ -101,7 +101,7 @@ class TensorGrowth:
         return out
 
     def fresh(self, new: np.ndarray) -> np.ndarray:
-        """Return the first values of new numbers, given those of a new network."""
+        """Return the tensor's first values, given those of a new network."""
         out = np.array(new) if self.axes.fill is None else np.full_like(new, self.axes.fill)
         for i, match in enumerate(self.matches):
             np.moveaxis(out, i, 0)[match.silent] = 0.0
@@ -109,8 +109,8 @@ class TensorGrowth:
 
 
 class NetworkGrowth:
-    """Makes each tensor of `new` from one of `old`. Raises UserError: something would be lost, or does not belong to an
-    observation, an action or an existing layer.
+    """Makes each tensor of `new` from one of `old`. Raises UserError: numbers would be lost, or new ones do not belong
+    to an observation, an action or an existing layer.
     """
 
     def __init__(self, old: ActorCritic, new: ActorCritic):
@@ -176,6 +176,6 @@ class NetworkGrowth:
 
 
 def _activations(net: ActorCritic) -> str:
-    """Return the kinds of activation that are modules, which no tensor shows."""
+    """Return the classes of the activation modules, which no tensor shows."""
     found = {type(m).__name__ for m in net.modules() if type(m).__module__ == nn.ReLU.__module__}
     return " and ".join(sorted(found)) or "none"

@@ -36,9 +36,9 @@ ACTIVATIONS = {"tanh": nn.Tanh, "relu": nn.ReLU}
 class MLP(Torso):
     """Observation → [N, features]. Leaves of a tree are flattened and concatenated in the spec's order.
 
-    Discrete and MultiDiscrete leaves (those in the spec's `classes`: path → number of values, or numbers) become
-    one-hot, bytes are scaled from their declared bounds to [0, 1], other numbers are unchanged. Two layers of 64 with
-    tanh are PPO's for MuJoCo (Schulman et al. 2017; there the value has a separate network).
+    Discrete and MultiDiscrete leaves (those in the spec's `classes`: path → number of values, or a tuple of them)
+    become one-hot, bytes are scaled from their declared bounds to [0, 1], other numbers are unchanged. Two layers of 64
+    with tanh are PPO's for MuJoCo (Schulman et al. 2017; there the value has a separate network).
     """
 
     tiled = True
@@ -82,8 +82,8 @@ class Flat(Torso):
 
 class Combined(Torso):
     """Observation of any parts → [N, features]. Each image has convolutions (Nature's from 36 pixels a side, else two
-    of 3×3) and a layer of `hidden`. All other parts together have a layer of `width`. A layer of `hidden` joins them.
-    hidden 0: no layer after the convolutions, and none that joins.
+    of 3×3) and a layer of `hidden`. All other parts together have a layer of `width`. A layer of `hidden` joins several
+    of these. hidden 0: no layer after the convolutions, and no joining layer.
     """
 
     def __init__(self, spec: EnvSpec, hidden: int = 256, width: int = 64, init: str = "orthogonal"):
@@ -124,8 +124,8 @@ class Combined(Torso):
 
 
 class WithTask(Torso):
-    """An image network's features joined with the task by a layer. width: of a learned embedding of the task; 0: it is
-    one-hot. joined False: both are only concatenated, for a head with its own layer.
+    """Joins an image network's features with the task by a layer. width: size of a learned embedding of the task; 0:
+    the task is one-hot. joined False: both are only concatenated, for a head with its own layer.
     """
 
     def __init__(self, seen: Torso, tasks: tuple[str, ...], width: int, joined: bool = True, init: str = "orthogonal"):
@@ -147,9 +147,9 @@ class WithTask(Torso):
 
 
 class SeparateMLPs(Torso):
-    """Two MLPs, one for the policy and one for the value, as PPO's for MuJoCo (Schulman et al. 2017, §6.1).
+    """Two MLPs, one for the policy and one for the value, as in PPO for MuJoCo (Schulman et al. 2017, §6.1).
 
-    Observation → [N, features]: the policy's, then the value's last `value_features`.
+    Observation → [N, features]: first the policy's, then the value's, which are the last `value_features`.
     """
 
     tiled = True
@@ -197,9 +197,7 @@ def image_ends(spec: EnvSpec, path: str = "") -> tuple[int, int]:
 
 
 def image_scale(spec: EnvSpec, path: str = "") -> tuple[float, float]:
-    """Return the factor of the image's bytes at `path`, and what is subtracted first: 1/255 and 0 of pixels; see
-    layers.pixels.
-    """
+    """Return `scale` and `low` of layers.pixels for the image's bytes at `path`: 1/255 and 0 for pixels."""
     low, high = image_ends(spec, path)
     return 1.0 / (high - low), float(low)
 
@@ -207,7 +205,7 @@ def image_scale(spec: EnvSpec, path: str = "") -> tuple[float, float]:
 class Conv(Torso):
     """Convolutions and one fully connected layer, each followed by ReLU. [N, C, H, W] → [N, features].
 
-    name: of CONVS. hidden: width of the fully connected layer; 0 for none.
+    name: a key of CONVS. hidden: width of the fully connected layer; 0 for none.
     """
 
     recalls = True
@@ -218,7 +216,7 @@ class Conv(Torso):
         self.scale = image_scale(spec)
         same, least = padding == "same", 1
         around = (0,) * len(layers) if isinstance(padding, str) or not padding else padding
-        for _, kernel, stride in () if same else reversed(layers):  # the least side of which a pixel is left
+        for _, kernel, stride in () if same else reversed(layers):  # least: the least side that leaves a pixel
             least = (least - 1) * stride + kernel
         channels, *sides = image(name, spec.obs, least)
         self.convs, self.pads = nn.ModuleList(), []
@@ -259,7 +257,7 @@ class Conv(Torso):
 
 
 def _around(sides: list[int], kernel: int, stride: int) -> tuple[int, ...]:
-    """Return the pixels missing around an image, in F.pad's order; an odd one at the end (TensorFlow's SAME)."""
+    """Return the padding around an image, in F.pad's order; an odd pixel goes to the end (TensorFlow's SAME)."""
     h, w = (max((-(-n // stride) - 1) * stride + kernel - n, 0) for n in sides)
     return w // 2, w - w // 2, h // 2, h - h // 2
 
@@ -338,7 +336,7 @@ CONVS: dict[str, tuple[Layers, int, str, Padding]] = {
     "ga3c_large2": (((32, 8, 2), (32, 4, 2), (64, 4, 2)), 256, "torch", "same"),
     # the same with stride 1: 84 → 84 → 42 → 21. 7,284,871 parameters
     "ga3c_large1": (((32, 8, 1), (32, 4, 2), (64, 4, 2)), 256, "torch", "same"),
-    # as in DQN's released code: a pixel of padding around its input, 84 → 20 all the same. 1,687,719 weights
+    # as in DQN's released code: a pixel of padding around its input; 84 → 20 as without it. 1,687,719 weights
     "dqn": (NATURE, 512, "torch", (1, 0, 0)),
     # Dopamine's, SAME padding: 84 → 21 → 11 → 11. 4,047,015 parameters
     "dopamine": (NATURE, 512, "dopamine", "same"),
@@ -350,7 +348,7 @@ CONVS: dict[str, tuple[Layers, int, str, Padding]] = {
 
 
 # FTW's torso (Jaderberg et al. 2019, supplement, figure S11), and a similar one for small views such as arena:ctf's
-# window. Numbers beside the view join before the last layer.
+# window. Other numbers join before the last layer.
 
 
 LARGE = 36  # least pixels a side for a paper's convolutions
@@ -358,8 +356,8 @@ LEAST = 7  # least pixels a side for `small`
 
 
 class FTWTorso(Torso):
-    """[N, C, H, W] bytes, alone or in a tree with numbers beside → [N, hidden]. Large views: 32 filters 8×8/4, 64
-    4×4/2, twice 64 3×3, each added to its input. Small views: 32 filters 3×3, 64 3×3/2.
+    """Bytes [N, C, H, W], alone or in a tree with numbers → [N, hidden]. Large views: 32 filters of 8×8/4, 64 of 4×4/2,
+    then two layers of 64 of 3×3, each added to its input. Small views: 32 filters of 3×3, 64 of 3×3/2.
     """
 
     def __init__(self, spec: EnvSpec, hidden: int = 256, init: str = "orthogonal"):
@@ -400,8 +398,8 @@ class FTWTorso(Torso):
         return F.relu(self.fc(torch.cat([x.flatten(1), *numbers], 1) if numbers else x.flatten(1)))
 
 
-# A torso like OpenAI Five's (OpenAI et al. 2019, Dota 2): units of a set share layers and are pooled, and numbers
-# beside them join before the last layer.
+# A torso like OpenAI Five's (OpenAI et al. 2019, Dota 2): units of a set share layers and are pooled, and other numbers
+# join before the last layer.
 
 
 HERO, ALLIES = "own", "allies"  # a vector and a set, whose embeddings are pooled together
@@ -409,16 +407,16 @@ HERO, ALLIES = "own", "allies"  # a vector and a set, whose embeddings are poole
 
 class FiveTorso(Torso):
     """Vectors [N, n] and sets of units [N, units, numbers], whose first number says whether a unit is present →
-    features [N, hidden]. hidden 0: no last layer. Two layers of each set make embeddings of its units; features receive
-    their maximum over present units, 0 without any.
+    features [N, hidden]. hidden 0: no last layer. Each set has two layers that embed its units; features include the
+    embeddings' maximum over present units, 0 if there are none.
 
-    Cross-hero pool: in the paper a maximum over the first quarter of the vectors of all five heroes, each of what that
-    hero sees. A row here is what one hero sees, so the maximum is over the first quarter of the embeddings of `own` and
-    of `allies` in this row, if an observation has both.
+    Cross-hero pool: in the paper, a maximum over the first quarters of five vectors, each from one hero's observation.
+    A row here is one hero's observation, so the maximum is over the first quarters of this row's embeddings of `own`
+    and `allies`, if an observation has both.
 
-    If a part of conditional actions has as many values as there are units, `pointer` has its name and the size of an
-    embedding. The last `unit_features` of [N, features] are then the embeddings of all units in the observation's
-    order, 0 for absent ones: see UnitPointer.
+    If a part of conditional actions has one value per unit, `pointer` has the part's name and the embedding's size.
+    Then the last `unit_features` of [N, features] are the embeddings of all units in the observation's order, 0 for
+    absent ones: see UnitPointer.
     """
 
     def __init__(self, spec: EnvSpec, hidden: int = 128, embedding: int = 32, init: str = "orthogonal"):
@@ -462,7 +460,7 @@ class FiveTorso(Torso):
 
 
 def _numbers(spec: EnvSpec) -> dict[str, tuple[int, ...]]:
-    """Return shapes by path. Raises UserError: one is neither a vector nor a set of units."""
+    """Return shapes by path. Raises UserError: an observation is neither a vector nor a set of units."""
     fields = dict(tree.leaves(spec.obs))
     real = all(len(field.shape) <= 2 and field.dtype.startswith("float") for field in fields.values())
     if not isinstance(spec.obs, dict) or not real or all(len(field.shape) < 2 for field in fields.values()):
@@ -481,13 +479,13 @@ def _pointing(action: ActionSpec, units: int) -> str | None:
 
 
 def _two_layers(path: str, numbers: int, embedding: int) -> nn.Sequential:
-    """Make two layers; the size of embeddings is fixed."""
+    """Make two layers that embed; no network may change the size of embeddings."""
     rows = axis("embedding", embedding, fixed=True)
     first, second = Linear.along(rows, axis(f"observation {path}", numbers)), Linear.along(rows, rows)
     return nn.Sequential(first, nn.ReLU(inplace=True), second, nn.ReLU(inplace=True))
 
 
 def _embed(layers: nn.Module, units: Tensor) -> Tensor:
-    """Embed [N, units, numbers] → [N, units, embedding]; numbers are not negative, and 0 for absent units."""
+    """Embed [N, units, numbers] → [N, units, embedding]; embeddings are ≥ 0, and 0 for absent units."""
     made: Tensor = layers(units.float().flatten(0, 1)).unflatten(0, (-1, units.shape[1]))
     return made * (units[:, :, :1] > 0)

@@ -5,8 +5,8 @@ The judge plays the learner's weights against the best so far, and publishes the
     learn ── Params ──► judge: a match every N updates ── Params of the best ──► self_play
                           └──► checkpoints/champion-UPDATE, matches.jsonl, games.jsonl
 
-A match is not saved: after the loss of a judge or a resumption it begins again. Its random draws depend only on the
-candidate's update, and in one thread a match is one turn: so a resumed run is exact there.
+Matches are not saved: after the loss of a judge, or in a resumed run, the match begins again. Its random draws depend
+only on the candidate's update. In one thread a match is one turn, so a resumed run repeats it exactly.
 """
 
 from __future__ import annotations
@@ -44,12 +44,12 @@ from polyplay.search.self_play import GameNotes
 from polyplay.search.tree import SearchOptions
 from polyplay.weights.params import AgentParams, FlatParams, Params
 
-# Silver et al. 2017, Methods, "Evaluator": 400 games, a candidate replaces the best player if it wins more than 55 %.
+# Silver et al. 2017, Methods, "Evaluator": a candidate replaces the best player if it wins more than 55 % of 400 games.
 
 
 @dataclass(frozen=True)
 class Gate:
-    """When a match is due, its number of games, and the points that a candidate needs. A draw is half a point."""
+    """Rules of matches: when one is due, its games, and the points that a candidate needs. A draw is half a point."""
 
     share: float  # share of the points; a candidate needs more
     games: int  # games per match, half of them with each color
@@ -64,7 +64,7 @@ class Gate:
             raise UserError(f"--gate-games {self.games}: must be an even number, half of the games with each color")
 
     def verdict(self, points: float, played: int) -> bool | None:
-        """Tell whether the candidate passes; None: the games left can still decide either way."""
+        """Tell whether the candidate passes; None: the remaining games decide this."""
         needed = self.share * self.games + 1e-9  # points are multiples of a half
         if points > needed:
             return True
@@ -94,7 +94,7 @@ def judge(
         yield
     matches = Matches(ctx, envs.lanes, board, policy, options, gate)
     version = matches.restore(params, publish)
-    replaced = ctx.incarnation % 1000  # the match that was lost begins again
+    replaced = ctx.incarnation % 1000  # begin the lost match again
     due = max(params.version, version + 1) if replaced else gate.due_after(max(version, params.version - 1))
     while True:
         while (reigns := matches.games_played < matches.reign_ends) or params.version < due:
@@ -126,7 +126,7 @@ class Matches:
         )
         saved = {} if ctx.resume is None else checkpoint.manifest(ctx.resume)["counters"]
         self.games_before = sum(saved.get("games", {}).values()) or int(saved.get("episodes", 0))
-        self.reign_ends = gate.reign  # games of all players when other weights may follow
+        self.reign_ends = gate.reign  # number of games, of all players, at which the champion may be replaced
         self.search = options.quiet
         self.opening = replace(options.quiet, root="puct", simulations=0, temperature=((0, 1.0),))
 
@@ -136,8 +136,8 @@ class Matches:
         return self.games_before + int(self.ctx.all_counters.column("episodes").sum())
 
     def restore(self, params: Params, best: Params) -> int:
-        """Publish the present champion: the saved one, the one of an earlier judge, or the learner's weights. Return
-        its version.
+        """Publish the present champion: the saved one, that of an earlier judge, or the learner's weights. Return the
+        champion's version.
         """
         if self.ctx.directory is not None and (saved := checkpoint.champions(self.ctx.directory)):
             arrays = checkpoint.open_checkpoint(saved[-1]).arrays(checkpoint.policy_name(0))
@@ -153,7 +153,7 @@ class Matches:
         return self.champion.version
 
     def play(self, params: Params, best: Params) -> Row:
-        """Play the learner's current weights against the best; publish them if they pass. Return the match's row."""
+        """Play the learner's current weights against the champion; publish the former if they pass. Return the row."""
         version = params.pull(self.candidate.vector)
         self.candidate.take(version)
         points, distinct = self._match()
@@ -169,9 +169,9 @@ class Matches:
         return row
 
     def _match(self) -> tuple[np.ndarray, int]:
-        """Return the candidate's points in the games that were needed, and the number of different openings."""
+        """Return the candidate's points in the games up to the verdict, and the number of different openings."""
         starts, notes = self._openings()
-        firsts = starts.begins == (notes.length % 2 == 0)  # games in which the candidate moved first
+        firsts = starts.begins == (notes.length % 2 == 0)  # whether the candidate moved first, per game
         ended = list[float]()
 
         def watch(found: dict[int, float], moves: int) -> bool:
@@ -184,7 +184,7 @@ class Matches:
         return np.array(ended), len(np.unique(starts.records, axis=0))
 
     def _openings(self) -> tuple[MatchStarts, GameNotes]:
-        """Return openings, each twice, and the moves that lead to them."""
+        """Return openings, each for two games, and notes with the moves that lead to them."""
         seed = seed_of(self.ctx.seed, self.candidate.version + 1)
         draw = Search(self.board, self.games, self.opening, self.champion, seed)
         records, moves = play.draw_openings(
@@ -230,11 +230,11 @@ class Matches:
 #     learn ── Params ──► rater: matches of a version every N updates ──► ratings.jsonl
 #                           └── before the first: round-robin matches of references ──► references.json
 #
-# A line is written before it is applied, and has all that its rating needs. So a restarted rater, or a resumed run,
-# has every rating again, and plays the remaining matches of a version if it is still the newest.
+# A line is written before it is applied, and holds all inputs of its rating. So a restarted rater, or a resumed run,
+# restores every rating from the lines. It plays the remaining matches of a version if that is still the newest.
 
 
-RATING_METRIC = "trueskill"  # of a version that was rated
+RATING_METRIC = "trueskill"  # metric: the rating of the last rated version
 BATCH = 16  # most matches of a line, half of them on each side
 
 
@@ -248,11 +248,11 @@ def rater(
     every: int,
     matches: int,
 ) -> Iterator[None]:
-    """Rate the first weights, then the newest ones once `every` updates were made since the last rated ones, by
-    `matches` matches; of several agents, the first one's. references: scripted bots; random play is added to them.
+    """Rate the first weights by `matches` matches; then, whenever `every` updates have followed a rated version, rate
+    the newest weights. Only the first agent's are rated. references: scripted bots; random play is added to them.
     """
     names = check_references(games.spec, references, matches)
-    place = contextlib.nullcontext(ctx.directory) if ctx.directory else tempfile.TemporaryDirectory()  # of a dry run
+    place = contextlib.nullcontext(ctx.directory) if ctx.directory else tempfile.TemporaryDirectory()  # in a dry run
     with place as directory:
         own = params.each[0] if isinstance(params, AgentParams) else params
         rating = Rater(ctx, Path(directory), games, policy, own)
@@ -285,7 +285,7 @@ def rated_games(envs: Envs) -> Envs:
 
 
 class Rater:
-    """Rates versions; its state is that of the lines in ratings.jsonl."""
+    """Rates versions; the lines of ratings.jsonl are its state."""
 
     def __init__(self, ctx: WorkerContext, directory: Path, games: Envs, policy: PolicyFactory, params: Params):
         self.ctx, self.directory, self.games, self.params = ctx, directory, games, params
@@ -316,7 +316,7 @@ class Rater:
         return {name: mu for name, (mu, _) in skills.items()}
 
     def is_due(self, every: int, matches: int) -> bool:
-        """Tell whether the newest weights are due, or lack matches; if so, take them."""
+        """Tell whether the newest weights are due, or lack matches; if so, load them."""
 
         def wanted(version: int) -> bool:
             if not self.rated or version >= self.rated[-1].version + every:
@@ -345,7 +345,7 @@ class Rater:
         self.ctx.counters.tally(RATING_METRIC, now.skill[0], 1)
 
     def _play(self, now: ratings.RatedVersion, name: str, reference: float, matches: int) -> Generator[None, None, Row]:
-        """Play matches against a reference; return their line."""
+        """Play matches against a reference; return the line of ratings.jsonl for these matches."""
         seed = seed_of(self.ctx.seed, 1 + now.version) + now.matches  # differs by version and batch
         player = play.policy_player(self.net, play.PlayOptions(matches, seed))
         points = yield from play.both_side_steps(self.games, player, self._reference(name, seed), matches, seed)
@@ -360,7 +360,7 @@ class Rater:
         return play.scripted_player(load_bot(self.games.spec, name))
 
     def _write(self, name: str, write: Callable[[], None]) -> Iterator[None]:
-        """Write, trying again until that succeeds; nothing is played before."""
+        """Try to write until that succeeds; until then, play nothing."""
         for tried in count():
             try:
                 return write()

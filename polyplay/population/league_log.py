@@ -1,15 +1,15 @@
 """The league's log: the lines of matches.jsonl, applied in order, give its state. Imports no torch.
 
-begin   a session of the run: its players; counts of what memory hands over restart at 0; versions: updates of
-        the agents that it continues
-table   an actor's new players; costs: what a past agent loses of its quality each time it is beaten
-of      matches: `of` has the different ones, each the players of the blocks of seats and the teams' outcomes;
-        `played` are their indices, in the order in which they were rated
-lost    matches that an actor played and the referee was too slow for
-post    a past agent enters: AGENT-VERSION, as that player
+begin   a session of the run begins: its players; counts of data handed over in memory restart at 0; versions: updates
+        of the agents that the session continues
+table   an actor's new players; costs: the quality that a past agent loses by each defeat
+of      matches: `of` lists the different ones, each with the player of each block of seats and each team's outcome;
+        `played` lists indices into `of`, in the order in which the matches were rated
+lost    number of an actor's matches that were lost, because the referee was too slow
+post    the past agent AGENT-VERSION enters, as `player`
 leave   a past agent leaves
-look    that agent looked at another one; copy: it will continue as `donor`, with `values` instead of `old`
-copied  that copy was made: the agent's `version` has the weights of the donor's `donor_version`; at: when
+look    agent `look` looked at another; copy: it will continue with weights of `donor`, and `values` instead of `old`
+copied  copy `copied` was made: the agent's `version` has the weights of the donor's `donor_version`; at: the time
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ LOG, SUMMARY, SCHEMA = "matches.jsonl", "league.json", 1
 
 
 class MatchLog(JsonLines):
-    """Lines of a league, which are written before they are applied; lines: their number."""
+    """Lines of a league. Each is written before it is applied. lines: the number of lines."""
 
     def __init__(self, directory: Path):
         super().__init__(directory / LOG)
@@ -45,8 +45,8 @@ class MatchLog(JsonLines):
             self.lines = sum(1 for _ in file)
 
     def cut(self, lines: int) -> None:
-        """Keep the first `lines` lines; matches of later ones are played again. Raises OSError; UserError: there are
-        fewer lines.
+        """Keep only the first `lines` lines; the run plays the matches of later lines again. Raises OSError; UserError:
+        the file has fewer lines.
         """
         if self.lines < lines:
             text = f"{self.directory / LOG} has {self.lines:,} lines, and the checkpoint was written after {lines:,}"
@@ -56,7 +56,7 @@ class MatchLog(JsonLines):
         self.lines = lines
 
     def sync(self) -> None:
-        """Make written lines survive a stop of the machine. Raises OSError."""
+        """Write all lines through to the disk, so that they survive a crash of the machine. Raises OSError."""
         os.fsync(self.file.fd)
 
     def write(self, *rows: Mapping[str, object]) -> None:
@@ -65,13 +65,13 @@ class MatchLog(JsonLines):
         self.lines += len(rows)
 
     def save(self, summary: Row) -> None:
-        """Write league.json, for people and tournaments: the state after all lines. Raises OSError."""
+        """Write the state after all lines to league.json, for people and tournaments. Raises OSError."""
         whole = {"schema": SCHEMA, "lines": self.lines, **summary}
         write_bytes(self.directory / SUMMARY, json.dumps(whole).encode())
 
 
 def has_league(directory: Path) -> bool:
-    """Tell whether matches.jsonl is that of a league: it begins with a session."""
+    """Tell whether matches.jsonl belongs to a league: its first line begins a session."""
     return "begin" in next(read_lines(directory / LOG), {})
 
 
@@ -80,7 +80,7 @@ Pairing = tuple[list[int], list[int], float]  # two teams and the points of the 
 
 
 class LeagueRatings:
-    """Ratings from matches, in separate arrays until `bind` moves them to the League's."""
+    """Ratings from matches, in separate arrays until `bind` moves them to the League's memory."""
 
     def __init__(self, league: League):
         self.sides, self.agents = league.sides, league.agents
@@ -92,7 +92,7 @@ class LeagueRatings:
         self.elo, self.quality, self.games, self.points = arrays
 
     def bind(self, league: League) -> None:
-        """Publish the ratings in the league's memory, and work there."""
+        """Copy the ratings to the league's memory, and change them only there afterwards."""
         for shared, own in zip(league.rated, self.arrays, strict=True):
             shared[:] = own
         self._work_in(league.rated)
@@ -102,20 +102,20 @@ class LeagueRatings:
         self.elo[player], self.quality[player] = self.elo[agent], quality
 
     def forget(self, player: int | slice) -> None:
-        """Reset to the state before the first match."""
+        """Reset a player's ratings to those before the first match."""
         self.elo[player], self.quality[player] = START, 0
         for matrix in (self.games, self.points):
             matrix[player] = matrix[:, player] = 0
 
     def about(self, player: int, names: Sequence[str]) -> Row:
-        """Return a player's numbers for league.json. against: matches with each other player, and points in these."""
+        """Return a player's numbers for league.json. against: its matches and its points against each other player."""
         met = np.flatnonzero(self.games[player]).tolist()
         row: Row = {"elo": float(self.elo[player]), "quality": float(self.quality[player])}
         return row | {"against": {names[j]: [int(self.games[player, j]), float(self.points[player, j])] for j in met}}
 
     def play(self, of: Sequence[Match], played: Sequence[int], costs: Mapping[int, float]) -> None:
-        """Rate matches: `of` are the different ones, `played` their indices in order. costs: what a player loses of its
-        quality each time that a living agent beats it.
+        """Rate matches. of: the different ones; played: indices into `of`, in order. costs: the quality that a player
+        loses each time a living agent beats it.
         """
         pairings = [self._pairings(*match) for match in of]
         for i, n in Counter(played).items():
@@ -130,7 +130,7 @@ class LeagueRatings:
             self.elo[p] = elo[p]
 
     def _pairings(self, players: Sequence[int], outcome: Sequence[float]) -> list[Pairing]:
-        """Return a match as matches of two teams. A player counts once in a team, and not at all if it is in both."""
+        """Return a match as matches of two teams. A player counts once per team, and not at all if it plays in both."""
         teams = [dict.fromkeys(players[block] for block in blocks) for blocks in self.sides]
         found: list[Pairing] = []
         for t in range(len(teams)):
@@ -142,7 +142,7 @@ class LeagueRatings:
         return found
 
     def _count(self, pairing: Pairing, n: int, costs: Mapping[int, float]) -> None:
-        """Count `n` such matches, in the matrices and in the qualities."""
+        """Count `n` matches of this pairing in the matrices, and subtract their costs from the qualities."""
         first, second, points = pairing
         for a, b, won in ((first, second, points), (second, first, 1 - points)):
             at = np.ix_(a, b)
@@ -154,7 +154,7 @@ class LeagueRatings:
 
 
 def _rate(pairing: Pairing, elo: dict[int, float]) -> None:
-    """Change the ratings of a match's players, each as its team's."""
+    """Change the ratings of a match's players; all players of a team change equally."""
     first, second, points = pairing
     mine, theirs = (sum(elo[p] for p in team) / len(team) for team in (first, second))
     change = elo_change(mine, theirs, points)
@@ -164,8 +164,8 @@ def _rate(pairing: Pairing, elo: dict[int, float]) -> None:
 
 
 # Jaderberg et al. 2019: an agent that has played enough matches looks at another one, drawn at random. If the other
-# beats it with probability 0.7 or more, it continues with the other's weights, optimizer and hyperparameters. Some
-# hyperparameters are perturbed or resampled.
+# beats it with probability 0.7 or more, the agent copies the other's weights, optimizer and hyperparameters. Some
+# hyperparameters are then perturbed or resampled.
 
 
 @dataclass
@@ -194,7 +194,7 @@ class CopyHistory:
             self.copies, self.pending = line["copy"], line
 
     def complete(self, line: Row, ratings: LeagueRatings) -> None:
-        """Apply the line that the pending copy was made: the agent gets its donor's rating."""
+        """Apply the line of a completed copy: if it is the pending one, the agent gets its donor's rating."""
         if self.pending is None or self.pending["copy"] != line["copied"]:
             return
         agent, donor = self.pending["look"], self.pending["donor"]
@@ -208,7 +208,7 @@ class CopyHistory:
         self.pending = None
 
     def begin(self, versions: Mapping[str, int], ratings: LeagueRatings) -> None:
-        """Continue a run with these updates of its agents: undo copies that the agents lack, the newest first."""
+        """Continue a run whose agents have these updates: undo copies made after them, the newest first."""
         self.pending = None
         for copy in reversed(self.made):
             if copy["version"] > versions.get(str(copy["agent"]), 0):
@@ -224,7 +224,7 @@ class LeagueAgents(Population):
         self.copied: Row = {}  # the copy in the line of a look
 
     def standings(self) -> list[Standing]:
-        """Return standings; the score is the Elo rating, once an agent has played the matches for a look."""
+        """Return standings. The score is the Elo rating, or None until an agent has played `every` matches."""
         league, played, every = self.league, self.history.matches, self.evolution.every
         elo = [float(league.elo[a]) if played[a] >= every else None for a in range(league.agents)]
         values = [dict(zip(league.varied, hyper, strict=True)) for hyper in league.hyper.tolist()]
@@ -235,7 +235,7 @@ class LeagueAgents(Population):
         self.copied = {"donor": donor, "old": self.standings()[receiver].values, "values": numbers}
 
     def due(self) -> int | None:
-        """Return an agent that is due to look; None: no agent is, a copy is being made, or a learner has not begun."""
+        """Return an agent that must look now; None: no agent must, a copy is pending, or a learner has not begun."""
         history, every = self.history, self.evolution.every
         if not every or history.pending is not None or np.isnan(self.league.hyper).any():
             return None
@@ -253,7 +253,7 @@ class LeagueAgents(Population):
 
 @dataclass
 class LeagueTable:
-    """The players that an actor has to seat, and those before, whose last matches may still come."""
+    """The players that an actor must seat, and its previous players, whose last matches may still arrive."""
 
     draw: int = 0
     players: list[int] = field(default_factory=list)
@@ -271,12 +271,12 @@ class LeagueState:
         self.settings = {"agents": league.agents, "past": league.past, "bots": list(league.bots)}
         self.settings |= {"teams": list(league.teams), "seated": league.seated}
         self.actors, self.session, self.sides = league.actors, 0, league.sides
-        self.places = range(league.agents, league.players - len(league.bots))  # of past agents
+        self.places = range(league.agents, league.players - len(league.bots))  # players of past agents
         names = [*map(str, range(league.agents)), *[""] * len(self.places), *(f"bot:{name}" for name in league.bots)]
-        self.names = names  # of players; "": an empty place
+        self.names = names  # names of players; "": an empty place
         self.numbers = {name: p for p, name in enumerate(names) if name}
         self.past_agents: list[int] = []  # past agents, the oldest first
-        self.tables: defaultdict[int, LeagueTable] = defaultdict(LeagueTable)  # of actors
+        self.tables: defaultdict[int, LeagueTable] = defaultdict(LeagueTable)  # tables of actors
         self.taken: Counter[int] = Counter()  # matches of an actor
         self.lost: Counter[int] = Counter()
         self.entered: Counter[int] = Counter()  # past agents of an agent
@@ -341,7 +341,7 @@ class LeagueState:
         self.ratings.play(matches, played, table.costs if table.draw == draw else table.costs_before)
 
     def _draw(self, table: LeagueTable, draw: int, names: Sequence[str], costs: Sequence[float]) -> None:
-        table.before, table.costs_before = table.players, table.costs  # its last matches may still come
+        table.before, table.costs_before = table.players, table.costs  # last matches of the old draw may still arrive
         table.draw, table.players, table.since = draw, [self.numbers[name] for name in names], 0
         table.costs = {p: cost for p, cost in zip(table.players, costs, strict=True) if cost}
 
@@ -373,12 +373,12 @@ class LeagueState:
         return {**self.about, "players": players, "history": self.history, "copies": self.copies.made}
 
 
-POINTS = 400  # of a curve, about
+POINTS = 400  # points of a curve, about
 
 
 class LeagueHistory(NamedTuple):
-    """matches: int64 [n], rated so far; elo: float64 [n, agents] then; copies: as in LeagueState, each with `match`,
-    the number of matches rated before it.
+    """Elo ratings over a run. matches: int64 [n], rated so far; elo: float64 [n, agents], after these matches; copies:
+    CopyHistory.made, each with `match`, the number of matches rated before the copy.
     """
 
     matches: np.ndarray
@@ -386,7 +386,7 @@ class LeagueHistory(NamedTuple):
     copies: list[Row]
 
     def values_over(self, agent: int, first: Row) -> list[tuple[int, Row]]:
-        """Return an agent's hyperparameters, each with the matches rated before. first: those it began with."""
+        """Return (matches rated before, hyperparameters) for each change of an agent's. first: its initial ones."""
         begin, values, found = 0, first, list[tuple[int, Row]]()
         for copy in self.copies:
             if copy["agent"] == agent:

@@ -20,29 +20,29 @@ def win_probability(elo: float, other: float) -> float:
     return 1 / (1 + 10 ** ((other - elo) / 400))
 
 
-START = 1000.0  # of Elo (1978), base 10
+START = 1000.0  # initial Elo rating (Elo 1978), base 10
 K = 16.0  # most points by which a match changes a rating
 
 
 def elo_change(first: float, second: float, points: float) -> float:
-    """Return what the first team's ratings gain and the second's lose. points: the first's: 1 won, ½ drawn, 0 lost. A
-    team has the mean rating of its players, and each of them changes as the team does.
+    """Return the points that each player of the first team gains, and of the second loses. points: of the first team:
+    1 won, ½ drawn, 0 lost. A team has the mean rating of its players.
     """
     return K * (points - win_probability(first, second))
 
 
-# TrueSkill (Herbrich et al. 2006) of two players, where its message passing ends in closed form. The numbers are those
-# of OpenAI Five (Berner et al. 2019), whose versions do not change.
+# TrueSkill (Herbrich et al. 2006). For two players, its message passing has a closed form. The constants are those of
+# OpenAI Five (Berner et al. 2019), where the skill of a version does not drift.
 
 
-MU, SIGMA = 25.0, 25 / 3  # of a player that has not played yet
+MU, SIGMA = 25.0, 25 / 3  # skill of a player that has not played yet
 BETA = 25 / 6  # standard deviation of a player's performance in a match
 DRAW = 0.02  # probability of a draw between equals
 MARGIN = BETA * (NORMAL.inv_cdf((DRAW + 1) / 2) * math.sqrt(2))  # least difference of performances that is not a draw
 
 
 def trueskill(first: Skill, second: Skill, points: float) -> tuple[Skill, Skill]:
-    """Return both players' skills after a match. points: the first's: 1 won, ½ drawn, 0 lost."""
+    """Return both players' skills after a match. points: of the first player: 1 won, ½ drawn, 0 lost."""
     variance = (first[1] * first[1] + BETA**2) + (second[1] * second[1] + BETA**2)
     c, lost = math.sqrt(variance), points < 0.5
     ahead = (second[0] - first[0] if lost else first[0] - second[0]) / c
@@ -65,7 +65,7 @@ def _cdf(x: float) -> float:
 
 
 def _won(x: float) -> tuple[float, float]:
-    """Return v and w of a win that was x standard deviations clear of a draw in expectation."""
+    """Return v and w of a win. x: standard deviations by which the expected result lay beyond the draw margin."""
     below = _cdf(x)
     if below <= 1e-300:
         return -x, 1.0  # the limits
@@ -74,7 +74,7 @@ def _won(x: float) -> tuple[float, float]:
 
 
 def _drawn(x: float, margin: float) -> tuple[float, float]:
-    """Return v and w of a draw where the first team was x standard deviations better in expectation."""
+    """Return v and w of a draw. x: standard deviations by which the first player was expected to be better."""
     low, high = -margin - abs(x), margin - abs(x)
     inside = _cdf(high) - _cdf(low)
     if inside <= 1e-300:
@@ -85,14 +85,14 @@ def _drawn(x: float, margin: float) -> tuple[float, float]:
     return (v if x >= 0 else -v), min(max(w, 0.0), 1.0)
 
 
-# Versions of an agent are rated against references whose own skills are fixed (Berner et al. 2019). Random play is 0.
-# As σ = 25/3 and β = σ/2, a player that wins 80 % of matches is better by 4.96 points: √2·β times the normal quantile
-# of 0.8. The paper says 8.3.
+# Versions of an agent are rated against references of fixed skill (Berner et al. 2019). Random play has skill 0. With
+# σ = 25/3 and β = σ/2, a player that wins 80 % of matches is better by 4.96 points: √2·β times the normal quantile of
+# 0.8. The paper says 8.3.
 
 
 RATINGS = "ratings.jsonl"  # matches of a run's versions against references
 NUMBERS = "version", "steps", "wall_seconds", "reference_mu", "mu", "sigma"  # numbers of a line
-NEAR, FEWEST = 10.0, 2  # opponents lie within NEAR points, but at least FEWEST are considered
+NEAR, FEWEST = 10.0, 2  # references within NEAR points are considered, but at least the FEWEST nearest
 
 
 @dataclass
@@ -113,7 +113,7 @@ class RatedVersion:
 def rate_against(skill: Skill, reference: float, points: Iterable[float]) -> Skill:
     """Return a player's skill after matches against a reference of fixed skill. points: the player's, in order.
 
-    For each, c² = σ² + 2β², and with v and w of Herbrich et al. 2006: μ ← μ ± σ²/c · v, σ² ← σ² (1 − σ²/c² · w).
+    After each match, with v and w of Herbrich et al. 2006: μ ← μ ± σ²/c · v, σ² ← σ² (1 − σ²/c² · w), c² = σ² + 2β².
     """
     for scored in points:
         skill, _ = trueskill(skill, (reference, 0.0), scored)
@@ -121,7 +121,7 @@ def rate_against(skill: Skill, reference: float, points: Iterable[float]) -> Ski
 
 
 def first_skill(rated: Sequence[RatedVersion]) -> Skill:
-    """Return the skill that the next version begins with: the μ of the one before; for the first, random play's."""
+    """Return the skill that the next version begins with: μ of the previous version, or random play's if none."""
     return (rated[-1].skill[0] if rated else 0.0), SIGMA
 
 
@@ -145,8 +145,8 @@ def take_line(rated: list[RatedVersion], line: Row) -> None:
 
 
 def next_reference(mu: float, points: Mapping[str, Sequence[float]], references: Mapping[str, float]) -> str:
-    """Return the reference that a version plays next: among those within 10 points of its μ, at least the two nearest,
-    the least played one, and of several the nearest. points: results of the version's matches, by reference.
+    """Return the reference that a version plays next: the least played of those within 10 points of its μ (at least the
+    two nearest); if several are, the nearest. points: results of the version's matches, by reference.
     """
     nearest = sorted(references, key=lambda name: (abs(references[name] - mu), name))
     near = sum(abs(skill - mu) <= NEAR for skill in references.values())
@@ -160,11 +160,11 @@ def read_rated(directory: Path) -> list[RatedVersion]:
 
 REFERENCES = "references.json"
 RANDOM = "random"
-SEED, MATCHES = 0, 32  # of each pair of references, the same in every run
+SEED, MATCHES = 0, 32  # seed, and matches of each pair of references: the same in every run
 
 
 def reference_settings(environment: str, names: Sequence[str]) -> Row:
-    """Settings that decide the matches of references and their ratings."""
+    """Return the settings that determine the matches and ratings of references."""
     skills = {"mu": MU, "sigma": SIGMA, "beta": BETA, "draw": DRAW}
     return {"environment": environment, "seed": SEED, "matches": MATCHES, "trueskill": skills, "names": list(names)}
 
@@ -181,7 +181,7 @@ def reference_skills(names: Sequence[str], pairs: Mapping[tuple[str, str], Seque
 
 
 def read_references(directory: Path, settings: Mapping[str, object] | None = None) -> dict[str, float]:
-    """Return a run's references and their μ; empty: not known yet, or the file is damaged or has other settings."""
+    """Return a run's references and their μ; empty: the file is missing or damaged, or has other settings."""
     try:
         found = read_object(directory / REFERENCES)
         same = all(found[name] == value for name, value in (settings or {}).items())

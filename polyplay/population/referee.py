@@ -1,9 +1,9 @@
-"""The referee rates the matches that actors report, enters past agents, draws tables, and decides about copies.
+"""The referee rates the matches that actors report, admits past agents, draws tables, and decides about copies.
 
     League ──► results, past agents ──► lines of matches.jsonl ──► LeagueState ──► ratings, players, tables ──► League
 
-A line is written before it is applied, and only then is the memory of handed-over data released. So a restarted
-referee, or a resumed run, has every rating again, from the lines. Imports no torch.
+A line is written before it is applied; the memory of handed-over data is released after that. So a restarted referee,
+or a resumed run, restores every rating from the lines. Imports no torch.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ from polyplay.population.rules import Evolution
 #
 # latest   other living agents, with their newest weights; an agent meets itself if it is the only one
 # uniform  any of the living agents, past agents, bots
-# past:P   a past agent with probability P, drawn by quality; else as latest
-# elo      any of them, preferring those that the first player beats half the time
+# past:P   with probability P a past agent, drawn by quality; else the same as latest
+# elo      the same players as uniform, but preferably those that the first player beats half the time
 
 
 LATEST, UNIFORM, PAST_SELVES, BY_ELO = "latest", "uniform", "past", "elo"
-DEVIATION = 1 / 6  # of the win probability around ½ (Jaderberg et al. 2019)
+DEVIATION = 1 / 6  # standard deviation of the win probability around ½ (Jaderberg et al. 2019)
 RATE = 0.01  # η of the qualities (Berner et al. 2019, appendix N)
 
 
@@ -71,10 +71,10 @@ class Opponents:
     def draw(
         self, first: int, league: League, past: Sequence[int], random: np.ndarray
     ) -> tuple[list[int], list[float]]:
-        """Return the players of a table, `first` at its head, and what each loses of its quality when it is beaten.
+        """Return the players of a table, beginning with `first`, and the quality that each loses by a defeat.
 
-        past: existing past agents. random: float [seated, 2], uniform in (0, 1). Players are not drawn twice while
-        others are left, except past agents drawn by quality.
+        past: existing past agents. random: float [seated, 2], uniform in (0, 1). No player is drawn twice while others
+        are left, except past agents drawn by quality.
         """
         agents, bots = range(league.agents), range(league.players - len(league.bots), league.players)
         pool = [*agents, *past, *bots] if self.rule in (UNIFORM, BY_ELO) else list(agents)
@@ -107,8 +107,8 @@ def quality_chances(quality: np.ndarray) -> np.ndarray:
 
 
 def quality_cost(chance: float, n: int) -> float:
-    """Return what one of `n` past agents, drawn with probability `chance`, loses of its quality when it is beaten: in
-    expectation equally much for each, however they are drawn.
+    """Return the quality that one of `n` past agents, drawn with probability `chance`, loses by a defeat. All past
+    agents lose the same in expectation.
     """
     return RATE / (n * chance)
 
@@ -120,7 +120,7 @@ def draw_index(weights: np.ndarray, where: float) -> int:
 
 
 def keep_seats(players: Sequence[int], costs: Sequence[float], before: Sequence[int]) -> tuple[list[int], list[float]]:
-    """Return the same players, with those from the table before in their old seats: fewer weights have to move."""
+    """Return the same players, with those of the previous table in their old seats, so fewer weights must move."""
     places: list[int | None] = [None] * len(players)
     rest = []
     for i, player in enumerate(players):
@@ -133,7 +133,7 @@ def keep_seats(players: Sequence[int], costs: Sequence[float], before: Sequence[
     return [players[i] for i in order], [costs[i] for i in order]
 
 
-STATE = "league/state"  # of a checkpoint between two rounds of turns
+STATE = "league/state"  # file of a checkpoint between two rounds of turns
 MOST = 256  # most matches of one line
 SAVE = 30.0  # seconds between writes of league.json
 NO_COPIES = Evolution()
@@ -147,14 +147,14 @@ def referee(
     matches: int,
     evolution: Evolution = NO_COPIES,
 ) -> Iterator[None]:
-    """Rate reported matches. matches: those that a table plays before its players are drawn again."""
-    place = contextlib.nullcontext(ctx.directory) if ctx.directory else tempfile.TemporaryDirectory()  # of a dry run
+    """Rate reported matches. matches: number that a table plays before its players are drawn again."""
+    place = contextlib.nullcontext(ctx.directory) if ctx.directory else tempfile.TemporaryDirectory()  # in a dry run
     with place as directory:
         rating = Referee(replace(ctx, directory=Path(directory)), rates, opponents, matches, evolution)
         with contextlib.closing(rating):
             ctx.hooks.write_part = rating.write_part
             if rating.found is not None:
-                yield  # in this round all workers restore their state
+                yield  # all workers restore their state in this round
             while True:
                 if not rating.turn():
                     rates.wait_for_matches()
@@ -162,7 +162,7 @@ def referee(
 
 
 class Referee:
-    """Rates, draws and decides; its state is that of the log's lines, and the League's memory follows it."""
+    """Rates, draws and decides. The log's lines are its state; the League's memory is updated from this state."""
 
     def __init__(
         self, ctx: WorkerContext, league: League, opponents: Opponents, matches: int, evolution: Evolution = NO_COPIES
@@ -181,7 +181,7 @@ class Referee:
             versions = {} if ctx.resume is None else checkpoint.manifest(ctx.resume)["counters"].get("agents", {})
             self.log.write(line := self.state.beginning(versions))
             self.state.apply(line)
-        self.failed, self.warned = False, False  # failed to write; warned of lost matches
+        self.failed, self.warned = False, False  # whether the last write failed; whether lost matches were reported
         self._publish()
         self.saved = 0.0
         self._save()
@@ -198,7 +198,7 @@ class Referee:
             self.ctx.log("warning", f"checkpoint {number}: without the league's matches under way: {refusal_text(e)}")
 
     def _publish(self) -> None:
-        """Publish the whole state to the League, which may be new or from an earlier referee."""
+        """Publish the whole state to the League, whose memory may be new, or hold an earlier referee's state."""
         state, league = self.state, self.league
         state.ratings.bind(league)
         for player in range(league.players):
@@ -213,7 +213,7 @@ class Referee:
             self._make_room()
 
     def turn(self) -> bool:
-        """Process what was handed over; return whether anything was."""
+        """Process the data that actors and learners handed over; return whether there was any."""
         acknowledged = self.league.acknowledged.tolist()  # read before an actor's last matches
         lines = [*self._results(), *self._posts(), *self._copied()]
         if self._take(lines):
@@ -251,7 +251,7 @@ class Referee:
     # ------------------------------------------------------------------------------------------------ handed over
 
     def _results(self) -> Iterator[Row]:
-        """Yield a line for the next matches of each actor that has some; a line has matches of one draw of a table."""
+        """Yield a line for each actor with new matches, about the next ones. A line's matches are of one draw."""
         names = self.state.names
         for actor in range(self.league.actors):
             draws, seated, outcomes = self.league.results(actor, self.state.taken[actor], MOST)
@@ -284,7 +284,7 @@ class Referee:
             yield {"copied": pending["copy"], "version": made[0], "donor_version": made[1], "at": now()}
 
     def _hand_back(self) -> None:
-        """Release what was handed over: it is written."""
+        """Release the memory of handed-over data, which is now in the log."""
         for actor in range(self.league.actors):
             self.league.taken[actor] = self.state.taken[actor]
         for player in self.league.reserve.tolist():
@@ -294,8 +294,8 @@ class Referee:
     # ------------------------------------------------------------------------------------------------ decisions
 
     def _make_room(self, acknowledged: list[int] | None = None) -> None:
-        """Keep a player in reserve for each agent's next past agent. If no place is free, a past agent leaves:
-        of those at no table the one with the lowest quality, the oldest of several.
+        """Reserve a player for each agent's next past agent. If no place is free, a past agent leaves: the one of
+        lowest quality that is at no table; if several are, the oldest.
         """
         state, league = self.state, self.league
         reserves = league.reserve.tolist()
@@ -309,7 +309,7 @@ class Referee:
             league.enter(agent, state.entered[agent], reserves[agent])
 
     def _dismiss(self, acknowledged: list[int] | None) -> int:
-        """Remove a past agent, not the newest; return its player, -1: all others are seated."""
+        """Remove a past agent, but never the newest; return its player; -1: all others are seated."""
         state, seated = self.state, set[int]()
         for actor, table in state.tables.items():
             left = acknowledged is not None and acknowledged[actor] == table.draw
@@ -334,7 +334,7 @@ class Referee:
             if table.draw == 0 or (acknowledged[actor] == table.draw and table.since >= self.matches):
                 draw, seated = table.draw + 1, self.league.seated
                 random = uniform(self.ctx.seed, np.array([actor]), np.array([draw]), 2 * seated).reshape(-1, 2)
-                first = (actor + draw) % self.league.agents  # every agent is first equally often
+                first = (actor + draw) % self.league.agents  # so that every agent is first equally often
                 drawn = self.opponents.draw(first, self.league, self.state.past_agents, random)
                 players, costs = keep_seats(*drawn, table.players)
                 names = [self.state.names[p] for p in players]
@@ -350,7 +350,7 @@ class Referee:
             self.ctx.log("warning", f"{SUMMARY}: {refusal_text(e)}; it is written again later")
 
     def close(self) -> None:
-        """Process what is left, and write league.json."""
+        """Process the remaining data, and write league.json."""
         while self._take(lines := [*self._results(), *self._posts(), *self._copied()]) and lines:
             self._hand_back()
             self._make_room()

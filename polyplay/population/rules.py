@@ -1,7 +1,7 @@
 """The evolution of a population: which member copies which, how copied values change, and a population's interface.
 
-Jaderberg et al. 2017, §4.1.1; 2019. A rule takes plain data and a generator of random numbers, and does not depend on
-runs. A Population evolves: runs in files (population.trainer), agents in memory (population.league_log).
+Sources: Jaderberg et al. 2017, §4.1.1; 2019. A rule is a function of plain data and a random generator, independent of
+runs. Two Populations evolve: runs in files (population.trainer), agents in memory (population.league_log).
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ from polyplay.population.ratings import win_probability
 
 
 def welch_test(a: Sequence[float], b: Sequence[float]) -> tuple[float, float]:
-    """Return t = (ā − b̄) / √(s²ₐ/nₐ + s²ᵦ/nᵦ), for samples of two or more whose variances may differ (Welch 1947), and
-    its two-sided p, by Student's distribution with the degrees of freedom of Welch and Satterthwaite.
+    """Return t = (ā − b̄) / √(s²ₐ/nₐ + s²ᵦ/nᵦ) and its two-sided p, for samples of at least two, whose variances may
+    differ (Welch 1947). p is by Student's distribution with the degrees of freedom of Welch and Satterthwaite.
 
-    If neither sample varies, equal means give p = 1 and others p = 0.
+    If neither sample varies, p is 1 for equal means, else 0.
     """
     means = statistics.mean(map(float, a)) - statistics.mean(map(float, b))  # exact: equal numbers do not vary
     va, vb = (statistics.variance(map(float, x)) / len(x) for x in (a, b))
@@ -39,8 +39,8 @@ def welch_test(a: Sequence[float], b: Sequence[float]) -> tuple[float, float]:
 
 
 def two_sided(t: float, freedom: float) -> float:
-    """Return the probability that |T| ≥ |t| for Student's T with one degree of freedom or more: the integral of
-    sin^(ν−1) up to arctan(√ν / |t|), as a share of that up to π/2. Gauss–Legendre, in the fourth root of the angle.
+    """Return the probability that |T| ≥ |t|, for Student's T with ν ≥ 1 degrees of freedom: the integral of sin^(ν−1)
+    up to arctan(√ν / |t|) ÷ the integral up to π/2, by Gauss–Legendre quadrature in the fourth root of the angle.
     """
     nodes, weights = np.polynomial.legendre.leggauss(64)
     root = (1 + nodes) / 2
@@ -51,7 +51,7 @@ def two_sided(t: float, freedom: float) -> float:
     return integral(math.atan2(math.sqrt(freedom), abs(t))) / integral(math.pi / 2)
 
 
-# Jaderberg et al. 2017, §4.1.1: a value is multiplied by 0.8 or by 1.2. As in Ray Tune, list values become a neighbor.
+# Jaderberg et al. 2017, §4.1.1: a value is multiplied by 0.8 or 1.2. As in Ray Tune, a list's value becomes a neighbor.
 
 
 FACTORS = (0.8, 1.2)
@@ -73,10 +73,10 @@ class Prior:
     drawn: bool = False  # mutate: a copied value is resampled instead
 
     def draw(self, rng: np.random.Generator) -> Any:
-        """Draw a value: uniform in a range, its logarithm uniform under log, each entry of a list equally likely."""
+        """Draw a value: in a range uniformly, for log with uniform logarithm; in a list each entry equally likely."""
         if self.kind == "list":
             return self.choices[rng.integers(len(self.choices))]
-        half, u = 0.5 * self.whole, rng.random()  # so that the whole numbers at both ends are as likely as the others
+        half, u = 0.5 * self.whole, rng.random()  # half: makes whole numbers at both ends as likely as the others
         low, high = self.low - half, self.high + half
         if self.kind == "log":
             sign = math.copysign(1.0, high)
@@ -84,8 +84,8 @@ class Prior:
         return self._clip(low * (1 - u) + high * u)
 
     def perturb(self, value: Any, rng: np.random.Generator) -> Any:
-        """Return `value` × 0.8 or × 1.2, equally likely, clipped to the range. A whole number always moves, by 1 at
-        least, inward from an end of its range; in a list the next or the one before is taken.
+        """Return `value` × 0.8 or × 1.2, equally likely, clipped to the range. A whole number always moves by at least
+        1; at an end of its range it moves inward. In a list, return the next or the previous entry.
         """
         up = int(rng.integers(2))
         if self.kind == "list":
@@ -95,13 +95,13 @@ class Prior:
         return self._times(value, FACTORS[not up]) if self.whole and moved == value else moved
 
     def label(self) -> str:
-        """Return the prior as written behind NAME= in --vary."""
+        """Return the prior as it is written after NAME= in --vary."""
         if self.kind == "list":
             return ",".join(map(str, self.choices))
         return f"{self.kind}:{self.low}:{self.high}"
 
     def _times(self, value: float, factor: float) -> float:
-        """Return `value` times `factor`; for whole numbers the nearest, or the next in that direction."""
+        """Return `value` times `factor`; if whole, rounded, or the next whole number if rounding changes nothing."""
         moved = self._clip(value * factor)
         if self.whole and moved == value:
             return self._clip(value + (1 if (factor > 1) == (value >= 0) else -1))
@@ -112,24 +112,24 @@ class Prior:
 
 
 def combinations(lists: Mapping[str, Sequence[Any]]) -> list[dict[str, Any]]:
-    """Return all combinations of an entry per name, the last name's changing fastest; one, empty, without names."""
+    """Return all combinations of one entry per name; the last name's entry changes fastest. [{}] without names."""
     return [dict(zip(lists, chosen, strict=True)) for chosen in product(*lists.values())]
 
 
 def around(values: Mapping[str, float], chance: float = 1.0) -> dict[str, Prior]:
-    """Return default priors of numbers: from a tenth of the value to ten times it. 0 gets no prior, so it stays."""
+    """Return default priors of numbers, from a tenth of a value to ten times it. 0 gets no prior, so it stays."""
     ends = {name: sorted((x / RANGE, x * RANGE)) for name, x in values.items() if x}
     return {name: Prior(name, "log", low, high, chance=chance) for name, (low, high) in ends.items()}
 
 
 def initial(priors: Mapping[str, Prior], agents: int, seed: int) -> list[dict[str, float]]:
-    """Return the values that each agent begins with: its own draw from priors of numbers, by the seed."""
-    rngs = [np.random.default_rng([seed, agent, 0, 1]) for agent in range(agents)]  # copies seed with three numbers
+    """Return each agent's initial values, which it draws from priors of numbers with its own generator."""
+    rngs = [np.random.default_rng([seed, agent, 0, 1]) for agent in range(agents)]  # seeds of copies have three numbers
     return [{name: float(prior.draw(rng)) for name, prior in priors.items()} for rng in rngs]
 
 
 def parse_prior(text: str, read: Callable[[str], Any]) -> Prior:
-    """Parse the prior in a word of --vary. read: turns a word into a value of the field, as --NAME would, or raises
+    """Parse one NAME=PRIOR of --vary. read: turns a word into a value of the field, as --NAME does, or raises
     UserError. Raises UserError.
     """
     name, _, given = text.partition("=")
@@ -165,7 +165,7 @@ def parse_prior(text: str, read: Callable[[str], Any]) -> Prior:
 GAMES = 10  # newest games of each member in a t-test
 LEVEL = 0.05  # its two-sided p must be below this
 AGAIN = 0.25  # probability that a value is resampled, Ray Tune's
-SURE = 0.7  # least probability to win with which an agent is copied
+SURE = 0.7  # an agent is copied if it wins with at least this probability
 
 Values = dict[str, Any]
 Priors = Mapping[str, Prior]
@@ -182,7 +182,7 @@ class Standing:
 
 
 class Population(ABC):
-    """Members that train separately and copy each other. Nothing else changes while `evolve` calls these methods."""
+    """Members that train separately and copy each other. While `evolve` calls these methods, nothing else changes."""
 
     @abstractmethod
     def standings(self) -> Sequence[Standing]:
@@ -190,14 +190,14 @@ class Population(ABC):
 
     @abstractmethod
     def copy(self, receiver: int, donor: int, values: Values) -> None:
-        """Let member `receiver` continue with what member `donor` has learned, and with these hyperparameters. Raises
-        UserError, with nothing changed: the donor has no complete state.
+        """Let member `receiver` continue from the learned state of member `donor`, with the hyperparameters `values`.
+        Raises UserError: the donor has no complete state; nothing changed.
         """
 
 
 @dataclass(frozen=True)
 class Evolution:
-    """Which member copies which, how often, and how copied values change: for runs (pbt), agents (league, ftw)."""
+    """Rules by which runs (pbt) or agents (league, ftw) copy each other, and change the copied values."""
 
     every: int = 0  # agent steps of a run, or matches of an agent, between decisions about it; 0: no decisions
     exploit: str = "outplayed"
@@ -215,8 +215,8 @@ class Evolution:
 
 
 def evolve(population: Population, i: int, rules: Evolution, rng: np.random.Generator) -> Choice:
-    """Choose a donor for member `i`, and copy it: the member continues with the donor's values, changed. All but
-    the copy is a function of the standings and of `rng`.
+    """Choose a donor for member `i`, and copy it; the member continues with the donor's values, changed. Choice and
+    values depend only on the standings and on `rng`.
     """
     standings = population.standings()
     donor, why = choose_donor(rules.exploit, standings, i, rng)
@@ -228,7 +228,7 @@ def evolve(population: Population, i: int, rules: Evolution, rng: np.random.Gene
     return donor, why
 
 
-Peers = list[tuple[int, float]]  # the others that may be copied, and their scores
+Peers = list[tuple[int, float]]  # other members that may be copied, and their scores
 
 
 def choose_donor(rule: str, standings: Sequence[Standing], i: int, rng: np.random.Generator) -> Choice:
@@ -242,8 +242,8 @@ def choose_donor(rule: str, standings: Sequence[Standing], i: int, rng: np.rando
 
 
 def truncation(standings: Sequence[Standing], i: int, mine: float, peers: Peers, rng: np.random.Generator) -> Choice:
-    """A member in the bottom 20 % copies a random better one in the top 20 %. Members with a score count; those that
-    tie at the edge all belong to the 20 %.
+    """A member in the bottom 20 % copies a random better member in the top 20 %. Only members with a score count;
+    members that tie at the edge of the 20 % all belong to it.
     """
     scores = [s.score for s in standings if s.score is not None]
     most = -(-len(scores) // 5)  # members; 0.2 is not a float
@@ -266,8 +266,8 @@ def tournament(standings: Sequence[Standing], i: int, mine: float, peers: Peers,
 def t_test(standings: Sequence[Standing], i: int, mine: float, peers: Peers, rng: np.random.Generator) -> Choice:
     """A member copies a peer drawn at random if the mean of the peer's last 10 games is higher by Welch's t-test:
     §4.1.1, "Welch's t-test on the last 10 episodes". The paper gives no level; here the two-sided p must be below
-    0.05, so an equally good peer is copied in 2.5 % of looks. With fewer than two games nothing is copied, but a member
-    that failed copies any peer.
+    0.05, so an equally good peer is copied in 2.5 % of looks. If either has fewer than two games, no copy is made. A
+    member that failed copies any peer.
     """
     if not peers:
         return None, "no other member has a score"
@@ -285,8 +285,8 @@ def t_test(standings: Sequence[Standing], i: int, mine: float, peers: Peers, rng
 
 
 def outplayed(standings: Sequence[Standing], i: int, mine: float, peers: Peers, rng: np.random.Generator) -> Choice:
-    """An agent copies a peer drawn at random that beats it with probability 0.7 or more, by the Elo ratings that are
-    their scores (Jaderberg et al. 2019).
+    """An agent copies a peer drawn at random that beats it with probability 0.7 or more. The probability follows from
+    the Elo ratings, which are the scores (Jaderberg et al. 2019).
     """
     if not peers:
         return None, "no other agent has played enough"
@@ -300,11 +300,11 @@ def nobody(standings: Sequence[Standing], i: int, mine: float, peers: Peers, rng
     return None, "nothing is copied"
 
 
-# by rule: which of `peers` is copied by member i, whose score is `mine`
+# for each rule, the function that chooses which of `peers` member i, whose score is `mine`, copies
 EXPLOIT = {"truncation": truncation, "tournament": tournament, "ttest": t_test, "outplayed": outplayed, "none": nobody}
 
-# by rule: how a copied value v changes, by its prior p and random numbers r. perturb: times 0.8 or 1.2; resample:
-# resampled with probability 0.25; both: perturbed if not resampled (Ray Tune's); mutate: as its prior says
+# for each rule, the change of a copied value v with prior p and generator r. perturb: times 0.8 or 1.2; resample: drawn
+# with probability 0.25; both: drawn with probability 0.25, else perturbed (Ray Tune); mutate: by p.drawn and p.chance
 EXPLORE: dict[str, Callable[[Any, Prior, np.random.Generator], Any]] = {
     "perturb": lambda v, p, r: p.perturb(v, r),
     "resample": lambda v, p, r: p.draw(r) if r.random() < AGAIN else v,
@@ -315,5 +315,5 @@ EXPLORE: dict[str, Callable[[Any, Prior, np.random.Generator], Any]] = {
 
 
 def change_values(rule: str, values: Values, priors: Priors, rng: np.random.Generator) -> Values:
-    """Return copied values, changed independently; values without a prior stay."""
+    """Return the copied values, each changed independently; values without a prior stay."""
     return {**values, **{name: EXPLORE[rule](values[name], prior, rng) for name, prior in priors.items()}}

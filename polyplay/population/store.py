@@ -1,8 +1,8 @@
 """The files of a population: `population.json`, `lineage.jsonl`, and locks of members in training.
 
-Every change is made under one lock, held for milliseconds. A decision exists once `population.json` has it: its line of
-`lineage.jsonl` is written before, and is cut off again if the process was killed in between. The system releases locks
-when their holder ends in any way. Imports no torch.
+Every change is made under one lock, held for milliseconds. A decision is valid once `population.json` counts it. Its
+line of `lineage.jsonl` is written before; if the process is killed in between, the line is cut off later. However a
+process ends, the operating system releases its locks. Imports no torch.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from polyplay.core.errors import UserError
 from polyplay.core.files import JsonLines, Row, is_row, read_lines, read_object, write_json
 from polyplay.core.machine import now
 
-# Lineage of a population: a member's line walked back through its donors to a founder, and what it was trained with.
+# Lineage of a population: a member's line goes back through its donors to a founder, with the values of each part.
 #
-# A row is a decision about a member (lineage.jsonl, in order): at its agent step `steps` it copied `donor`, which was
-# at `donor_steps`, or no member, and continued with the values `new`. The founders' rows come first, at step 0.
+# A row of lineage.jsonl is a decision about a member. At its agent step `steps` the member copied `donor`, which was at
+# `donor_steps`, or no member (None), and continued with the values `new`. The founders' rows come first, at step 0.
 
 
 LINEAGE = "lineage.jsonl"
@@ -52,14 +52,14 @@ def read_lineage(directory: Path) -> list[Row]:
 def ancestry(rows: Sequence[Row], member: int, steps: int | None = None) -> list[Segment]:
     """Return the line of `member` up to its agent step `steps` (None: the last one in the rows), oldest first.
 
-    Each segment counts its own member's agent steps. Where a copy joins two segments, the donor's ends at the step
-    that was copied and the receiver's begins at its own. Only the last segment may be empty. A member without a row has
-    no line.
+    Each segment counts its own member's agent steps. If a copy joins two segments, the donor's segment ends at the
+    copied step, and the receiver's begins at the receiver's step. Only the last segment may be empty. A member without
+    a row has no line.
     """
     known = [row["steps"] for row in rows if row["member"] == member]
     known += [row["donor_steps"] for row in rows if row["donor"] == member]
     end, line = max(known, default=0) if steps is None else steps, list[Segment]()
-    for row in reversed(rows):  # rows of a donor after the copy come first here: not part of this line
+    for row in reversed(rows):  # a donor's rows after the copy come first here; they are not part of this line
         begins = row["donor"] is not None or row["steps"] == 0 or row["new"] != row["old"]
         if row["member"] != member or row["steps"] > end or not begins:
             continue
@@ -118,14 +118,14 @@ class Store:
         write_json(self.directory / FILE, population)
 
     def commit(self, population: Row, line: Row) -> None:
-        """Write a decision, under the lock: from here it is made. Raises OSError."""
+        """Write a decision, under the lock; it is then valid. Raises OSError."""
         self._cut(population["decisions"])
         self._append(line)
         population["decisions"] += 1
         self.write(population)
 
     def repair(self) -> None:
-        """Cut off the line of a decision that was not made, because its process was killed. Raises OSError."""
+        """Cut off the line of a decision whose process was killed before `write`. Raises OSError."""
         with self.locked() as population:
             self._cut(population["decisions"])
 
@@ -140,7 +140,7 @@ class Store:
         lines = JsonLines(self.directory / LINEAGE)
         try:
             lines.write(line)
-            os.fsync(lines.file.fd)  # population.json, which counts it, is written after it
+            os.fsync(lines.file.fd)  # before population.json, which counts the line, is written
         finally:
             lines.close()
 
@@ -156,7 +156,7 @@ class Store:
 
     @contextlib.contextmanager
     def claimed(self, i: int) -> Iterator[bool]:
-        """Yield whether the member is the caller's alone until the end of this block."""
+        """Yield whether the caller alone holds the member until the end of this block."""
         fd = platform.open_file(self.directory / MEMBERS / f".{i:02d}.lock", os.O_RDWR | os.O_CREAT)
         try:
             yield platform.lock(fd)
@@ -165,8 +165,8 @@ class Store:
 
 
 def wall_seconds(population: Row) -> float:
-    """Return the seconds that the population has taken, all its sessions together: by the machine's monotonic clock,
-    which all its processes share. The clock of another boot adds nothing.
+    """Return the seconds that all sessions of the population took together, by the machine's monotonic clock, which all
+    processes share. After a reboot, a clock below `since` adds nothing.
     """
     clock = population.get("clock")
     return float(clock["before"] + max(0.0, time.monotonic() - clock["since"])) if clock else 0.0
@@ -175,7 +175,7 @@ def wall_seconds(population: Row) -> float:
 def line_of(
     population: Row, m: Row, old: Mapping[str, Any], why: str, donor: Row | None = None, score: Any = None
 ) -> Row:
-    """Return the line of lineage.jsonl for the next decision: member `m` after it. score: its own before."""
+    """Return the line of lineage.jsonl for the next decision. m: the member's row after it; score: the score before."""
     own = {
         "decision": population["decisions"],
         "member": m["member"],

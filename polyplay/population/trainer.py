@@ -1,4 +1,4 @@
-"""The trainer takes the member with the fewest agent steps, trains it until it is ready, decides for it, and so on.
+"""The trainer repeatedly takes the member with the fewest agent steps, trains it until it is ready, and decides for it.
 
     trainer ──► members/03: a session of an ordinary run ──► its score ──► copy another or not ──► the next member
 
@@ -31,10 +31,10 @@ from polyplay.population.store import DONE, FAILED, TRAINING, WAITING, Store, li
 
 # A copy: a checkpoint of one member with the agent of another.
 #
-# Weights, optimizer, target network and running statistics come from the donor; the receiver keeps its counters, its
-# place in the schedule, its replay and its lanes, with a new recurrent state. A copy counts as one update, so it
-# never has the name of a checkpoint that exists. Files are linked if the file system can: a donor may then remove its
-# checkpoint, and no data is copied. A damaged checkpoint is skipped for the one before.
+# Weights, optimizer, target network and running statistics come from the donor. The receiver keeps its counters, its
+# place in the schedule, its replay and its lanes, with a new recurrent state. A copy counts as one update, so its name
+# differs from those of existing checkpoints. Files are hard-linked if possible: no data is copied, and the donor may
+# remove its checkpoint. If a checkpoint is damaged, the previous one is used.
 
 
 AGENTS = "agents/"
@@ -44,16 +44,16 @@ RECURRENT = re.compile(r"(groups/\d+/)?state/")
 TRIES = 5  # a donor's newest checkpoint may be removed while it is read, once it has a newer one
 
 
-PreparedCopy = tuple[str, int]  # an incomplete copy: the name that `complete_copy` gives it; agent steps of the donor
+PreparedCopy = tuple[str, int]  # an incomplete copy: its name after `complete_copy`, and the donor's agent steps
 
 
 def prepare_copy(member: Path, donor: Path, name: str, lanes: bool = True) -> PreparedCopy:
-    """Write the copy as `checkpoints/.partial-NAME`. lanes: keep the lanes; else they restart. Raises UserError: one
+    """Write the copy as `checkpoints/.partial-NAME`. lanes: keep the lanes; else they restart. Raises UserError: a
     member has no complete checkpoint; OSError.
     """
     part = checkpoint.checkpoints_dir(member) / f".partial-{name}"
     own = checkpoint.newest(member, _silent, checkpoint.resume_flaw)
-    checkpoint.set_aside(member, own)  # so the copy is the newest, and its name is free
+    checkpoint.set_aside(member, own)  # so that the copy is the newest, and its name is free
     for _ in range(TRIES - 1):
         with contextlib.suppress(FileNotFoundError, UserError):
             return _compose(part, own, checkpoint.newest(donor, _silent, agent_flaw), lanes)
@@ -61,7 +61,7 @@ def prepare_copy(member: Path, donor: Path, name: str, lanes: bool = True) -> Pr
 
 
 def complete_copy(member: Path, name: str, final: str) -> bool:
-    """Make the copy the member's newest checkpoint; return whether it exists and is complete. May be called again."""
+    """Make the copy the member's newest checkpoint; return whether it exists and is complete. It may be repeated."""
     place = checkpoint.checkpoints_dir(member)
     if not (place / final).exists():
         with contextlib.suppress(FileNotFoundError):
@@ -70,7 +70,7 @@ def complete_copy(member: Path, name: str, final: str) -> bool:
 
 
 def agent_flaw(path: Path) -> str | None:
-    """Return what is wrong with the agents in a checkpoint, or None. The rest is checked when the run resumes."""
+    """Return a flaw of the agents' files in a checkpoint, or None. Other files are checked when the run resumes."""
     return checkpoint.flaw(path, AGENTS)
 
 
@@ -103,20 +103,20 @@ def _compose(part: Path, own: Path, given: Path, lanes: bool) -> PreparedCopy:
 
 
 def _counted(learner: Row, version: int) -> Row:
-    """Return a learner's counts after one more update, also in every part of a parameter server."""
+    """Return a learner's counts after one more update, including the count of every parameter server's part."""
     shards = {"shards": [own + 1 for own in learner["shards"]]} if "shards" in learner else {}
     return {**learner, "version": version, **shards}
 
 
 def _without_state(file: Path) -> dict[str, np.ndarray]:
-    """Return a worker's arrays with its lanes' recurrent state set to zero; empty: it has no such state."""
+    """Return a worker's arrays, with the recurrent state of its lanes set to 0; {} if it has no such state."""
     arrays = checkpoint.read_arrays(file)
     found = [k for k in arrays if RECURRENT.match(k)]
     return {**arrays, **{k: np.zeros_like(arrays[k]) for k in found}} if found else {}
 
 
 def _link(source: Path, target: Path) -> None:
-    """Link a file, which is never written again, under another name; copy it if the file system can't."""
+    """Hard-link a file, which is never written again, or copy it if the file system has no links."""
     try:
         os.link(source, target)
     except OSError:
@@ -124,11 +124,11 @@ def _link(source: Path, target: Path) -> None:
 
 
 def _silent(text: str) -> None:
-    """Ignore a skipped checkpoint: it is reported when its own run resumes."""
+    """Report no skipped checkpoint: its own run reports it when it resumes."""
 
 
 GAMES = 10  # games of a score (Jaderberg et al. 2017, section 4.1)
-DRAWS = 10  # draws by which a failed member tries to find another with a complete checkpoint
+DRAWS = 10  # attempts of a failed member to find a donor with a complete checkpoint
 
 
 @dataclass(frozen=True)
@@ -177,11 +177,11 @@ class PopulationPlan:
 
 
 class MemberRuns(Population):
-    """The runs of a population whose lock the caller holds. population: contents of population.json."""
+    """The runs of a population. The caller holds its lock. population: contents of population.json."""
 
     def __init__(self, store: Store, plan: PopulationPlan, population: Row):
         self.store, self.plan, self.population, self.members = store, plan, population, population["members"]
-        self.donor: Row | None = None  # row of the prepared copy's donor at that time
+        self.donor: Row | None = None  # row of the prepared copy's donor, at the copied agent step
 
     def standings(self) -> list[Standing]:
         scores = [-math.inf if m["state"] == FAILED else m["score"] for m in self.members]
@@ -201,7 +201,7 @@ class MemberRuns(Population):
         return prepare_copy(self.store.member(receiver), self.store.member(donor), name, lanes)
 
     def complete(self, i: int, copy: tuple[int, str, bool], final: str) -> str:
-        """Complete member `i`'s copy, or make it again if it was deleted; return why that failed, or ""."""
+        """Complete member `i`'s copy, or make it again if it was deleted; return the reason of a failure, or ""."""
         own, (donor, name, _) = self.store.member(i), copy
         try:
             if complete_copy(own, name, final) or complete_copy(own, name, final := self.prepare(i, *copy)[0]):
@@ -228,7 +228,7 @@ class MemberRuns(Population):
 
 
 def may_train(population: Row, i: int) -> bool:
-    """Tell whether a member has anything left to do. A failed one needs another to copy."""
+    """Tell whether a member can train further. A failed member needs a member with a score to copy."""
     m = population["members"][i]
     state = m["state"]
     scored = population["exploit"] != "none" and any(m["score"] is not None for m in population["members"])
@@ -251,18 +251,18 @@ class Members(Edge):
         return f"members/00 … {self.n - 1:02d}: scores, hyperparameters, checkpoints"
 
     def arrows(self) -> list[Arrow]:
-        """Return the arrow of the diagram: every trainer writes the files of its member, and reads all."""
+        """Return the arrow of the diagram: every trainer writes its member's files, and reads all files."""
         return [Arrow(self.label(), ("out",), ("out",))]
 
 
-FALLS = 3  # sessions in a row that a member may lose; with one more it has failed
-REST = 0.2  # seconds between two looks for a member when all are taken
+FALLS = 3  # sessions in a row that a member may lose; at the next loss it has failed
+REST = 0.2  # seconds between two searches for a member when all are taken
 
 
 @dataclass(frozen=True)
 class MemberSession:
-    """How a session of a member ended: agent steps and frames of its checkpoint, returns of its last games since it
-    copied another, the seconds it took.
+    """End of a member's session: agent steps and frames of the checkpoint, returns of the last games since the member's
+    last copy, seconds of the session.
     """
 
     ended: Literal["ready", "done", "stopped", "failed", "lost"]  # failed: for good; lost: it may be tried again
@@ -274,7 +274,7 @@ class MemberSession:
 
 
 Say = Callable[[str, str], None]
-# run(the member's row, agent steps at which to end, why to end before, where messages go) → how it ended
+# run(member's row, agent steps at which to end, function that returns a reason to end early, log) → how it ended
 RunMember = Callable[[Row, int, Callable[[], str], Say], MemberSession]
 
 
@@ -295,8 +295,8 @@ def trainer(ctx: WorkerContext, *, out: Members, plan: PopulationPlan, run: RunM
 
 
 def _train_next(ctx: WorkerContext, store: Store, plan: PopulationPlan, run: RunMember) -> bool:
-    """Train the member with the fewest agent steps that no other trainer has; return whether one exists. Steps since
-    the last decision about it do not count: a member stopped before its next decision keeps its turn.
+    """Train the member with the fewest agent steps that no other trainer has; return whether one exists. Only steps up
+    to a member's last decision count, so a member that was stopped before its next decision keeps its turn.
     """
     population = store.read()
     for m in sorted(population["members"], key=lambda m: (m["since"], m["member"])):
@@ -309,7 +309,7 @@ def _train_next(ctx: WorkerContext, store: Store, plan: PopulationPlan, run: Run
 
 def _train(ctx: WorkerContext, store: Store, plan: PopulationPlan, i: int, run: RunMember) -> None:
     m = _begin(store, plan, i)
-    if m["state"] == FAILED:  # it found no member to copy
+    if m["state"] == FAILED:  # the member found no donor
         time.sleep(REST)
         return
     stopping = "stopped with its population"
@@ -325,7 +325,7 @@ def _train(ctx: WorkerContext, store: Store, plan: PopulationPlan, i: int, run: 
 
 
 def _begin(store: Store, plan: PopulationPlan, i: int) -> Row:
-    """Apply what was decided about a member to its run; return its row."""
+    """Apply the last decision about a member to its run; return the member's row."""
     with store.locked() as population:
         runs = MemberRuns(store, plan, population)
         m: Row = runs.members[i]
@@ -340,7 +340,7 @@ def _begin(store: Store, plan: PopulationPlan, i: int) -> Row:
 
 
 def _note(ctx: WorkerContext, m: Row, session: MemberSession) -> None:
-    """Write into a member's row how its session ended."""
+    """Update a member's row from the end of its session."""
     m["wall_seconds"] = round(m["wall_seconds"] + session.seconds, 3)
     m |= {"steps": session.steps, "frames": session.frames}
     m |= {"why": session.why, "lost": session.ended == "lost"}

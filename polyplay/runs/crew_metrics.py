@@ -1,10 +1,10 @@
-"""Numbers of a run, read from its crew's counters. Workers count the service they give as they serve and learn:
+"""Numbers of a run, read from its crew's counters. Workers count their service while they act and learn:
 
 pps                 predictions per second: rows answered with an action; predict_batch: rows per call
 tps                 trainings per second: updates; train_batch: transitions per update
 prediction_queue    agents waiting when a predictor looks; queue_depth (elsewhere): chunks waiting for a trainer
 simulations_per_second, games_per_hour  of tree search
-agent_wait_ms       from an agent's row to its action
+agent_wait_ms       time from an agent's row to its action
 shard_updates_…, grads_…, staleness_…  of a parameter server
 cpu                 fraction of all cores used by this process and its descendants
 Imports no torch.
@@ -36,8 +36,8 @@ if TYPE_CHECKING:
 
 
 class Throttled:
-    """Return the last result of `measure`, which is called again only as often as takes at most `share` of the time:
-    reading the memory of 20 processes takes 0.15 s.
+    """Return the last result of `measure`, whose calls take at most `share` of the time: reading the memory of 20
+    processes takes 0.15 s.
     """
 
     def __init__(self, measure: Callable[[], float], share: float = 0.01, clock: Callable[[], float] = time.monotonic):
@@ -86,8 +86,8 @@ SILENCE = 120.0  # seconds without a turn of a worker before a warning
 
 class CrewMetrics:
     """Totals of the run, and their growth since the last report. before: steps and updates at the resumed checkpoint;
-    tasks: steps of each task there. roles: how each role's workers spent their time, {role: {"workers": n, "env",
-    "infer", "learn", "replay", "wait": fraction}}.
+    tasks: steps of each task at that checkpoint. roles: how each role's workers spent their time, {role: {"workers": n,
+    "env", "infer", "learn", "replay", "wait": fraction}}.
     """
 
     def __init__(
@@ -114,8 +114,8 @@ class CrewMetrics:
 
     @property
     def updates(self) -> int:
-        """Updates of all learner roles. A role counts its most advanced learner, or the sum over its agents if it has
-        several; workers that have left count too.
+        """Sum of the updates of all learner roles. A role counts the updates of its most advanced learner, or the sum
+        over its agents if there are several. Workers that have left count too.
         """
         made, roles = self.counters.column("updates"), [role for role in self.crew.roles if role.learner]
         each = sum(made[self.crew.agent_rows(role)].sum() for role in roles)
@@ -179,7 +179,7 @@ class CrewMetrics:
         return row, {name: float(new[i, 0] / new[i, 1]) for name, i in self.counters.names.items() if new[i, 1] > 0}
 
     def tasks(self, made: list[list[int]] | None = None) -> Row:
-        """Return the agent steps of each task, {} if there is one. made: a row per worker; None: their counters."""
+        """Return the agent steps of each task; {} for one task. made: a row per worker; None: their counters."""
         steps, spec = np.sum(self.counters.tasks if made is None else made, 0, int).tolist(), self.spec
         if spec is None or not steps:
             return {}
@@ -196,7 +196,7 @@ class CrewMetrics:
         return {f"time_{kind}": ratio(n, new.sum(), 4) for kind, n in zip(KINDS, new.sum(0), strict=True)}
 
     def _new(self, name: str, total: Any) -> Any:
-        """Return the growth of a total, or of each total in an array, since the last call; 0 if it restarted lower."""
+        """Return the growth of a total, or of each total in an array, since the last call; 0 if it is lower now."""
         before, self.totals[name] = self.totals.get(name, 0), total
         return np.maximum(total - before, 0)
 
@@ -204,7 +204,7 @@ class CrewMetrics:
         return float(self._new(name + column, self.counters.column(column)[list(rows)].sum()))
 
     def silent(self, now: float) -> Iterator[str]:
-        """Yield a line for each worker that has stopped taking turns: workers stamp their row at every turn."""
+        """Yield a line for each worker that has taken no turn for a while. Workers stamp their row at each turn."""
         for worker in self.crew.workers():
             stamp = self.counters.values[worker.ctx.row, COLUMNS.index("stamp")]
             if stamp and not worker.done and now - stamp > SILENCE:
@@ -213,7 +213,7 @@ class CrewMetrics:
     # ---------------------------------------------------------------------------------------------- the service
 
     def _service(self, passed: float, learnt: float) -> Metrics:
-        """Return the service metrics of the last `passed` seconds, in which `learnt` transitions were learned."""
+        """Return the service metrics of the last `passed` seconds, in which learners took `learnt` transitions."""
         acting, training = self._rows()
         served, calls = self._growth("served", acting), self._growth("calls", acting)
         updates = self._new("updates", self.updates - self.before["updates"])
@@ -270,8 +270,8 @@ class CrewMetrics:
         return metrics
 
     def _parameter_servers(self) -> Metrics:
-        """Return the metrics of parameter servers, {} without one: the shards' updates, gradients discarded so far, and
-        the staleness of gradients since the last reading, each at its shard. Sums are over shards.
+        """Return the metrics of parameter servers; {} without servers. They are updates of shards, gradients discarded
+        so far, and the staleness of gradients since the last call, as measured at each shard. Sums are over shards.
         """
         servers = [role.holds["server"] for role in self.crew.roles if "server" in role.holds]
         if not servers:
@@ -294,7 +294,7 @@ class CrewMetrics:
 
 
 def _largest(counts: np.ndarray, ever: int) -> int:
-    """Return the largest value in a histogram; `ever`, the largest so far, if it is in the last, open bin."""
+    """Return the largest value in a histogram; if it is in the last, open bin, `ever`, the largest so far."""
     top = int(np.flatnonzero(counts).max(initial=0))
     return top if top < len(counts) - 1 else ever
 

@@ -36,8 +36,7 @@ from polyplay.runs.flags import flag
 
 
 def current_rows(file: Path, *numbers: str) -> list[Row]:
-    """Return the lines that have these numbers, in order of frames: lines repeated after a resume replace the earlier
-    ones.
+    """Return the lines that have all `numbers`, in order of frames. Lines repeated after a resume replace earlier ones.
     """
     rows: list[Row] = []
     for row in read_lines(file, "frames", "wall_seconds", *numbers):
@@ -48,13 +47,13 @@ def current_rows(file: Path, *numbers: str) -> list[Row]:
 
 
 def read_table(file: Path) -> dict[str, list[Any]]:
-    """Return {column: list}, as pandas.DataFrame takes it, with None where a line lacks a value."""
+    """Return {column: values}, as an argument of pandas.DataFrame. A value that a line lacks is None."""
     rows = current_rows(file)
     names = list(dict.fromkeys(name for row in rows for name in row))
     return {name: [row.get(name) for row in rows] for name in names}
 
 
-# The lock on a run's directory: one process writes there. The system releases it however its holder ends.
+# The lock on a run's directory, so only one process writes there. The system releases it when its holder ends.
 
 
 LOCK_FILE = ".lock"  # in the run's directory; its text is for people, the lock itself is the system's
@@ -68,7 +67,7 @@ class DirectoryLock:
         self.take()
 
     def take(self) -> None:
-        """Take the lock, also after the directory was deleted and made again. Raises UserError, OSError."""
+        """Take the lock, even if the directory was deleted and made again. Raises UserError, OSError."""
         fd = platform.open_file(self.path, os.O_RDWR | os.O_CREAT)
         if not _lock(fd) and not _lock(fd, after=0.05):
             who = parse_json(platform.pread(fd, 4096, 0))
@@ -114,7 +113,7 @@ def is_locked(directory: Path) -> bool:
 
 
 def _lock(fd: int, shared: bool = False, after: float = 0.0) -> bool:
-    """Try to lock an open file; True if it is locked now. `is_locked` elsewhere may hold it briefly. Raises OSError."""
+    """Try to lock an open file; return success. `is_locked` in another process may lock it briefly. Raises OSError."""
     time.sleep(after)
     try:
         return platform.lock(fd, shared)
@@ -133,15 +132,15 @@ def _same(path: Path, fd: int) -> bool:
 
 # Requests from another program to a running run: to save a checkpoint, or to end.
 #
-# A request to save is a file in the run's directory, which the session removes; a request to end is SIGINT to the
-# process that holds the directory's lock, and on Windows, where another's signal only kills, a file too.
+# A request to save is a file in the run's directory, which the session removes. A request to end is SIGINT to the
+# process that holds the directory's lock. On Windows, where SIGINT would only kill that process, it is a file instead.
 
 
 SAVE, END = ".save", ".end"  # in the run's directory
 
 
 def take_request(directory: Path, name: str = SAVE) -> bool:
-    """Tell whether this was requested since the last call."""
+    """Tell whether request `name` was made since the last call."""
     with contextlib.suppress(OSError):
         os.unlink(directory / name)
         return True
@@ -149,7 +148,7 @@ def take_request(directory: Path, name: str = SAVE) -> bool:
 
 
 def request_save(directory: Path) -> bool:
-    """Ask the run in this directory to save at its next update; return False if no run is going there."""
+    """Ask the run in this directory to save at its next update; return False if none is running."""
     if lock_holder(directory) is None:
         return False
     (directory / SAVE).touch()
@@ -157,7 +156,7 @@ def request_save(directory: Path) -> bool:
 
 
 def request_end(directory: Path) -> bool:
-    """End the run in this directory as Ctrl-C does; return False if no run is going there. Signals only that run."""
+    """End the run in this directory as Ctrl-C does; return False if none is running. Signals only that run."""
     with contextlib.suppress(OSError):
         if (pid := lock_holder(directory)) is not None:
             if platform.WINDOWS:
@@ -178,8 +177,8 @@ def lock_holder(directory: Path) -> int | None:
 
 
 def _has_open(pid: int, directory: Path) -> bool:
-    """Tell whether a process has the lock file open: its text names the last holder until the new one has written."""
-    with contextlib.suppress(Exception):  # of psutil too
+    """Tell whether a process has the lock file open. The file names the last holder until the new one has written."""
+    with contextlib.suppress(Exception):  # also psutil's exceptions
         return platform.has_open(pid, directory / LOCK_FILE)
     return False
 
@@ -189,7 +188,7 @@ def _has_open(pid: int, directory: Path) -> bool:
 # elsewhere needs the user's permission (--trust). Runs made here carry a signature by the user's own key.
 
 
-OWN = ("ALE/", "game:", "arena:", "envpool:")  # beginnings of environments that import nothing of the user's
+OWN = ("ALE/", "game:", "arena:", "envpool:")  # prefixes of environments that import no user code
 OWN_GAME = re.compile(
     r"^game:(?:spiel:)?(?=(?!spiel:|connect:)[^\W\d][\w.]*:[^\W\d])"
 )  # the prefix before module:Class
@@ -204,14 +203,14 @@ WORD = "read that, then say --trust"
 def check_trust(
     directory: Path, config: Row, trust: bool, given: Collection[str] = (), word: str = WORD, where: str = "RUN"
 ) -> list[str]:
-    """Return a line for each file that this run executes by name. config: config.json. given: options set by the
-    caller. Raises UserError: the run was made elsewhere, without `trust`.
+    """Return lines about all code that this run executes by name. config: contents of config.json. given: options set
+    by the caller. Raises UserError: the run names code and was made elsewhere, and `trust` is false.
     """
     code = [(option_title(option), name) for option, name in code_of(config) if option not in given]
     if code and not trust and not is_ours(config):
         executed = " and ".join(f"its {option} {name} would execute {_executed(name)}" for option, name in code)
         raise UserError(f"{where}: {directory} was made elsewhere, and {executed}: {word}")
-    own = [(option, name) for option, name in code if not name.startswith((f"{MAIN}:", CLUSTER))]  # the caller's
+    own = [(option, name) for option, name in code if not name.startswith((f"{MAIN}:", CLUSTER))]  # not the caller's
     return [f"the run's {option} {name} executes {_executed(name)}" for option, name in own]
 
 
@@ -221,8 +220,8 @@ def option_title(option: str) -> str:
 
 
 def check_program(path: Path, record: Row, trust: bool) -> None:
-    """Raise UserError if the evaluation in this file was recorded elsewhere and would execute a command, without
-    `trust`.
+    """Raise UserError if `trust` is false, and the evaluation in this file was recorded elsewhere and executes a
+    command.
     """
     name = str(record.get("against"))
     if name.startswith(PROGRAM) and not trust and not _is_signed(record.get("signature"), _played(record)):
@@ -231,7 +230,7 @@ def check_program(path: Path, record: Row, trust: bool) -> None:
 
 
 def check_named(where: Path, other: Row, config: Row) -> None:
-    """Raise UserError if `config` and `options` of another file of a run name code that its config.json does not."""
+    """Raise UserError if `other`, from a run's file, names code that `config`, its config.json, does not name."""
     known = {name for _, name in code_of(config)}
     for option, name in code_of(other):
         if name not in known:
@@ -257,7 +256,7 @@ def code_of(config: Row) -> list[tuple[str, str]]:
 
 
 def _tasks_in(name: str) -> list[str]:
-    """Return the environments that a name stands for, and files that name others."""
+    """Return the environments that `name` lists. A file or function of environments stays unread."""
     try:
         words = task_words(name)
     except UserError:  # a file, a function, or a list that is refused later
@@ -266,7 +265,7 @@ def _tasks_in(name: str) -> list[str]:
 
 
 def _executed(name: str) -> str:
-    """Describe the code that a name executes: of a package its first file. Executes nothing."""
+    """Describe the code that a name executes, with its file (for a package, the first). Executes nothing."""
     module, _, attribute = name.removeprefix("toy:").partition(":")
     if name.startswith(CLUSTER):
         return "what its machines send"
@@ -277,17 +276,17 @@ def _executed(name: str) -> str:
 
 
 def signature(config: Row) -> str | None:
-    """Return the signature of a run made here; None if it needs none, or the key cannot be kept."""
+    """Return the signature of a run made here; None if it names no code, or the key cannot be stored."""
     return _sign([code_of(config), config.get("started")]) if code_of(config) else None
 
 
 def program_signature(record: Row) -> str | None:
-    """Return the signature of an evaluation; None if it needs none, or the key cannot be kept."""
+    """Return the signature of an evaluation; None if it executes no command, or the key cannot be stored."""
     return _sign(_played(record)) if str(record.get("against")).startswith(PROGRAM) else None
 
 
 def is_ours(config: Row) -> bool:
-    """Tell whether a run opens without --trust: it executes nothing by name, or is signed."""
+    """Tell whether a run opens without --trust: it names no code, or the user's key signed it."""
     return not code_of(config) or _is_signed(config.get("signature"), [code_of(config), config.get("started")])
 
 
@@ -302,7 +301,7 @@ def _is_signed(given: object, what: list[Any]) -> bool:
 
 
 def _sign(what: list[Any], make: bool = True) -> str | None:
-    """Sign with the user's own key; None without a key. make: create the key if it does not exist."""
+    """Return a signature by the user's own key; None without a key. make: create the key if it does not exist."""
     home = os.environ.get("XDG_DATA_HOME") or os.path.expanduser("~/.local/share")  # stays "~/…" without a home
     path = Path(home) / "polyplay" / "key"
     try:
@@ -317,9 +316,9 @@ def _sign(what: list[Any], make: bool = True) -> str | None:
 
 
 SCHEMA = 1
-READ_ONLY = "READ_ONLY"  # a file in a run's directory or its parent folder: nothing is added to the run
+READ_ONLY = "READ_ONLY"  # a file in a run's directory or its parent: then nothing is added to the run
 WIRING = "wiring.json"  # roles and arrows, as `polyplay systems SYSTEM --diagram` draws them
-# numbers that every line has
+# numbers that every line of metrics.jsonl and of episodes.jsonl has
 METRICS = ("wall_seconds", "frames", "steps", "updates")
 GAME = ("wall_seconds", "frames", "steps", "lane", "episodic_return", "episodic_length")
 Shape = Mapping[str, Callable[[Any], bool]]  # name in a file → test of its value
@@ -343,7 +342,7 @@ SHAPE: Shape = {  # of config.json
 
 
 def check_shape(path: Path, contents: Row, shape: Shape) -> Row:
-    """Return the contents of a file. Raises UserError: another schema, or a value is missing or malformed."""
+    """Return `contents` of a file. Raises UserError: the schema differs, or a value is missing or malformed."""
     if contents.get("schema") != SCHEMA:
         raise UserError(f"{path}: this version reads schema {SCHEMA} only; use the version that wrote the file")
     if wrong := sorted(name for name, fits in shape.items() if not fits(contents.get(name))):
@@ -355,8 +354,8 @@ RunDescription = Mapping[str, Any]  # system, config, options, sources and envir
 
 
 def rewind(directory: Path, counters: Mapping[str, Any], say: Callable[[str], None]) -> None:
-    """Remove a run's lines written after a checkpoint, which will be repeated, and damaged lines, with a line to `say`.
-    Each file is replaced whole.
+    """Remove lines that a run wrote after a checkpoint, because it will repeat them. Remove damaged lines, and pass
+    their number to `say`. Each file is replaced whole.
 
     A game that ended before the checkpoint but was written after it stays, with the checkpoint's counters. Raises
     OSError.
@@ -369,16 +368,16 @@ def rewind(directory: Path, counters: Mapping[str, Any], say: Callable[[str], No
 
     for name, numbers in (("metrics", METRICS), ("decisions", ("steps",)), ("evaluations", ("steps",))):
         cut(f"{name}.jsonl", numbers, lambda row: row["steps"] <= steps)
-    if not league_log.has_league(directory):  # a league's matches stay, from whichever update learning continues
+    if not league_log.has_league(directory):  # a league's matches all stay
         cut(league_log.LOG, ("steps", "candidate"), lambda row: row["candidate"] < played)
 
-    def game_stays(row: Row) -> bool:  # self-play: up to that step; gate: games of earlier candidates
+    def game_stays(row: Row) -> bool:  # self-play: games up to that step; gate: games of earlier candidates
         gate = row.get("kind") == "gate"
         return max(row["black"], row["white"]) < played if gate else row["steps"] <= steps
 
     cut("games.jsonl", ("steps", "black", "white"), game_stays)
     cut(ratings.RATINGS, ("version", "steps"), lambda row: row["version"] <= learnt.get("0", 0))
-    for path in directory.glob("updates*.jsonl"):  # updates-N.jsonl of agent N of several, updates.jsonl of the first
+    for path in directory.glob("updates*.jsonl"):  # updates-N.jsonl: agent N; updates.jsonl: agent 0
         last = learnt.get(path.stem.partition("-")[2] or "0", 0)
         cut(path.name, ("update",), lambda row, last=last: row["update"] <= last)  # type: ignore[misc]
     _cut_games(directory / "episodes.jsonl", counters, say)
@@ -446,7 +445,7 @@ def write_config(directory: Path, run: RunDescription) -> None:
 
 
 def amend_config(directory: Path, run: RunDescription, was: Row | None = None) -> None:
-    """Record a resume in config.json: the new options, time, machine and versions. was: values before it."""
+    """Record a resume in config.json: the new options, time, machine and versions. was: earlier values."""
     contents = read_config(directory, population=True)
     ours = is_ours(contents)
     contents |= {k: run[k] for k in ("config", "options", "sources")}
@@ -488,7 +487,7 @@ def is_read_only(directory: Path) -> bool:
 
 
 def config_hash(config: Mapping[str, Any]) -> str:
-    """Return a hash of what decides how an agent trains and plays: system, configuration, environment, precision."""
+    """Return a hash of the values that decide training and play: system, configuration, environment, precision."""
     parts = {k: config[k] for k in ("system", "config", "environment")}
     parts["options"] = {k: config["options"].get(k) for k in ("precision",)}
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:16]
@@ -539,14 +538,14 @@ COUNTERS = ("frames", "steps", "wall_seconds")
 
 
 def list_runs(places: Sequence[Path]) -> list[Row]:
-    """Return a row for each run in or directly below these directories, newest first; members of a population only if
-    it is named. Raises UserError: a directory does not exist."""
+    """Return a row for each run in or directly below these directories, newest first; members only of
+    a population in `places`. Raises UserError: a directory does not exist."""
     found = {run.resolve(): run for place in places for run in _runs_in(place)}
     return sorted(map(describe_run, found.values()), key=lambda row: row["started"], reverse=True)
 
 
 def _runs_in(place: Path) -> Iterable[Path]:
-    """Return directories with a config.json: `place` and its members, else those below it, also in seed-* folders."""
+    """Return directories with a config.json: `place` and its members; else folders in it, and their seed-* folders."""
     if not place.is_dir():
         raise UserError(f"DIR: no directory {place}; name one that holds runs, as `polyplay train` makes runs/")
     if (place / "config.json").exists():

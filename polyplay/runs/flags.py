@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 
 def meanings(cls: type) -> dict[str, str]:
-    """Return field → its description in one line: the comment on its line and the lines below."""
+    """Return {field: description}. A description joins the comments on the field's line and on the lines below."""
     found = dict[str, str]()
     for base in reversed(cls.__mro__):
         if not vars(base).get("__annotations__"):
@@ -84,7 +84,7 @@ def read_flags(
     cls: type[T], args: Sequence[str], command: str, about: str = "", modes: Sequence[type] = ()
 ) -> tuple[T, set[str]]:
     """Return an instance of the dataclass `cls` read from flags, and the names of the fields given. modes: dataclasses
-    of options that their first field switches on, for the help and for messages.
+    of other options, for the help and for messages; the first field of each switches on the others.
     """
     own, apart = option_types(cls), {flag(next(iter(option_types(mode)))): mode for mode in modes}
     if wants_help(args):
@@ -104,7 +104,7 @@ def docstring(of: object) -> str:
 
 
 def option_types(*classes: type) -> OptionTypes:
-    """Return option → type of some dataclasses. Raises UserError: two of them have an option of the same name."""
+    """Return {option: type} of dataclasses. Raises UserError: two of them have an option of the same name."""
     counts = Counter(f.name for cls in classes for f in dataclasses.fields(cls))
     if twice := [name for name, n in counts.items() if n > 1]:
         raise UserError(f"{classes[0].__qualname__}: {', '.join(twice)} is an option of every run too: rename it")
@@ -116,7 +116,7 @@ def option_types(*classes: type) -> OptionTypes:
 
 
 def split_flags(args: Sequence[str], options: OptionTypes, command: str) -> dict[str, list[str]]:
-    """Return option → its words. The last of repeated flags counts, except for ADDED."""
+    """Return {option: words}. If a flag is repeated, the last one counts; words of ADDED are joined."""
     given: dict[str, list[str]] = {}
     current = None
     for arg in (arg for arg in args if arg not in HELP):
@@ -139,7 +139,7 @@ def split_flags(args: Sequence[str], options: OptionTypes, command: str) -> dict
 
 
 def nearest_flag(word: str, names: Iterable[str], spell: Callable[[str], str]) -> str:
-    """Return the end of a message about an unknown `word`: the name probably meant, or where all are listed."""
+    """Return the end of a message about an unknown `word`: the nearest name, else all names or where to find them."""
     names = list(names)
     known = [*names, *(a for a in ALIASES if ALIASES[a] in names)]
     found = [name for name in ELSEWHERE.get(word, "").split() if name in names]
@@ -151,7 +151,7 @@ def nearest_flag(word: str, names: Iterable[str], spell: Callable[[str], str]) -
 
 
 def parse_values(given: Mapping[str, list[str]], options: OptionTypes) -> dict[str, object]:
-    """Return the values of the words that `split_flags` found. Raises UserError."""
+    """Return {option: value} from the words of `split_flags`. Raises UserError."""
     values: dict[str, object] = {}
     for name, words in given.items():
         hint, label = options[name], flag(name)
@@ -168,11 +168,11 @@ class Word(str):
     """Text from a command line or a file, not yet read as a Python value."""
 
     def parts(self) -> list[Word]:
-        """Split at commas: a,b has two values, and so has x=1,2,y=3, because a value behind = may have commas."""
+        """Split at commas. Both a,b and x=1,2,y=3 have two parts, because a value after = may have commas."""
         return [Word(part) for part in re.split(ASSIGNED if "=" in self else ",", self) if part]
 
     def read(self, hint: object) -> object:
-        """Return a value of a type other than a union or tuple, or text that does not fit it. Raises ValueError."""
+        """Return the word as type `hint`, not a union or tuple; or as text if it does not fit. Raises ValueError."""
         if get_origin(hint) is Literal:
             return next((choice for choice in get_args(hint) if str(choice) == self), str(self))
         if hint is bool:
@@ -194,7 +194,7 @@ def expand_suffix(text: str) -> str:
 
 
 def check_keywords(given: Mapping[str, object], options: OptionTypes, where: str) -> dict[str, object]:
-    """Return option → checked value of some keywords. Raises UserError."""
+    """Return {option: checked value} of Python keywords. Raises UserError."""
     values = {}
     for key, value in given.items():
         name = ALIASES.get(key, key)
@@ -205,12 +205,12 @@ def check_keywords(given: Mapping[str, object], options: OptionTypes, where: str
 
 
 def check_value(label: str, value: object, hint: object) -> object:
-    """Return `value` as type `hint`. Raises UserError: it does not fit; one line with the option, the value, what is
-    allowed, and the nearest choice. Ints pass as floats, lists as tuples, callables as str.
+    """Return `value` as type `hint`; an int fits float, a list a tuple, a callable str. Raises UserError: it does not
+    fit; the message is one line with the option, the value, the allowed values, and the nearest choice.
     """
     try:
         return _fit(value, hint)
-    except (ArithmeticError, TypeError, ValueError):  # also a whole number that no float holds
+    except (ArithmeticError, TypeError, ValueError):  # ArithmeticError: a whole number too large for a float
         text = " ".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
         near = did_you_mean(text, map(str, get_args(hint)) if get_origin(hint) is Literal else [])
         raise UserError(f"{label}: '{' '.join(text.split())}' given, allowed: {allowed(hint)}{near}") from None
@@ -237,7 +237,7 @@ def _fit(value: object, hint: object) -> object:
     elif hint is int or hint is float:
         if isinstance(value, bool | str):
             raise TypeError
-        whole = hint is int and not (isinstance(value, float) and value.is_integer())  # 3e2 is one
+        whole = hint is int and not (isinstance(value, float) and value.is_integer())  # 3e2 is whole
         value = number = operator.index(value) if whole else hint(value)  # type: ignore[arg-type, call-overload]
         fits = math.isfinite(number)
     else:
@@ -272,7 +272,7 @@ def _items(value: object, hint: object) -> tuple[object, ...]:
 
 
 def did_you_mean(word: str, choices: Iterable[str]) -> str:
-    """Return the end of a message about a wrong `word`: the nearest choice, if one is near."""
+    """Return the end of a message about a wrong `word`: the nearest choice; "" if none is near."""
     near = difflib.get_close_matches(word, list(choices), 1)
     return f"; did you mean {near[0]}?" if near else ""
 
@@ -296,13 +296,13 @@ def allowed(hint: object) -> str:
 # Help
 
 
-MOST = 12  # options that a short help explains
-FEW = 20  # other options that it names
-ASIDE, CLAUSE = re.compile(r" \([^()]*\)"), re.compile(r"; |\. ")  # what a short description leaves out; its end
+MOST = 12  # most options that a short help explains
+FEW = 20  # most other options that it names
+ASIDE, CLAUSE = re.compile(r" \([^()]*\)"), re.compile(r"; |\. ")  # text that a short description leaves out; its end
 
 
 class Help(SystemExit):
-    """Ends a command that was asked for --help; `show` prints it.
+    """Exit of a command with --help; `show` prints the help.
 
     defaults: instances of dataclasses of options. groups: title → options. modes: switch → dataclass of other options.
     short: the options that the short help explains; None: the whole help.
@@ -322,7 +322,7 @@ class Help(SystemExit):
         self.command, self.about = command, about
 
     def show(self) -> None:
-        """Print the options in groups, then those of the modes; or one screen."""
+        """Print the options in groups, then the options of the modes; with `short`, only one screen."""
         from rich.console import Console
 
         console = Console(width=min(shutil.get_terminal_size().columns, 110), highlight=False, markup=False)
@@ -398,7 +398,7 @@ def _default(value: object, hint: object) -> str:
 
 
 def range_of(hint: object) -> Range | None:
-    """Return the range of a number's type, also where None or several numbers are allowed; None without a range."""
+    """Return the range of a number's type, also inside a union or tuple; None without a range."""
     if get_origin(hint) is Annotated:
         return next((x for x in get_args(hint) if isinstance(x, Range)), None)
     return next(filter(None, map(range_of, get_args(hint))), None) if get_origin(hint) in (*UNIONS, tuple) else None

@@ -1,4 +1,4 @@
-"""Load a run from its directory: page and options, a checkpoint, an empty crew like its own."""
+"""Load a run from its directory: its page and options, a checkpoint, an empty crew with these options."""
 
 from __future__ import annotations
 
@@ -49,8 +49,8 @@ def remember(directory: Path, settings: Settings, options: RunOptions) -> None:
 
 
 def find_objects(directory: Path, config: Row) -> dict[str, Any]:
-    """Return a run's objects from the user's program. An object that is not found becomes a function that raises
-    UserError when called: acting or inspecting may not need it. config: values of config.json, with the options.
+    """Return a run's objects from the user's program. A missing object becomes a function that raises UserError when
+    called, because acting or inspecting may not need the object. config: settings and options in config.json.
     """
     found: dict[str, Any] = {}
     for name in FIELDS:
@@ -90,8 +90,8 @@ def choose_checkpoint(directory: Path, which: str | None) -> Path:
 
 
 def choose_agent(directory: Path, found: Path, which: str | None, option: str = "--agent") -> int:
-    """Return the agent that `which` names in a checkpoint: best (by its Elo in the league), or its number; None: the
-    first. option: its name in messages. Raises UserError.
+    """Return the number of an agent in a checkpoint. which: best (by Elo in the league), or a number; None: the first.
+    option: its name in messages. Raises UserError.
     """
     there = checkpoint.agents_of(found)
     if which is None:
@@ -121,10 +121,10 @@ def load_run(
     given: Mapping[str, Any] | None = None,
     learns: bool = False,
 ) -> tuple[Page, Settings, RunOptions, Row]:
-    """Return (page, settings, options, config.json) of a run, and print a line about each file that it executes by
-    name. given: its objects, such as env or network. learns: training continues, so an optimizer and a loss that were
-    objects are needed. Raises UserError, also if the run was made elsewhere, without `trust`, or is a population,
-    without `population`.
+    """Return (page, settings, options, config.json) of a run; print a line about all code that it executes by name.
+    given: objects of the run, such as env or network. learns: training continues, so it needs an optimizer and a loss
+    that were objects. Raises UserError, also if the run was made elsewhere and `trust` is false, or is a population and
+    `population` is false.
     """
     config = read_config(directory, whole=True, population=population)
     known = _given.get(directory.resolve(), {})
@@ -176,8 +176,8 @@ FAULTS = ("step_timeout", "max_restarts")  # options about faults of environment
 
 
 def crew_of(options: RunOptions, population: bool = False) -> Crew:
-    """Return an empty crew with the options of a run, and restrict this process to the cores that they name.
-    population: other machines get its members, not its workers. Raises UserError.
+    """Return an empty crew with a run's options, and restrict this process to `options.cores`. population: other
+    machines run members, not workers. Raises UserError.
     """
     process.keep_to(options.cores)
     if options.compile == "on" and cxx_compiler() is None:
@@ -256,8 +256,8 @@ BEGINNING = {"steps": 0, "frames": 0, "updates": 0}
 
 
 def find_checkpoint(directory: Path, say: Callable[[str], None]) -> tuple[Path | None, Row]:
-    """Return the checkpoint to resume from, and its counters; None if the run ended before its first checkpoint. `say`
-    gets a line for each damaged one. Raises UserError: every checkpoint is damaged, or a run with updates has none.
+    """Return the checkpoint to resume from (None if the run ended before its first one), and its counters. `say` gets a
+    line for each damaged checkpoint. Raises UserError: every checkpoint is damaged, or a run with updates has none.
     """
     if not checkpoint.everything(directory):
         learnt = any(row["updates"] for row in read_lines(directory / "metrics.jsonl", "updates"))
@@ -272,7 +272,7 @@ def find_checkpoint(directory: Path, say: Callable[[str], None]) -> tuple[Path |
 
 
 def steps_learnt(found: Path | None) -> float:
-    """Return the agent steps that all agents of a checkpoint have learned from; 0 without a checkpoint."""
+    """Return the agent steps learned from, summed over a checkpoint's agents; 0 without a checkpoint."""
     with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
         if found is not None:
             saved = checkpoint.OpenCheckpoint(found)
@@ -283,8 +283,8 @@ def steps_learnt(found: Path | None) -> float:
 def finished(
     directory: Path, found: Path | None, plan: Plan, counters: Row, options: RunOptions, changes: Mapping[str, Any]
 ) -> str:
-    """Return why nothing is left to do, and the option that lengthens the run; "" if something is, such as rollouts
-    that were acted but not learned from. found: the checkpoint to resume from.
+    """Return why a run is finished, and the option that lengthens it; "" if work is left, such as learning from
+    rollouts that actors have made. found: the checkpoint to resume from.
     """
     summary = read_summary(directory)
     seconds = summary["wall_seconds"] if is_row(summary, ("wall_seconds",)) else 0.0
@@ -308,11 +308,11 @@ def sizes_of(settings: Settings) -> Row:
 
 
 def sizes_changed(config: Row, before: Settings, now: Settings, crew: Crew, steps: int) -> str:
-    """Describe changes of lanes and workers since the checkpoint at `steps`, "" if there are none. Raises UserError:
-    the replay depends on the number of lanes.
+    """Describe changes of lanes and workers since the checkpoint at `steps`, "" if there are none. Raises UserError: a
+    number differs, but a replay depends on it.
     """
     saved = sizes_of(before)
-    for entry in reversed(config["resumed"]):  # what a later resumption changed
+    for entry in reversed(config["resumed"]):  # numbers before a later resume
         if isinstance(was := entry.get("sizes"), dict) and is_number(entry.get("steps")) and entry["steps"] >= steps:
             saved |= {name: was[name] for name in saved if name in was}
     found = [(name, was, sizes_of(now)[name]) for name, was in saved.items() if was != sizes_of(now)[name]]
@@ -323,8 +323,8 @@ def sizes_changed(config: Row, before: Settings, now: Settings, crew: Crew, step
 
 
 def changes_given(system: str, settings: Settings, options: RunOptions, sources: Sources) -> dict[str, Any]:
-    """Return the options that `train --resume auto` changes in the run in its directory. Raises UserError: an option
-    that cannot change differs.
+    """Return the options that `train --resume auto` changes in the existing run. Raises UserError: an option differs,
+    but cannot change.
     """
     config = read_config(Path(str(options.run)), population="over" in run_options.to_json(settings))
     was = {**config["config"], **config["options"], "system": config["system"]}
@@ -332,7 +332,7 @@ def changes_given(system: str, settings: Settings, options: RunOptions, sources:
     now = {**run_options.to_json(settings), **run_options.to_json(options), "system": system}
     given = [k for k in now if k not in run_options.OF_ONE_RUN and (k == "system" or run_options.is_order(k, sources))]
     differ = [k for k in given if k in was and was[k] != now[k]]
-    differ = [k for k in differ if now[k] != 0 or config["sources"].get(k) != "chosen"]  # 0: chosen then as now
+    differ = [k for k in differ if now[k] != 0 or config["sources"].get(k) != "chosen"]  # 0: chosen by the run
     for name in differ:
         if name not in run_options.CHANGEABLE:
             text = f"{option_title(name)}: {now[name]} given, but {options.run} was started with {was[name]}"

@@ -1,7 +1,7 @@
 """Files of options: read them, write the options of a run, read a sweep.
 
 A file is TOML, YAML or JSON with a line for each option, or config.json of a run. Text in it is read as on a command
-line. Its table `defaults` holds values of a preset or a default: a person gave the others. Imports no torch.
+line. Its table `defaults` holds values of a preset or defaults; a person gave all other values. Imports no torch.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from polyplay.runs.directory import SHAPE, check_shape, check_trust
 from polyplay.runs.options import FLAG, OF_ONE_RUN, RunOptions, Settings, Sources, is_order, to_json
 
 SAME_LIMIT = ("frames", "steps")  # each overrides the other
-DEFAULTS, GRID, SEEDS = "defaults", "grid", "seeds"  # parts of a file that are no options
+DEFAULTS, GRID, SEEDS = "defaults", "grid", "seeds"  # keys of a file that are not options
 
 
 @dataclass(frozen=True)
 class OptionFile:
-    """Contents of an option file. usual: options of its table `defaults`, or that had their default in the run that
-    wrote the file. option: the command-line option that names it.
+    """Contents of an option file. usual: options in its table `defaults`; in a run's config.json, options with a
+    preset's value or their default. option: the command-line option that names the file.
     """
 
     path: Path
@@ -40,8 +40,8 @@ class OptionFile:
     option: str = "--config"
 
     def choose_system(self, given: str | None) -> str:
-        """Return the system given, or else the file's. Raises UserError: they differ, neither is set, or the file's is
-        unknown.
+        """Return the system given, or else the file's. Raises UserError: the two differ, both are missing, or the
+        file's is unknown.
         """
         known = systems.names()
         if self.system is not None and ":" not in self.system and self.system.lower() not in known:
@@ -56,8 +56,8 @@ class OptionFile:
         return str(given or self.system)
 
     def checked(self, system: str, types: flags.OptionTypes, given: Mapping[str, object]) -> dict[str, object]:
-        """Return the values of options that `given` lacks. Raises UserError: an option that the system lacks, or a bad
-        value.
+        """Return the file's values of options that are not in `given`. Raises UserError: the system lacks an option, or
+        a value is bad.
         """
         values = {self.name_of(key, value, system, types): (key, value) for key, value in self.values.items()}
         taken = {*given, *(SAME_LIMIT if any(given.get(k) is not None for k in SAME_LIMIT) else ())}
@@ -84,7 +84,7 @@ class OptionFile:
         return flags.check_value(label, [_word(item) for item in items] if items is value else _word(value), hint)
 
     def explained(self, e: UserError, given: Collection[str]) -> UserError:
-        """Return the error with the values in this file of the options that its message names."""
+        """Return the error, with this file's values of the options that the message names."""
         named = {option_name(word) for word in FLAG.findall(str(e))} - {*given, *self.usual}
         own = {key: value for key, value in self.values.items() if option_name(key) in named}
         lines = ", ".join(f"{key} = {_shown(value)}" for key, value in own.items())
@@ -92,7 +92,7 @@ class OptionFile:
 
 
 def option_name(key: str) -> str:
-    """Return the name of an option whose key in a file may have hyphens or be another library's."""
+    """Return an option's name from a file's key, which may have hyphens or be another library's name."""
     word = key.replace("-", "_")
     return flags.ALIASES.get(word, word)
 
@@ -111,7 +111,7 @@ def _shown(value: object) -> str:
 
 
 def read_option_file(path: str | Path, given: Collection[str] = (), option: str = "--config") -> OptionFile:
-    """Read a file, or config.json of a run's directory. given: names of options that override it. Raises UserError."""
+    """Read a file, or a run's config.json. given: names of options that override the file's. Raises UserError."""
     path, of_run = Path(path), Path(path).is_dir()
     path = path / "config.json" if of_run else path
     contents = read_contents(path, option)
@@ -129,7 +129,7 @@ def read_option_file(path: str | Path, given: Collection[str] = (), option: str 
 
 
 def read_contents(path: Path, option: str) -> Row:
-    """Return the contents of a file by its suffix. Raises UserError: it cannot be read, or is no table."""
+    """Read a file in the format of its suffix. Raises UserError: the file cannot be read, or holds no table."""
     suffix = path.suffix.lower()
     cure = f"give {'a directory of a run, or ' * (option == '--config')}a text file {SUFFIXES}"
     try:
@@ -155,7 +155,7 @@ def _json(text: str) -> Any:
 
 
 def _once(pairs: Sequence[tuple[str, Any]]) -> Row:
-    """Return a table. Raises ValueError: a key is there twice."""
+    """Return pairs as a table. Raises ValueError: a key occurs twice."""
     found = dict(pairs)
     if twice := [key for key, n in Counter(key for key, _ in pairs).items() if n > 1]:
         raise ValueError(f"{twice[0]} is there twice")
@@ -163,7 +163,7 @@ def _once(pairs: Sequence[tuple[str, Any]]) -> Row:
 
 
 def _yaml(text: str) -> Any:
-    """Read YAML without making objects, and with scalars as text: `on`, `no`, 3e-4 are read as on a command line."""
+    """Read YAML without making objects. Scalars stay text, so `on`, `no`, 3e-4 are read as on a command line."""
     import yaml
 
     def value(node: yaml.Node) -> Any:
@@ -191,8 +191,8 @@ EXAMPLES = {".toml": "lanes = 8", ".yaml": "lanes: 8", ".yml": "lanes: 8", ".jso
 
 
 def _of_run(path: Path, contents: Row, given: Collection[str]) -> OptionFile:
-    """Return a run's config.json as an option file. Raises UserError: the run was made elsewhere, and options that
-    `given` lacks would execute code.
+    """Return a run's config.json as an option file. Raises UserError: the run was made elsewhere, and options not in
+    `given` would execute code.
     """
     check_trust(path, contents, False, given, "read that, then give these options as well", "--config")
     config = {k: v for k, v in contents["config"].items() if k != "frames" or contents["options"].get("steps") is None}
@@ -206,9 +206,7 @@ def _of_run(path: Path, contents: Row, given: Collection[str]) -> OptionFile:
 
 
 def write_option_file(path: Path, system: str, settings: Settings, options: RunOptions, sources: Sources) -> None:
-    """Write all options of a run, so that reading the file gives them again. Raises UserError: the file exists, or
-    cannot be written.
-    """
+    """Write all options of a run to a file for --config. Raises UserError: the file exists, or cannot be written."""
     if path.suffix.lower() not in READERS:
         raise UserError(f"--save-config: {path} given, allowed: a file {SUFFIXES}")
     values = to_json(settings) | to_json(options)
@@ -238,7 +236,7 @@ def _text(contents: Row, suffix: str) -> str:
 
 
 def _toml(pair: tuple[str, Any]) -> str:
-    """Return a line of TOML. It has no null, and forbids a character in text that JSON allows."""
+    """Return a line of TOML, which has no null, and forbids a character (DEL) that text in JSON may have."""
     text = json.dumps("none" if pair[1] is None else pair[1], ensure_ascii=False)
     return f"{pair[0]} = {text}".replace("\x7f", "\\u007f")
 
@@ -248,8 +246,7 @@ def _toml(pair: tuple[str, Any]) -> str:
 
 @dataclass(frozen=True)
 class SweepPart:
-    """One run of a sweep. file: its options, without the seed; name: of the values that set it apart, "" without a
-    grid.
+    """One run of a sweep. file: its options, without the seed; name: its values of the grid as text, "" without a grid.
     """
 
     file: OptionFile
@@ -257,13 +254,13 @@ class SweepPart:
     seed: int | None
 
     def directory(self, parent: Path) -> Path:
-        """Return the run's directory, which is the same whenever and wherever the part is trained."""
+        """Return the run's directory in `parent`. Its name depends only on the part."""
         return parent.joinpath(*filter(None, [self.name, "" if self.seed is None else f"seed-{self.seed}"]))
 
 
 @dataclass(frozen=True)
 class Sweep:
-    """Several runs: the options of all, seeds (None: no list of them), and option → its values."""
+    """Several runs. file: their common options; seeds: None without a list; grid: {option: its values}."""
 
     file: OptionFile
     seeds: Sequence[int] | None
@@ -306,7 +303,7 @@ def _grid_values(
     return list(dict.fromkeys(checked))
 
 
-LONGEST = 150  # letters of a run's directory
+LONGEST = 150  # most letters in the name of a run's directory
 ALONE = dict.fromkeys(OF_ONE_RUN, "write it above the grid")
 ALONE |= {"seed": 'write seeds = "0..4" above the grid', "over": "write a file for each"}
 

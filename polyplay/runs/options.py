@@ -1,7 +1,7 @@
 """Read a command line, keywords or a file into one checked configuration, with the source of each value.
 
-A system's page gives `Config` (a frozen dataclass) and `presets`; `RunOptions` has the options of every run. This
-module knows no system: functions take the page, `polyplay.systems.load(name)`. Imports no torch.
+A system's page gives `Config` (a frozen dataclass) and `presets`; `RunOptions` has the options of every run. Functions
+here get the page as an argument, from `polyplay.systems.load(name)`. Imports no torch.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 # Groups of options, as `--help` lists them.
 
 
-GROUPS = {  # other options belong to the algorithm (a system's) or to the run
+GROUPS = {  # other options: a system's are in group algorithm, those of every run in run
     "duration": "frames steps minutes until_return",
     "population": "over population every vary exploit explore score at_once",
     "environment": "env lanes atari env_kwargs env_options wrapper images stack gray size frame_skip task_input "
@@ -50,7 +50,7 @@ GROUPS = {  # other options belong to the algorithm (a system's) or to the run
 
 
 def grouped(page: Iterable[str], run: Iterable[str]) -> dict[str, list[str]]:
-    """Return group → its options of a page and of every run, in the order above, without empty groups."""
+    """Return {group: its options in `page` and `run`}, in the order of GROUPS, without empty groups."""
     home = {name: group for group, names in GROUPS.items() for name in names.split()}
     order, others = list(home), {**dict.fromkeys(page, "algorithm"), **dict.fromkeys(run, "run")}
     found: dict[str, list[str]] = {group: [] for group in GROUPS}
@@ -64,7 +64,7 @@ COMMON += "learning_rate gamma network hidden device dry_run"  # options that mo
 
 
 def show_options(defaults: Sequence[object], command: str, about: str, whole: bool) -> NoReturn:
-    """Raise Help: the options of a page, if given, and of every run. whole: not the COMMON ones alone."""
+    """Raise Help about the options of a page, if given, and of every run. whole: explain all, not only COMMON."""
     *page, run = (flags.option_types(type(of)) for of in defaults)
     short = [name for name in COMMON.split() if name in {**run, **(page[0] if page else {})}]
     groups = grouped(page[0] if page else (), run)
@@ -91,7 +91,7 @@ def parse_changes(words: Iterable[str]) -> tuple[HyperparameterSchedule, ...]:
 
 
 def _point(word: str, part: str) -> SchedulePoint:
-    """Parse one VALUE@AT of a word: AT without a point is a number of agent steps, except 0. Raises UserError."""
+    """Parse `part`, one VALUE@AT of `word`. A whole number AT, except 0, counts agent steps. Raises UserError."""
     value, _, place = part.partition("@")
     with contextlib.suppress(ValueError):
         text = flags.expand_suffix(place)
@@ -102,8 +102,8 @@ def _point(word: str, part: str) -> SchedulePoint:
 
 
 def check_changes(crew: Any, types: flags.OptionTypes) -> Lines:
-    """Return the plan's line about changes of a wired crew's hyperparameters, [] if nothing changes. types: of its
-    system's options. Raises UserError: an unknown hyperparameter, one that agents copy, a value out of range, or times
+    """Return the plan's line about scheduled hyperparameters of a wired crew; [] without any. types: {option: type} of
+    its system. Raises UserError: a hyperparameter is unknown or copied by agents, a value is out of range, or times are
     out of order.
     """
     if not crew.schedules:
@@ -264,14 +264,14 @@ Choice = tuple[Settings, RunOptions, Sources]
 
 
 def spoken_name(page: Page) -> str:
-    """Return a system as written after a verb; a population has `--over` with its members' system, whose options it
+    """Return a system as written in a command. A population adds `--over` and its members' system, whose options it
     takes.
     """
     return page.name + (f" --over {page.over.name}" if page.over else "")
 
 
 def parse(page: Page, args: Sequence[str], verb: str = "train", file: OptionFile | None = None) -> Choice:
-    """Return (settings, options, sources) of the flags after `polyplay train SYSTEM`, which override those of a file.
+    """Return (settings, options, sources) from flags after `polyplay train SYSTEM`. Flags override the file's values.
 
     Raises flags.Help for --help. Raises UserError of one line: an unknown flag or preset, a bad value, or
     values that contradict each other.
@@ -296,8 +296,8 @@ def parse(page: Page, args: Sequence[str], verb: str = "train", file: OptionFile
 
 
 def made_from(env: Any) -> tuple[str, dict[str, Any]]:
-    """Return the Gymnasium id and keyword arguments of an environment instance, from which workers make their own.
-    Raises UserError: Gymnasium did not make the instance, or it has been wrapped since.
+    """Return the Gymnasium id and keyword arguments with which workers can make the instance `env` again. Raises
+    UserError: Gymnasium did not make the instance, or it was wrapped later.
     """
     import gymnasium
 
@@ -311,8 +311,8 @@ def made_from(env: Any) -> tuple[str, dict[str, Any]]:
 
 
 def resolve(page: Page, file: OptionFile | None = None, **overrides: object) -> Choice:
-    """Return (settings, options, sources) of Python keywords, where a callable may replace `module:callable`. Raises
-    UserError.
+    """Return (settings, options, sources) from Python keywords. A value may be a callable in place of
+    `module:callable`. Raises UserError.
     """
     types = flags.option_types(page.Config, RunOptions)
     overrides = {k: v for k, v in overrides.items() if (k, v) != ("frames", None)}
@@ -327,8 +327,8 @@ def resolve(page: Page, file: OptionFile | None = None, **overrides: object) -> 
 
 
 def _choose(page: Page, given: Mapping[str, object], source: str, file: OptionFile | None) -> Choice:
-    """Take the values given, else the file's, else the preset's, else the defaults. Raises UserError, with the file's
-    values that it names.
+    """Choose each value: the given one, else the file's, else the preset's, else the default. Raises UserError, with
+    the file's values of options that the message names.
     """
     if file is None:
         return _chosen(page, given, source, {}, {})
@@ -345,8 +345,8 @@ def _choose(page: Page, given: Mapping[str, object], source: str, file: OptionFi
 def _chosen(
     page: Page, given: Mapping[str, object], source: str, orders: Mapping[str, object], usual: Mapping[str, object]
 ) -> Choice:
-    """Do the work of `_choose`. A value's source is the preset only if it differs from the default. orders: values of a
-    file; usual: its values that were a preset's or a default: one that is so here too keeps that source.
+    """Do the work of `_choose`. A preset's value has the preset as its source only if it differs from the default.
+    orders: values of a file from a person; usual: its others; one equal to the preset or default counts as that.
     """
     types = flags.option_types(page.Config, RunOptions)
     orders, given = listed(orders), listed(given)
@@ -404,8 +404,8 @@ def _with_layers(settings: Settings, options: RunOptions) -> Settings:
 
 
 def _preset(page: Page, given: Mapping[str, object], before: object = None) -> tuple[str, Settings]:
-    """Return the preset given, or else the one that fits the environment, and its configuration. before: the one that
-    was found to fit when a file was written.
+    """Return the name and configuration of the given preset, or else of the one that fits the environment. before: the
+    preset that was chosen when a file was written.
     """
     name, env = str(given.get("preset", _presets.AUTO)), given.get("env")
     automatic = name == _presets.AUTO
@@ -416,7 +416,7 @@ def _preset(page: Page, given: Mapping[str, object], before: object = None) -> t
 
 
 def _shown(page: Page, name: str, base: Settings, given: Mapping[str, object]) -> dict[str, Any]:
-    """Return the preset's image options, except those given; {} if --images is given."""
+    """Return the preset's image options, except those given; {} if --images is given or the system is a user's page."""
     if "images" in given or ":" in page.name:
         return {}
     own = {k: v for k, v in given.items() if k in HOW_MADE[:3]}
@@ -459,8 +459,8 @@ def override(options: RunOptions, changes: Mapping[str, object]) -> RunOptions:
 
 
 def adjust(page: Page, settings: Settings, changes: Mapping[str, object]) -> tuple[Settings, dict[str, object]]:
-    """Apply the hyperparameters in `changes` to a resumed run's settings; return these and the other changes. Raises
-    UserError: the system lacks an option, or it cannot change in a resumed run.
+    """Return a resumed run's settings with the system's options in `changes`, and the other changes. Raises UserError:
+    the system lacks an option, or an option cannot change in a resumed run.
     """
     _check_length(changes)
     types = flags.option_types(page.Config)
@@ -482,12 +482,12 @@ def _check_length(given: Mapping[str, object]) -> None:
         raise UserError(f"--frames {frames} and --steps {steps} set the same limit: give one of them")
 
 
-NAMED = 3  # most tasks named in a run's directory
+NAMED = 3  # a directory's name lists at most this number of tasks
 
 
 def new_directory(system: str, env: object, options: RunOptions) -> Path:
-    """Make the directory of a new run, except in a dry run, and return its path. Raises UserError: it holds a run
-    already, or cannot be made.
+    """Make the directory of a new run, except in a dry run, and return its path. Raises UserError: the directory
+    already holds a run, or cannot be made.
     """
     place = getattr(env, "__name__", None) or str(env)
     place = f"{n}-tasks" if (n := len(task_words(env))) > NAMED else place.replace(",ALE/", ",")
@@ -518,8 +518,8 @@ def to_json(value: Any) -> Row:
 
 
 def from_json(cls: type[T], data: Mapping[str, object]) -> T:
-    """Invert `to_json`. A missing field, newer than the file, has its default. Raises UserError: a field is unknown or
-    has the wrong type.
+    """Invert `to_json`. A field that an older file lacks gets its default. Raises UserError: a field is unknown or has
+    the wrong type.
     """
     types = flags.option_types(cls)
     if wrong := sorted(set(data) - set(types)):
@@ -528,7 +528,7 @@ def from_json(cls: type[T], data: Mapping[str, object]) -> T:
 
 
 def json_value(value: object) -> object:
-    """Return an option's value for JSON; a callable that no import finds, such as a partial, has a < in its name."""
+    """Return an option's value for JSON. The name of a callable that no import finds, such as a partial, contains <."""
     if callable(value):
         name = getattr(value, "__qualname__", f"{type(value).__qualname__}.<instance>")
         return f"{getattr(value, '__module__', '?')}:{name}"
@@ -551,14 +551,14 @@ MOST_LEFT_OUT = 8  # wishes left out at most
 
 
 def _number(value: int, text: str) -> int:
-    """Round up to the multiple that a message asks for, or lower to the number of rows that it names."""
+    """Round `value` up to the multiple that a message requires, or lower it to the number of rows in the message."""
     multiple = re.findall(r"multiples? of (?:the |--[a-z]+ )?([1-9]\d*)", text)
     rows = re.findall(r"([1-9]\d*) (?:transitions|trajectories)", text)
     return -(-value // int(multiple[-1])) * int(multiple[-1]) if multiple else min([value, *map(int, rows[:1])])
 
 
 def _fewer(value: str, text: str) -> str:
-    """Remove the auxiliary task that a message names; "none" if no task is left."""
+    """Return `value` without the auxiliary task that a message names; "none" if no task is left."""
     named = re.search(r"--auxiliary (\w+):", text)
     left = [task for task in value.split(",") if named and task.strip().partition("=")[0] != named[1]]
     return ",".join(left) or "none"
@@ -583,7 +583,7 @@ def _in_file(name: str, sources: Sources) -> bool:
 
 
 def left_out(text: str, wishes: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the replacements of refused wishes, so that the message no longer applies; {} if no wish has one."""
+    """Return {option: replacement} for wishes that the message `text` refuses; {} if no wish has a replacement."""
     found = dict[str, Any]()
     for name, value in wishes.items():
         other = WISHES.get(name, value)
@@ -594,7 +594,7 @@ def left_out(text: str, wishes: Mapping[str, Any]) -> dict[str, Any]:
 
 def fitted(settings: Settings, sources: Sources, wire: Callable[[Settings], Any]) -> tuple[Settings, Any, Lines]:
     """Return the settings without wishes that do not apply, the result of `wire`, and plan lines about wishes left out.
-    Raises UserError: settings that cannot be wired, with the value and source of each wish that the message names.
+    Raises UserError: settings cannot be wired. The message adds value and source of each wish and file's option in it.
     """
     lines: Lines = []
     while True:

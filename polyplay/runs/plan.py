@@ -1,6 +1,6 @@
 """Plan of a run, shown before anything starts: workers, memory, length, exactness, ends of episodes.
 
-The plan is read from the wiring and its specs. A plan that cannot work is refused, with the nearest that can.
+The plan is read from the wiring and its specs. A plan that cannot work is refused, with a proposal of one that can.
 
 Imports no torch.
 """
@@ -30,7 +30,7 @@ from polyplay.workers.sizing import threads_of
 if TYPE_CHECKING:
     from polyplay.workers.crew import Crew
 
-# Memory that a run needs at least: bytes of its replays, queues and weights, from its wiring. Memory of processes,
+# Least memory that a run needs: bytes of its replays, queues and weights, from its wiring. Memory of processes,
 # environments and the networks' computations is not counted.
 
 MB = 2**20
@@ -168,7 +168,7 @@ def make_plan(crew: Any, wired: Any, options: Any, done: int = 0) -> Plan:
     total, limit, weights = spec.total, memory_limit(), bytes_of(net)
     checkpoint = weights * (1 + sum(part.vectors for part in spec.parts) + len(spec.update.optim.statistics))
     checkpoint *= max([1, *(r.agents for r in crew.roles)])
-    if not any(r.asynchronous and r.learns_own for r in crew.roles):  # these do not save replays
+    if not any(r.asynchronous and r.learns_own for r in crew.roles):  # asynchronous learners do not save replays
         checkpoint += int(parts["replay"])
     best = "" if any(r.agents for r in crew.roles) else " and the best"
     when = f"every {options.checkpoint_every:g} s, the last {options.keep}{best} stay"
@@ -233,7 +233,7 @@ def _tasks(envs: Any) -> str:
 
 
 def _images(envs: Any) -> str:
-    """Name the image parts of observations, and how they are shown; "" if there are none, or only Atari's."""
+    """Describe the image parts of observations and their processing; "" if there are none, or only Atari's."""
     spec, shown = envs.spec, envs.images
     fields, asked = dict(tree.leaves(spec.obs)), shown is not None and shown.leaves is not None
     if not asked and (game(envs) or not spec.image_leaves):
@@ -330,7 +330,7 @@ def minutes_over(minutes: float) -> str:
 
 
 def _steps_per_update(crew: Any) -> float:
-    """Return the agent steps per update of all learners together, or per rollout with all its passes."""
+    """Return the agent steps per joint update of all learners; with several passes, per rollout."""
     role = crew.learner
     together = 1 if role.asynchronous or role.agents else role.n
     ratio = (role.replay.ratio if role.replay else None) or 1.0
@@ -343,7 +343,7 @@ def first_sample(crew: Any) -> int:
 
 
 def updates_of(crew: Any, total: float) -> int:
-    """Return the number of updates, or of rollouts with passes over each, in `total` agent steps."""
+    """Return the number of updates in `total` agent steps; with passes over each rollout, the number of rollouts."""
     first, each = first_sample(crew), _steps_per_update(crew)
     return max(0, math.floor((total - first) / each)) if first else math.ceil(total / each)
 
@@ -376,15 +376,15 @@ def _crosses(crew: Any) -> bool:
 
 
 def _fixed(crew: Any) -> bool:
-    """Tell whether timing has no influence on what workers do."""
+    """Tell whether results are independent of the timing of workers."""
     fixed = all(r.envs.fixed for r in crew.roles if r.envs)
     free = any(r.asynchronous and r.n > 1 for r in crew.roles)
     return crew.serial or (fixed and not free and (not _crosses(crew) or _in_step(crew)))
 
 
 def resumes_exactly(crew: Any) -> bool:
-    """Tell whether a resumed run learns bitwise like one that never stopped, if environments can be saved:
-    checkpoints then hold all that decides what comes next.
+    """Tell whether a resumed run learns bitwise like one that never stopped, if environments can be saved. Checkpoints
+    of such a run hold all state that decides its future.
     """
     free = any(r.asynchronous or (r.find(League) and not crew.serial) for r in crew.roles)
     return crew.placement.on_cpu and _fixed(crew) and not (_drawn_ahead(crew) or free or _forgets(crew))
@@ -432,7 +432,7 @@ def _resumes(crew: Any) -> str:
 
 
 def episodes(envs: Any) -> str:
-    """Describe what ends an episode, and the value beyond its end."""
+    """Describe the ends of episodes, and the value after each kind of end."""
     facts = envs.spec.describe
     ended, cut = "", f" (time limit: {facts.get('time limit', 'its own')})"
     if game(envs):
@@ -451,8 +451,8 @@ def _scaling(wired: Any) -> str:
 
 
 def check_plan(plan: Plan, settings: Any) -> Plan:
-    """Return the plan. Raises UserError: it needs more memory than available; the message proposes a lower value of an
-    option that the largest part grows with.
+    """Return the plan. Raises UserError: the plan needs more memory than available. The message proposes a lower value
+    of an option that sets the size of the largest part.
     """
     if plan.needs <= plan.limit:
         return plan
@@ -470,8 +470,8 @@ def check_plan(plan: Plan, settings: Any) -> Plan:
 
 
 def measure_speed(crew: Any, metrics: tuple[str, ...], plan: Plan, skip: int) -> list[tuple[str, str]]:
-    """Run the crew for two seconds after its first update, or first positions of self-play; return lines about speed
-    and memory, and the estimated time. A refused plan is not measured.
+    """Run the crew for two seconds after its first update (self-play by search: after its first steps). Return lines
+    about speed, memory and the estimated time; [] if the plan is refused.
     """
     from polyplay.runs.crew_metrics import memory_mb
     from polyplay.runs.terminal import clock_text

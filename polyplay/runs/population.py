@@ -34,14 +34,14 @@ from polyplay.runs.session import RunSegment, Supervisor
 from polyplay.systems import _presets
 from polyplay.workers.crew import Crew
 
-# Options that a population may vary, tested by building a member for each value: network, optimizer and replay stay.
+# Options that a population may vary. Building a member for each value tests that network, optimizer and replay stay.
 
 
 ALIKE = {"env", *run_options.HOW_MADE, "frames", *run_options.LIMITS, "seed", "hidden", "activation"}
 
 
 def check_varied(words: Iterable[str]) -> None:
-    """Raise UserError for an option that all members share: their game, their network, how long they train."""
+    """Raise UserError if `words` name an option that all members share: game, layers, length of training."""
     for word in words:
         name = word.partition("=")[0].replace("-", "_")
         if name in ALIKE or name in flags.option_types(RunOptions):
@@ -49,8 +49,8 @@ def check_varied(words: Iterable[str]) -> None:
 
 
 def anew_of(settings: Any, crew: Crew, priors: dict[str, Prior], types: flags.OptionTypes) -> frozenset[str]:
-    """Return the varied options that force lanes to restart: they change the number of lanes or the length of rollouts.
-    Raises UserError: an option does not take a value, or a value changes what a member must keep.
+    """Return the varied options that change the number of lanes or the length of rollouts, so lanes must restart.
+    Raises UserError: an option does not allow a value, or a value changes the network, optimizer or replay.
     """
     anew = set[str]()
     for name, prior in priors.items():
@@ -103,7 +103,7 @@ def _refuse(what: str, own: dict[str, dict[str, Any]], other: dict[str, dict[str
 
 
 TAIL = 1 << 16  # bytes at a file's end that are searched for a member's last games
-SEEDS = 1000  # seeds per population, so that two populations share none
+SEEDS = 1000  # seeds per population; two populations share none
 
 
 @dataclass(frozen=True)
@@ -117,7 +117,7 @@ class MemberRunner:
     sources: Sources
     score: str
     changes: Mapping[str, Any] = field(default_factory=dict)
-    elsewhere: Callable[..., tuple[str, str]] | None = None  # RemoteMembers: runs it on another machine
+    elsewhere: Callable[..., tuple[str, str]] | None = None  # RemoteMembers: runs a session on another machine
 
     def __call__(
         self, m: Row, until: int, stopping: Callable[[], str], say: Callable[[str, str], None]
@@ -133,7 +133,7 @@ class MemberRunner:
                 with contextlib.redirect_stdout(output), contextlib.redirect_stderr(output):
                     ended, why = self._run(directory, m, part)
         except (NotFinite, EnvFailure, WorkerLost) as e:
-            first, *others = str(e).rstrip().split("\n")  # a traceback's last line says what it was
+            first, *others = str(e).rstrip().split("\n")  # a traceback's last line names the exception
             ended = "failed" if isinstance(e, NotFinite) else "lost"
             why = " ".join([first, *(line for line in others[-1:] if line not in first)])
         except UserError as e:
@@ -151,7 +151,7 @@ class MemberRunner:
             if any(contents["config"].get(name) != value for name, value in m["values"].items()):
                 contents["config"] |= m["values"]
                 write_json(directory / "config.json", contents)
-            if learnt(directory) >= part.until:  # it was killed between its last checkpoint and the decision
+            if learnt(directory) >= part.until:  # killed after its last checkpoint, before the decision
                 return "ready", ""
             result = run.continue_run(
                 directory, {**self.changes, **load.objects_of(self.settings, self.options)}, True, part=part
@@ -165,20 +165,20 @@ class MemberRunner:
             return "ready", ""
         if part.stopping and (why := part.stopping()) and result.reason.startswith(why):
             return "stopped", result.reason
-        if result.exit_code:  # it could not be saved
+        if result.exit_code:  # the run could not be saved
             raise OSError(result.reason)
         return "done", result.reason
 
 
 class WarningReader(io.TextIOBase):
-    """Stream that takes a session's output and passes warnings on."""
+    """Stream for a session's output that passes on only warnings."""
 
     def __init__(self, warn: Callable[[str], None]):
         self.warn, self.rest = warn, ""
         self.before = sys.stdout, sys.stderr  # streams for warnings passed on
 
     def write(self, text: str) -> int:
-        """Take text; an incomplete last line waits for its rest."""
+        """Read text; an incomplete last line waits for its end."""
         *lines, self.rest = (self.rest + text).split("\n")
         for line in lines:
             found = line.removeprefix("polyplay: ").removeprefix("warning ")
@@ -201,7 +201,7 @@ def _newest_counters(directory: Path) -> Row:
 
 
 def last_returns(directory: Path, since: int, score: str = "games") -> tuple[float, ...]:
-    """Return the returns of the last games that ended after `since` agent steps, or of the last evaluation after it."""
+    """Return the returns of the last games after `since` agent steps, or of the last evaluation after them."""
     if score == "evaluations":
         rows = [row for row in read_lines(directory / "evaluations.jsonl", "steps") if row["steps"] > since]
         if rows and "task_return_means" in rows[-1]:  # the mean over tasks of their scores
@@ -214,7 +214,7 @@ def last_returns(directory: Path, since: int, score: str = "games") -> tuple[flo
 
 
 def _mean_scores(directory: Path, games: list[Row]) -> tuple[float, ...]:
-    """Return the mean over tasks of their scores, once for each of the last games; (): a task has no game yet."""
+    """Return the mean score over tasks, repeated for each of the last games; () if a task has no game yet."""
     words = task_words(run_files.read_config(directory)["config"]["env"])
     returns = TaskReturns(tuple(name for name, _ in words), fewest=1)
     for game in games:
@@ -229,7 +229,7 @@ def newest_steps(directory: Path) -> int:
 
 
 def _tail(path: Path, numbers: tuple[str, ...]) -> Iterator[Row]:
-    """Yield the last lines of a file that have these numbers."""
+    """Yield a file's last lines, without those that lack one of `numbers`."""
     with contextlib.suppress(FileNotFoundError), path.open("rb") as file:
         file.seek(max(0, path.stat().st_size - TAIL))
         for line in file.read().split(b"\n"):
@@ -254,7 +254,7 @@ class PopulationSession(Supervisor):
         self.panel = PopulationPanel(quiet, terminal.Screen(live=False if crew.serial or quiet else None))
         with self.store.locked() as population:
             self.decisions: int = population["decisions"]
-            population["clock"] = {"before": population["wall_seconds"], "since": time.monotonic()}  # adds up
+            population["clock"] = {"before": population["wall_seconds"], "since": time.monotonic()}  # over sessions
             self.store.write(population)
         self.panel.begin(lines)
 
@@ -279,7 +279,7 @@ class PopulationSession(Supervisor):
         self.panel.screen.warn(text)
 
     def _close(self) -> Row:
-        """Return the totals of all members, and the best one. If all have failed, set the reason."""
+        """Stop the crew; write and return the summary. If all members have failed, set the reason."""
         self.closing = True
         self.crew.stop()
         with contextlib.suppress(Exception):
@@ -310,7 +310,7 @@ class PopulationSession(Supervisor):
         return summary
 
 
-# options of every run that a population sets once
+# options of every run that apply to the population, not to a member
 HOSTS = "hosts", "place", "ship", "host_timeout", "host_wait"
 OWN: dict[str, Any] = {
     **dict.fromkeys(HOSTS[:3]),
@@ -356,7 +356,7 @@ def resume(directory: Path, changes: Mapping[str, Any], trust: bool = False) -> 
     store = states.Store(directory)
     _check_code(store, config)
     settings, others = run_options.adjust(page, settings, changes)
-    elsewhere = {"place": None, "ship": None} if "hosts" in changes else {}  # these named the old machines
+    elsewhere = {"place": None, "ship": None} if "hosts" in changes else {}  # values for the old machines
     options = run_options.override(options, {"run": str(directory), **elsewhere, **others})
     crew, plan, lines = _wire(page, settings, options)
     sources = {**config["sources"], **{k: "resume" for k in changes if k not in run_options.OF_ONE_RUN}}
@@ -368,12 +368,12 @@ def resume(directory: Path, changes: Mapping[str, Any], trust: bool = False) -> 
         _extend(store, plan, changes)
 
     now, unused = vars(options) | {"frames": settings.frames}, "steps" if options.steps is None else "frames"
-    changed = {k: now[k] for k, source in sources.items() if source == "resume" and k != unused}  # now or before
+    changed = {k: now[k] for k, source in sources.items() if source == "resume" and k != unused}  # now or earlier
     return _go(directory, settings, options, sources, crew, lines, begin, changed)
 
 
 def _check_code(store: states.Store, config: Row) -> None:
-    """Raise UserError if a member's files name code, to be executed, that the population's do not."""
+    """Raise UserError if a member's files name code that the population's files do not."""
     for m in run_files.read_population(store.directory)["members"]:
         run_files.check_named(store.directory / states.FILE, {"config": m["values"]}, config)
         if (store.member(m["member"]) / "config.json").exists():
@@ -381,8 +381,8 @@ def _check_code(store: states.Store, config: Row) -> None:
 
 
 def _extend(store: states.Store, plan: trainer.PopulationPlan, changes: Mapping[str, Any]) -> None:
-    """Let members that had ended continue if the end is further away now. Members whose sessions were lost, or that
-    found no donor, get new tries.
+    """Let ended members continue if the population trains longer now. Members get new tries if their sessions were lost
+    or they found no donor.
     """
     with store.locked() as population:
         further = population["total"] != plan.total or any(
@@ -399,7 +399,7 @@ def _extend(store: states.Store, plan: trainer.PopulationPlan, changes: Mapping[
 
 
 def _wire(page: Page, settings: Any, options: RunOptions) -> tuple[Crew, trainer.PopulationPlan, list[tuple[str, str]]]:
-    """Return the crew of trainers, the population's plan, and lines about it. Raises UserError: it cannot work."""
+    """Return the crew of trainers, the population's plan, and lines about it. Raises UserError: options are refused."""
     if options.serial and settings.at_once > 1:
         raise UserError(f"--at-once: {settings.at_once} given, but --serial is one thread: leave one of them out")
     if settings.score == "evaluations" and options.eval_every is None:
@@ -455,7 +455,7 @@ def _go(
     begin: Callable[[Row], None],
     changes: Mapping[str, Any] | None = None,
 ) -> RunResult:
-    """Run the population, or print its plan. begin: writes the start or the resume to its locked directory."""
+    """Run the population, or print its plan. begin: records the start or resume in the locked directory."""
     if options.dry_run:
         console = terminal.default_console()
         shown = [("run", f"{directory} (dry run: nothing is written)"), *lines]

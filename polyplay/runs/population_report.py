@@ -19,7 +19,7 @@ from polyplay.core.files import Row
 from polyplay.population import store
 from polyplay.runs.terminal import PACE, Screen, clock_text, progress_line, ruled_table, short_count, value_text
 
-# Tables and lines: members from the best, their decisions, and the winner's ancestors.
+# Tables and lines: members, best first, their decisions, and the winner's ancestors.
 
 
 STYLES = {store.TRAINING: "green", store.FAILED: "bold red"}
@@ -35,7 +35,7 @@ def population_title(population: Row) -> str:
 
 
 def population_report(directory: Path, population: Row, rows: Sequence[Row]) -> Iterator[RenderableType]:
-    """Yield the table of members, failures, and the winner. rows: of lineage.jsonl."""
+    """Yield the table of members, failures, and the winner. rows: lines of lineage.jsonl."""
     yield _table(population, rows)
     for member in population["members"]:
         if member["state"] == store.FAILED:
@@ -76,7 +76,7 @@ def winning_line(member: Row, rows: Sequence[Row]) -> list[store.Segment]:
 
 
 def lineage_text(line: Sequence[store.Segment]) -> str:
-    """Return `03 ← 05 at 1.5M ← 01 at 500k`: from the last member of a line to its founder."""
+    """Return a line from its last member to its founder, as in `03 ← 05 at 1.5M ← 01 at 500k`."""
     text = member_name(line[-1].member)
     for before, after in reversed(list(pairwise(line))):
         if before.member != after.member:
@@ -165,7 +165,7 @@ class PopulationPanel:
     # ------------------------------------------------------------------------------------------------ its numbers
 
     def _members(self) -> list[Row]:
-        """Return the members, best first, with the present steps of those that train."""
+        """Return the members, best first, with the present steps of members that train."""
         members = {member["member"]: dict(member) for member in self.population.get("members", ())}
         for i, steps in self.training.items():
             members[i] |= {"state": store.TRAINING, "steps": max(members[i]["steps"], steps)}
@@ -184,7 +184,7 @@ class PopulationPanel:
         return done, steps / goal, f"{clock_text(now - self.begun)}  eta {clock_text(left)}"
 
     def _standing(self) -> str:
-        """Describe the best member, and those that train."""
+        """Describe the best member, and list the members that train."""
         best = store.best_member(self._members())
         parts = [f"best {member_name(best['member'])} {score_text(best['score'])}"] if best else []
         parts += [f"training {' '.join(map(member_name, sorted(self.training)))}"] if self.training else []

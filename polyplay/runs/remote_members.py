@@ -47,15 +47,15 @@ SAVED = "checkpoints"
 
 
 class DirectoryChanges:
-    """Changes of a run's directory since the last look. known: checkpoints and files that are not sent again."""
+    """Changes of a run's directory since the last call of `pieces`. known: checkpoints that are not sent."""
 
     def __init__(self, directory: Path, known: Iterable[Path] = ()):
         self.directory = directory
         self.known: dict[str, Any] = {path.name: path.stat().st_ino for path in known}
-        self.saved = bool(checkpoint.everything(directory))  # without a checkpoint, lines of updates are damage
+        self.saved = bool(checkpoint.everything(directory))  # lines about updates need a checkpoint
 
     def pieces(self) -> Iterator[Piece]:
-        """Yield changes, and checkpoints that existed before lines were read, so none of their lines is missing."""
+        """Yield changed files, then checkpoints that existed before, so all lines of a checkpoint arrive before it."""
         saved = sorted(
             p for p in (self.directory / SAVED).glob("[!.]*") if p.is_dir() and not p.match(f"{checkpoint.UNUSED}*")
         )
@@ -109,7 +109,7 @@ def _read(fd: int, begin: int, end: int, name: str, final: str) -> Iterator[Piec
 
 
 def take_pieces(pieces: Iterator[Piece]) -> list[Piece]:
-    """Take the next pieces, as many as one call carries."""
+    """Return the next pieces, up to the size of one call."""
     found, size = list[Piece](), 0
     for piece in pieces:
         found.append(piece)
@@ -148,7 +148,7 @@ def _put_checkpoint(root: Path, final: Path, about: Row) -> None:
 # ------------------------------------------------------------------------------------------ on the other machine
 
 SILENT = 60.0  # seconds without a poll after which a session ends
-# removes the folder once the process that holds the pipe has ended, however; its crew may write a last file
+# removes the folder after the process that holds the pipe has ended in any way; its crew may write a last file
 SWEEP = 'trap "" HUP INT TERM; read x; for i in 1 2 3; do sleep 0.5; rm -rf "$0"; done'
 
 
@@ -166,12 +166,12 @@ class MemberActor:
         return needed_versions()
 
     def give(self, name: str, pieces: list[Piece]) -> None:
-        """Write pieces of a member's directory. name: the directory, below the population's."""
+        """Write pieces of a member's directory. name: path of the directory below the population's."""
         for piece in pieces:
             put_piece(self.root / name, piece)
 
     def begin(self, name: str, runner: MemberRunner, m: Row, until: int, share: tuple[int, int]) -> None:
-        """Start a session, once all pieces have arrived. share: index of the share of the machine, and its cores."""
+        """Start a session after all pieces have arrived. share: index of a share of the machine, and its cores."""
         self.directory = self.root / name
         (saved := self.directory / SAVED).mkdir(parents=True, exist_ok=True)
         self.changes = DirectoryChanges(self.directory, saved.iterdir())
@@ -199,7 +199,7 @@ class MemberActor:
         return self.why or "the main machine stopped polling" * silent
 
     def poll(self, why: str) -> tuple[list[Piece], list[tuple[str, str]], tuple[str, str]]:
-        """Return changes, messages, and, once all is sent, the end and its reason. why: reason to end the session."""
+        """Return changes, messages and, after all is sent, how and why the session ended. why: reason to end it now."""
         self.why, self.heard = why, time.monotonic()
         over = not self.thread.is_alive()
         batch = take_pieces(self.coming)
@@ -216,12 +216,12 @@ class MemberActor:
 # ------------------------------------------------------------------------------------------- on the main machine
 
 LOOK = 0.5  # seconds between polls
-SHUNNED = 30.0  # seconds during which a machine that lost a session is used after other free ones
+SHUNNED = 30.0  # seconds for which other free machines are preferred to one that lost a session
 
 
 @dataclass(eq=False)
 class MemberSeat:
-    """Seat of an actor: the cores number, number + n, … of a machine. group: machines that share their cores."""
+    """Seat of an actor: share `number` of a machine's cores. group: name of machines that share their cores."""
 
     info: MachineInfo
     group: str
@@ -232,7 +232,7 @@ class MemberSeat:
 
 class RemoteMembers:
     """Sessions of members on the machines of a cluster. Each trainer keeps one actor, so its next session finds torch
-    loaded. cores: per session.
+    loaded. cores: of each session.
     """
 
     def __init__(self, cluster: Cluster, cores: int, options: RunOptions):

@@ -27,8 +27,8 @@ from polyplay.runs.options import RunOptions
 
 # Names of metrics in TensorBoard and W&B: Polyplay's, CleanRL's or Stable-Baselines3's.
 #
-# metrics.jsonl always has Polyplay's. Only names differ (and the sign of SB3's entropy_loss): the values are those of
-# docs/guides/wandb.md. The x axis is agent steps in every style, as in the other libraries.
+# metrics.jsonl always has Polyplay's. Styles differ only in names (and in the sign of SB3's entropy_loss), not in
+# values (docs/guides/wandb.md). The x axis is agent steps in every style, as in the other libraries.
 
 
 # our name → theirs; a metric in no table becomes polyplay/NAME
@@ -61,7 +61,7 @@ Scalars = Mapping[str, float | None]
 
 
 def of_report(style: str, row: Scalars, losses: Collection[str]) -> Scalars:
-    """Rename a line of metrics.jsonl for `style`; `losses`: its keys that learners report."""
+    """Rename keys of a metrics.jsonl row for `style`; `losses`: keys that learners report."""
     if style == "polyplay":
         return {POLYPLAY.get(k, f"losses/{k}"): v for k, v in row.items() if k in POLYPLAY or k in losses}
     names = CLEANRL if style == "cleanrl" else SB3
@@ -87,8 +87,8 @@ def of_evaluation(style: str, row: Scalars) -> Scalars:
 
 # Weights & Biases: metrics sent there neither delay nor end a run.
 #
-# A thread sends metrics, so the run waits for no network. After a failure there is one warning, and the rest is left
-# out; the run's directory has all metrics. Without a key, W&B stores them in RUN/wandb, for `wandb sync`.
+# A thread sends metrics, so the run never waits for the network. After a failure it warns once and sends no more; the
+# run's directory has all metrics. Without a key, W&B stores metrics in RUN/wandb, for `wandb sync`.
 
 
 Send = Callable[[Any], None]  # a call of a W&B run
@@ -121,7 +121,7 @@ class WandbLogger:
         self._put(lambda run: run.log(row))
 
     def close(self, summary: Mapping[str, object]) -> None:
-        """Send the run's summary and end, and wait up to LAST seconds until all is sent."""
+        """Send the run's summary and its end; wait up to LAST seconds until all is sent."""
         self._put(lambda run: run.summary.update(dict(summary)))
         self._put(lambda run: run.finish(exit_code=summary["exit_code"]))
         self._put(None)
@@ -139,7 +139,7 @@ class WandbLogger:
                 self.failure = "it does not respond"
 
     def _warn_once(self) -> None:
-        """Warn once about a failure, from the thread that may write to the terminal."""
+        """Warn once about a failure. Runs in the main thread, which may write to the terminal."""
         if self.failure:
             self.warn(f"W&B: {self.failure}; the run continues without it; its directory has all metrics")
             self.warn = lambda text: None
@@ -178,11 +178,11 @@ class Reporter:
     """The only writer of a run's reports, in the main process. In an existing run's directory it appends.
 
     `start`: frames, steps, updates, wall_seconds and episodes of the resumed checkpoint (default: of the last report).
-    Games that ended after it do not count: they are played again. wall_seconds continues from the last line written.
-    A full disk loses reports, but never ends the run; `warn` is called once per file.
+    Games that ended after `start` do not count: they are played again. wall_seconds continues from the last line
+    written. A full disk loses reports, but never ends the run; `warn` is called once per file.
 
-    Readable at any time: episodes, return_mean, return_best (the highest return_mean after any game from the 100th on;
-    None before), wall_seconds. tasks: names of several tasks; the mean return is then the mean of their scores
+    Readable at any time: episodes, return_mean, return_best (the highest return_mean since the 100th game; None
+    before), wall_seconds. tasks: names of several tasks; the mean return is then the mean of their scores
     (TaskReturns).
     """
 
@@ -208,7 +208,7 @@ class Reporter:
         self.return_best: float | None = None
         self.returns: deque[float] = deque(maxlen=WINDOW)
         self.lengths: deque[int] = deque(maxlen=WINDOW)
-        self.agents: dict[int, deque[float]] = {}  # returns of each agent's games, in a run of several
+        self.agents: dict[int, deque[float]] = {}  # returns of each agent's games, with several agents
         self.names: set[Any] | None = None  # games in games.jsonl; None: not read yet
         self.row, self.base = self._earlier(start or {})
         self.begun = clock()
@@ -239,7 +239,7 @@ class Reporter:
         return _mean(self.returns) if self.tasks is None else self.tasks.score()
 
     def _means(self) -> Row:
-        """Return the number of finished games, and means of the last 100, also per agent or task if several."""
+        """Return the number of finished games and means of the last 100; with several agents or tasks, also of each."""
         agents = {str(agent): _mean(self.agents[agent]) for agent in sorted(self.agents)}
         return {
             "episodes": self.episodes,
@@ -256,8 +256,8 @@ class Reporter:
         return len(self.returns) == WINDOW and mean is not None and mean >= target
 
     def episode(self, *games: Row) -> None:
-        """Write full games that ended, at once: the run's frames and steps then, unclipped return, length in agent
-        steps, lane, and the agent if there are several.
+        """Write full games that ended, all in one write. Each game has the run's frames and steps then, the unclipped
+        return, the length in agent steps, the lane, and the agent if there are several.
         """
         rows = [self._line(game) for game in games]
         if self.log_episodes and rows:
@@ -359,7 +359,7 @@ class Reporter:
         return line
 
     def _write(self, name: str, *lines: Row) -> None:
-        """Write lines to NAME.jsonl, which is made when first needed."""
+        """Write lines to NAME.jsonl. Make the file if it is not open."""
 
         def write() -> None:
             if name not in self.files:

@@ -1,8 +1,8 @@
-"""Repeat an asynchronous run in one thread: an actor makes its next rollout when the log says that it was learned from.
+"""Repeat an asynchronous run in one thread: an actor makes each rollout when the log says that learners used it.
 
-A rollout depends only on its actor's past and the weights used. So the log of deliveries is enough: actors get the
-versions and learners the batches that they had, and every loss is bitwise the same. Environments step in this thread
-too, so a debugger can stop at any line of the run.
+A rollout depends only on its actor's past and the weights used, so the log of deliveries is enough. Actors get the same
+versions of weights as in the run, and learners the same batches, so every loss is bitwise the same. Environments step
+in this thread too, so a debugger can stop at any line of the run.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ COMPARED = ("loss", "grad_norm", "lag_mean", "lag_max")
 
 
 class WeightHistory:
-    """Replacement of Params: the weights of every version that is still to act."""
+    """Replacement of Params: the weights of every version that actors still need."""
 
     def __init__(self, logs: list[delivery_log.DeliveryLog], updates_per_batch: int = 1):
         self.updates_per_batch = updates_per_batch
@@ -52,7 +52,7 @@ class WeightHistory:
 
 
 class ActorReplay:
-    """An actor repeated one rollout at a time. It replaces the actor's Params, with the weights of the next rollout."""
+    """Repeats an actor, one rollout at a time. As the actor's Params, gives the weights of the next rollout."""
 
     def __init__(self, role: Role, history: WeightHistory, ctx: WorkerContext):
         self.role, self.ctx, self.history, self.due = role, ctx, history, 0
@@ -139,7 +139,7 @@ def reproduce(directory: Path, updates: int | None = None, trust: bool = False) 
     ctx = WorkerContext("", 0, 1, 0, options.seed, counters, control, precision=crew.precision, patience=0.0)
     with contextlib.ExitStack() as stack:
         scratch = Path(stack.enter_context(tempfile.TemporaryDirectory()))
-        stack.enter_context(load.compute_threads(logs[0].threads))  # with another number sums may differ in last bits
+        stack.enter_context(load.compute_threads(logs[0].threads))  # their number changes last bits of sums
         actors = [
             ActorReplay(acting, history, replace(ctx, role="act", index=p, row=p)) for p in range(queue.producers)
         ]
@@ -177,7 +177,7 @@ def reproduce(directory: Path, updates: int | None = None, trust: bool = False) 
 def _read_logs(
     directory: Path, source: Any, learners: int, per_batch: int, updates: int | None
 ) -> list[delivery_log.DeliveryLog]:
-    """Return the learners' logs, up to the last batch that all of them have, or the batch in which `updates` end."""
+    """Return the learners' logs, up to the last batch that all logs have, or the batch in which `updates` end."""
     producers = source.queue.producers
     logs = [delivery_log.read_log(directory, c, producers, source.n, per_batch) for c in range(learners)]
     count = min([len(log.batches) for log in logs] + ([] if updates is None else [-(-updates // per_batch)]))

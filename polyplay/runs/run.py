@@ -69,7 +69,7 @@ def begin_run(
     callbacks: Sequence[Callback] = (),
     **how: Any,
 ) -> RunResult:
-    """Start a run of one agent. how: `part` of RunSetup, if the run shall pause before its end."""
+    """Start a run of one agent. how: `part` of RunSetup, to pause the run before its end."""
     reporter.check_wandb(options.wandb)
     given = settings
     wire = partial(_wire, page, options)
@@ -105,7 +105,7 @@ def resume(
     directory: Path, changes: Mapping[str, Any], trust: bool = False, callbacks: Sequence[object] = ()
 ) -> RunResult:
     """Resume a run or a population from its newest whole checkpoint; `changes` are new options or hyperparameters.
-    trust: also if it was made elsewhere and executes a module by name.
+    trust: allow a run that was made elsewhere and executes code by name.
     """
     of_population = run_files.has_members(run_files.read_config(directory, population=True))
     called = check_callbacks(callbacks, of_population)
@@ -117,7 +117,7 @@ def resume(
 
 
 def continue_run(directory: Path, changes: Mapping[str, Any], trust: bool = False, *how: Any, **part: Any) -> RunResult:
-    """Resume a run of one agent. how, part: callbacks and `part` of RunSetup, if the run shall pause before its end."""
+    """Resume a run of one agent. how: callbacks. part: `part` of RunSetup, to pause the run before its end."""
     run_files.read_config(directory)
     with nullcontext() if changes.get("dry_run") else closing(run_files.DirectoryLock(directory)) as lock:
         given = load.objects_of(changes)
@@ -128,7 +128,7 @@ def continue_run(directory: Path, changes: Mapping[str, Any], trust: bool = Fals
         for name in sorted(() if "change" in changes else run_options.scheduled_names(options.change) & {*changes}):
             text = f"{flag(name)}: {changes[name]} given, but --change of {directory} schedules it"
             raise UserError(f"{text}: leave it out, or give a new --change too")
-        elsewhere = {"place": None, "ship": None} if "hosts" in changes else {}  # these named the old machines
+        elsewhere = {"place": None, "ship": None} if "hosts" in changes else {}  # values for the old machines
         options = run_options.override(options, {"run": str(directory), **elsewhere, **others})
         sources = {**config["sources"], **dict.fromkeys(changes, "resume")}
         found, counters = load.find_checkpoint(directory, _warn)
@@ -170,7 +170,7 @@ def continue_run(directory: Path, changes: Mapping[str, Any], trust: bool = Fals
 
 
 def _lost_lanes(crew: Crew) -> str:
-    """Describe what a checkpoint lacks of lanes; "" if it lacks nothing."""
+    """Describe the lanes that a checkpoint can't restore; "" if none."""
     seed = worker.seed_of(crew.seed, 1000 * crew.resumes)
     if crew.control.anew:
         return f"all lanes restart, from seed {seed}: their number differs from the checkpoint's"
@@ -227,7 +227,7 @@ def complete_plan(
 
 
 def check_returns(crew: Crew, options: RunOptions) -> None:
-    """Raise UserError for an option that measures strength by mean return, in a league."""
+    """Raise UserError if the options of a league's run measure strength by mean return."""
     given = [name for name in ("eval_every", "until_return") if vars(options)[name] is not None]
     if given and any(role.find(League) for role in crew.roles):
         text = f"{flag(given[0])} {vars(options)[given[0]]} given, but mean return does not measure strength"
@@ -236,7 +236,7 @@ def check_returns(crew: Crew, options: RunOptions) -> None:
 
 def add_evaluator(crew: Crew, wired: System, options: RunOptions, steps: int) -> run_options.Lines:
     """Add an evaluator if the options request one; return its lines of the plan. Raises UserError: the environment
-    lacks the protocol.
+    lacks the protocol, or the learner is on another machine.
     """
     if options.eval_every is None:
         return []

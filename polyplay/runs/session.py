@@ -38,14 +38,14 @@ from polyplay.workers.crew import Crew
 
 @dataclass(frozen=True)
 class CurrentRun:
-    """The run as a callback sees it. `stop` ends it with a checkpoint, a summary and exit status 0."""
+    """The run that a callback gets. `stop` ends the run with a checkpoint, a summary and exit status 0."""
 
     directory: Path
     stop: Callable[[str], None]
 
 
 class Callback:
-    """Base class for a user's code beside a run. A method that returns False ends the run, as `run.stop` does."""
+    """Base class for a user's callbacks. A method that returns False ends the run, as `run.stop` does."""
 
     @property
     def title(self) -> str:
@@ -74,7 +74,7 @@ EVENTS = {  # file of lines, or another event → method
 
 
 def check_callbacks(callbacks: Sequence[object], population: bool = False) -> list[Callback]:
-    """Turn functions into callbacks. Raises UserError: one is not a function or Callback, is async, or does not take
+    """Turn functions into callbacks. Raises UserError: one is neither function nor Callback, is async, or does not take
     two arguments; or the run is a population, whose members train in other processes.
     """
     if not isinstance(callbacks, (list, tuple)):
@@ -109,8 +109,8 @@ def _checked(callback: object) -> Callback:
 
 
 class Callbacks:
-    """Queue of events, with which the user's code is called between polls of the crew. finish: called with the reason
-    if a callback ends the run, by returning False or by `run.stop`.
+    """Queue of events, passed to the user's callbacks between polls of the crew. finish: called with the reason if a
+    callback returns False or calls `run.stop`.
     """
 
     def __init__(self, callbacks: Sequence[Callback], directory: Path, finish: Callable[[str], None]):
@@ -118,14 +118,12 @@ class Callbacks:
         self.events: deque[tuple[str, Any]] = deque()
 
     def add(self, kind: str, what: Any) -> None:
-        """Queue an event of EVENTS: a written line, a complete checkpoint, the end of the run."""
+        """Queue an event if `kind` is in EVENTS. what: the written line, the checkpoint's directory, or the summary."""
         if self.callbacks and kind in EVENTS:
             self.events.append((EVENTS[kind], what))
 
     def call(self, ended: bool = False) -> None:
-        """Call the user's code with all queued events; its exceptions pass through. ended: it cannot stop the run any
-        more.
-        """
+        """Call the callbacks with all queued events; their exceptions pass through. ended: do not call `finish`."""
         if ended:
             self.finish = lambda reason: None
         while self.events:
@@ -154,11 +152,11 @@ POLICY = f"{checkpoint.policy_name(0)}.safetensors"
 
 
 class CheckpointCompleter:
-    """Assembles a checkpoint in a run's directory once every learner has written its part of the same update, and
-    removes all but the newest and the best.
+    """Completes a checkpoint once every learner has written its part of the same update. Then removes all checkpoints
+    but the `keep` newest and the best.
 
-    failure: why the newest was not saved, or "". games: {worker: games} of the checkpoint that the run resumes from,
-    because games may not be logged.
+    failure: why the newest checkpoint was not saved, or "". games: {worker: games} of the resumed checkpoint, because
+    the run may not log games.
     """
 
     def __init__(
@@ -187,9 +185,9 @@ class CheckpointCompleter:
         self.warn(f"{text}; the previous checkpoint remains")
 
     def complete(self, rows: list[int] | None = None) -> None:
-        """Make a checkpoint if all learners have saved the same update. Their counters have 1 + the update of their
-        newest part, and a little more each time that it is saved again; negative if that failed; 0.5 for the initial
-        weights. rows: learners to check (None: all that save).
+        """Complete a checkpoint if all learners have saved the same update. A learner's counter `saved` is 1 + the
+        update of its newest part (initial weights: 0.5). It grows a little when the part is saved again, and is
+        negative if a save failed. rows: learners to check (None: all that save).
         """
         rows = self.metrics.crew.savers() if rows is None else rows
         marks = set(self.metrics.counters.column("saved")[rows].tolist())
@@ -200,7 +198,7 @@ class CheckpointCompleter:
         self.metrics.crew.control.take(self.last)
 
     def _take(self, version: int, failed: bool) -> None:
-        """Make a checkpoint of its complete parts. failed: one could not be written."""
+        """Complete the checkpoint of update `version`. failed: one of its parts could not be written."""
         if failed or not (checkpoint.partial(self.directory, version) / POLICY).exists():
             checkpoint.discard(self.directory, version)
             self.failure = self.failure if failed else f"not saved: the parts of checkpoint {version} were deleted"
@@ -219,16 +217,14 @@ class CheckpointCompleter:
         self.listen(checkpoint.everything(self.directory)[-1])
 
     def rescue(self, dropped: Callable[[], bool]) -> None:
-        """Save all intact state of a failed run, and make a checkpoint of it. dropped: tells, while this waits, whether
-        to stop waiting.
-        """
+        """Save all intact state of a failed run in a checkpoint. dropped: returns whether to stop waiting for it."""
         begun, last = time.monotonic(), self.last
         self.complete()
         if self.last not in (last, 0.5):  # the worker that failed has saved
             return
 
         made = self.metrics.counters.column("updates")[self.metrics.crew.savers()]
-        version = self.metrics.before["updates"] + int(min(made, default=0))  # what is being saved is at least as new
+        version = self.metrics.before["updates"] + int(min(made, default=0))  # saves under way are at least as new
 
         def busy() -> bool:
             if dropped() or time.monotonic() - begun > PATIENCE:
@@ -238,8 +234,8 @@ class CheckpointCompleter:
         self.complete(self.metrics.crew.rescue(self.last, busy))
 
     def _counters(self, version: int) -> Row:
-        """Return the counters at which workers, except a judge, wrote their parts of `version`, and each agent's update
-        if there are several.
+        """Return the counters of checkpoint `version`: as saved in its actors' parts if all exist, else the present
+        steps. With several agents, add the update of each.
         """
         if self.last < 1:  # initial weights: acting restarts from there
             return {**BEGINNING, "episodes": 0, "games": {}, "episodic_return_mean": None, "wall_seconds": 0.0}
@@ -269,29 +265,28 @@ class CheckpointCompleter:
 
 
 TICK = 0.25  # seconds between polls of the workers
-METRICS = ("grad_norm", "learning_rate")  # metrics of every learner, besides its loss's
+METRICS = ("grad_norm", "learning_rate")  # metrics of every learner, besides those of its loss
 
 
 class Supervisor(ABC):
-    """The main process of a run or population, from the start of its crew to its end: everything happens between polls
-    of the crew. stopping: given by a process that has other work and handles signals itself; returns why to end early,
-    or "".
+    """The main process of a run or population, from the start of its crew to its end. It acts between polls of the
+    crew. stopping: returns why to end early, or ""; a process that gives it handles signals itself.
     """
 
     patience, late, goes_on = PATIENCE, "learners did not end", "continues from the last checkpoint"
 
     def __init__(self, crew: Crew, directory: Path, stopping: Callable[[], str] | None = None):
         self.crew, self.directory, self.stopping = crew, directory, stopping
-        self.exit_code, self.reason, self.failed = 0, "done", False  # failed: an exception ended it
-        self.finishing_since, self.closing = 0.0, False  # 0: not finishing; closing: no worker runs any more
+        self.exit_code, self.reason, self.failed = 0, "done", False  # failed: an exception ended the run
+        self.finishing_since, self.closing = 0.0, False  # 0: not finishing; closing: the crew is being stopped
         self.signals: list[str] = []  # received, not yet reported
-        self.signalled, self.warned_at = False, 0.0  # a signal came; when a line reported it, or 0
-        self.waiting = self.dropping = False  # the loop waits for the crew; end without saving
+        self.signalled, self.warned_at = False, 0.0  # signalled: a signal came; warned_at: when a line reported it
+        self.waiting = self.dropping = False  # waiting: in a poll of the crew; dropping: end without saving
         self.reported = set[str]()  # workers' notes, cautions and remarks
         crew.directory, crew.log = directory, self.log
 
     def go(self) -> Row:
-        """Run to the end and return the summary. Raises the exception that ended it, after saving and closing all."""
+        """Run to the end and return the summary. After saving and closing, raises the exception that ended the run."""
         with contextlib.nullcontext() if self.stopping else processes.handled(self._receive):
             try:
                 self._run()
@@ -323,7 +318,7 @@ class Supervisor(ABC):
                 break
 
     def _poll(self) -> bool:
-        """Tell whether the workers are done. Raises Stopped: end without waiting for them."""
+        """Tell whether the workers are done. Raises Stopped: end now, after a second signal."""
         self.waiting = True
         try:
             if self.dropping:
@@ -333,7 +328,7 @@ class Supervisor(ABC):
             self.waiting = False
 
     def _overdue(self, seconds: float) -> bool:
-        """Tell whether workers have had enough time to save and end; they need none before any learner has started."""
+        """Tell whether workers have had enough time to save and end; always true before any learner has started."""
         if not self._learning():
             self.reason += " before any learner started"
             return True
@@ -343,15 +338,15 @@ class Supervisor(ABC):
         return seconds > self.patience
 
     def _finish(self, reason: str, exit_code: int = 0) -> None:
-        """Let learners save at their next update, and end. A signal replaces the reason of a run that is finishing."""
+        """Let learners save at their next update and end. If a run is finishing, only a signal replaces its reason."""
         if not self.finishing_since or exit_code >= 128:
             self.finishing_since, self.reason, self.exit_code = time.monotonic(), reason, exit_code
             self.crew.control.finish()
 
     def _receive(self, number: int, frame: FrameType | None) -> None:
-        """Save and end at the first signal; end without saving at another one, if it comes a second or more after the
-        line about the first, because schedulers send several at once. After a failure the first signal is only
-        reported, and while closing all are ignored. Prints nothing: that could wait for a lock that this thread holds.
+        """Handle a signal. The first saves and ends the run; after a failure it is only reported. Another one ends the
+        run without saving if it comes at least 1 s after the line about the first: schedulers send several at once.
+        While closing, all are ignored. Prints nothing, because printing could wait for a lock of this thread.
         """
         if self.closing or self.dropping:
             return
@@ -376,8 +371,8 @@ class Supervisor(ABC):
                 self.warned_at = time.monotonic()
 
     def log(self, kind: str, text: str) -> None:
-        """Show a worker's message: a note, caution, remark or warning. Repeated notes and cautions are dropped, and all
-        remarks after the first.
+        """Show a worker's message: a note, caution, remark or warning. Drops repeated notes and cautions, and all
+        remarks but the first.
         """
         key = kind if kind == "remark" else text
         if kind in ("note", "caution", "remark"):
@@ -415,21 +410,21 @@ class Supervisor(ABC):
 
 @dataclass(frozen=True)
 class RunSegment:
-    """A part of a run, up to `until` agent steps from its start. stopping: as in Supervisor."""
+    """The part of a run up to its agent step `until`. stopping: as in Supervisor."""
 
     until: int
     stopping: Callable[[], str] | None = None
 
     @property
     def paused(self) -> str:
-        """Reason of a session that ended before its run."""
+        """Reason that a session gives when it pauses before the end of its run."""
         return f"paused after {self.until:,} agent steps"
 
 
 @dataclass(frozen=True)
 class RunSetup:
-    """A run before it starts: its options, wired crew and plan. counters: of the checkpoint that it resumes from.
-    part: the part to run now (None: all).
+    """A run before it starts: its options, wired crew and plan. counters: those of the resumed checkpoint. part: the
+    part to run now (None: all).
     """
 
     system: str
@@ -523,8 +518,8 @@ class Session(Supervisor):
         self.checkpoints.complete()
 
     def _restore_directory(self, lock: run_files.DirectoryLock) -> None:
-        """Write a deleted or moved directory again, with all lines, and then a checkpoint. If only its lock was
-        deleted, lock it again. Raises UserError: another command has written there.
+        """Restore a deleted or moved directory with all its lines, and request a checkpoint. If only the lock file was
+        deleted, lock the directory again. Raises UserError: another command has written to the directory.
         """
         same, config = lock.in_place, self.directory / "config.json"
         try:
@@ -634,7 +629,7 @@ class Session(Supervisor):
         self.terminal.report(row, self.metrics.roles)
 
     def log(self, kind: str, text: str) -> None:
-        """Show a worker's message, or write its decision, evaluation, match or game (JSON), or note a failed save."""
+        """Show a worker's message, write its decision, evaluation, match or game (JSON), or record a failed save."""
         at = self.metrics.steps, self.metrics.updates
         if kind == "decision":
             self.terminal.note(schedule_line(self.reporter.decision(json.loads(text), *at)))

@@ -1,4 +1,4 @@
-"""Grow a run's network or game: make a run that continues with more (OpenAI et al. 2019, Dota 2, Appendix B)."""
+"""Grow a run's network or game: make a new run with a larger one (OpenAI et al. 2019, Dota 2, Appendix B)."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 def change_options(
     page: Page, settings: Settings, options: RunOptions, system: str, changes: Mapping[str, Any]
 ) -> tuple[Settings, RunOptions]:
-    """Return the settings and options of the grown run. Raises UserError: an option is unknown or cannot change so."""
+    """Return the settings and options of the grown run. Raises UserError: an option or its value is not allowed."""
     changes = dict(listed(changes))
     types, both = flags.option_types(page.Config), {**vars(settings), **vars(options)}
     for name in changes:
@@ -78,7 +78,7 @@ KINDS = ("observations", "actions")
 
 
 def _kinds(spec: EnvSpec) -> Iterator[tuple[dict[Any, Any], str]]:
-    """Yield, for observations and for actions, the properties that every kept leaf must keep, and a description."""
+    """Yield the properties that leaves must keep, and a description: first of observations, then of actions."""
     shown: dict[Any, Any] = {p: (x.dtype, len(x.shape), type(spec.classes.get(p))) for p, x in tree.leaves(spec.obs)}
     yield shown, describe_fields(spec.obs)
     whole = type(spec.action), spec.action.first if isinstance(spec.action, Conditional) else ""
@@ -87,7 +87,7 @@ def _kinds(spec: EnvSpec) -> Iterator[tuple[dict[Any, Any], str]]:
 
 REPORT = "surgery.json"
 LINES = ("metrics", "episodes", "evaluations", "decisions", "lineage", "ratings")  # lines copied from the old run
-SEED = 15_485_863  # seed of new weights, which no run starts with
+SEED = 15_485_863  # seed of new weights; no run starts with it
 
 
 @dataclass(frozen=True)
@@ -108,8 +108,8 @@ class _Side:
 
 
 def grow_run(directory: Path, out: Path, changes: Mapping[str, Any], settle: int = 0, trust: bool = False) -> Row:
-    """Write to `out` the run in `directory` with `changes` of its options, for `polyplay resume`; return its report.
-    settle: agent steps to learn from before the learning rate rises from 0. Raises UserError: nothing was written.
+    """Write the run in `directory`, with `changes` of its options, to `out` for `polyplay resume`; return a report.
+    settle: agent steps to learn from at learning rate 0. Raises UserError: nothing was written.
     """
     page, settings, options, config = load.load_run(directory, trust)
     if is_locked(directory):
@@ -169,7 +169,7 @@ def grow_run(directory: Path, out: Path, changes: Mapping[str, Any], settle: int
 
 
 def _side(page: Any, settings: Settings, options: RunOptions, name: str) -> _Side:
-    """Wire a run before or after it grows. Raises UserError: its network is not a policy and value, or has a replay."""
+    """Wire a run before or after it grows. Raises UserError: its network is not an ActorCritic, or it has a replay."""
     from polyplay.nets.actor_critic import ActorCritic
     from polyplay.weights.optimizers import FLAVORS
 
@@ -186,7 +186,7 @@ def _side(page: Any, settings: Settings, options: RunOptions, name: str) -> _Sid
 
 
 class _GrownRun:
-    """The files of the grown run that come from a checkpoint."""
+    """Writer of a grown run's files that come from a checkpoint."""
 
     def __init__(self, directory: Path, found: Path, old: _Side, new: _Side):
         from polyplay.nets.surgery import NetworkGrowth

@@ -39,9 +39,9 @@ LIVE: dict[str, Any] = {"auto_refresh": False, "redirect_stdout": False, "redire
 
 
 class Screen:
-    """Console with `print` for lines, `draw` for the panel, and `close`. live: with a panel (default: if the console is
-    a terminal). After the other end (a terminal, a pipe) is closed, all output of the process goes to /dev/null, so
-    that the interpreter's last flush does not change the exit status.
+    """Console with `print` for lines, `draw` for the panel, and `close`. live: whether to show a panel (default: if the
+    console is a terminal). Once its terminal or pipe is closed, all output of the process goes to /dev/null; else the
+    interpreter's last flush would change the exit status.
     """
 
     def __init__(
@@ -99,7 +99,7 @@ class Screen:
 
 
 def ruled_table(*words: str | Column, numbers: Iterable[str] = ()) -> Table:
-    """Return a table with a line below its head: columns of words, then of numbers, which are never folded."""
+    """Return a table with a line below its head. Columns of words come first, then of numbers, which never fold."""
     right = [Column(name, justify="right", no_wrap=True) for name in numbers]
     return Table(*words, *right, box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
 
@@ -113,7 +113,7 @@ def progress_line(done: float, *texts: str) -> Table:
 
 
 class PlainConsole(Console):
-    """Console that reports a closed pipe to its caller, where rich's ends the program."""
+    """Console that raises BrokenPipeError for a closed pipe; rich's console would end the program."""
 
     def on_broken_pipe(self) -> None:
         raise BrokenPipeError
@@ -130,7 +130,7 @@ def default_console() -> Console:
 
 
 def print_all(console: Console, lines: Iterable[RenderableType]) -> None:
-    """Print lines, folded only by the terminal, so that a command or path in them can be copied whole."""
+    """Print lines. Only the terminal folds a Text, so a command or path in it can be copied whole."""
     for line in lines:
         console.print(line, soft_wrap=isinstance(line, Text))
 
@@ -165,7 +165,7 @@ def opening_lines(
 
 
 def settings_by_source(run: RunDescription) -> dict[str, str]:
-    """Return source → all values of the system and the options that were set."""
+    """Return {source: its values}, of all options of the system and of the options of every run that were set."""
     values, preset = {**run["config"], **run["options"]}, f"preset {run['options']['preset']}"
     idle = {"env", "run", "preset", *(("frames",) if values.get("steps") is not None else ())}
     idle |= {"atari"} if not is_game(values.get("env"), {}) else set()
@@ -179,7 +179,7 @@ def settings_by_source(run: RunDescription) -> dict[str, str]:
 
 
 def short_facts(plan: Iterable[Fact]) -> list[Fact]:
-    """Return the main facts of a plan, two lines or three, and its warnings."""
+    """Return the two or three main facts of a plan, and its warnings."""
     found = dict[str, list[str]]()
     for k, text in plan:
         found.setdefault(k, []).append(text)
@@ -194,7 +194,7 @@ def short_facts(plan: Iterable[Fact]) -> list[Fact]:
 
 
 def brief_lines(facts: Iterable[Fact], directory: Path | str, console: Console) -> Iterator[RenderableType]:
-    """Yield a line for each fact, cut at the width of a terminal, then the directory, which is never cut."""
+    """Yield a line for each fact, then one for the directory. A terminal's width cuts facts, except warnings."""
     for heading, text in facts:
         if text:
             cut = console.width - 1 if console.is_terminal and heading not in WARNINGS else len(text) + 99
@@ -226,12 +226,12 @@ def _short(value: object) -> str:
 
 
 def value_text(value: object) -> str:
-    """Return a hyperparameter as text; a float has three digits."""
+    """Return a hyperparameter as text; a float has three significant digits."""
     return f"{value:.3g}" if isinstance(value, float) else _short(value)
 
 
 PACE = 60.0  # seconds between reports in a file or a pipe, at least
-FEW = 4  # most agents whose returns are all shown
+FEW = 4  # with at most this number of agents, all returns are shown
 MOST_ROLES = 4  # most roles shown, so that the panel has at most 12 lines
 COLORS = {"env": "green", "infer": "cyan", "learn": "magenta", "replay": "yellow", "wait": "bright_black"}
 
@@ -239,7 +239,7 @@ COLORS = {"env": "green", "infer": "cyan", "learn": "magenta", "replay": "yellow
 class Terminal:
     """Output of a run: call `begin`, `report` per report, `refresh` at any time, `warn` when needed, and `end`.
 
-    The live panel is redrawn 4 times a second. A serial run has none, so that a debugger can use the terminal.
+    The live panel is redrawn 4 times a second. A serial run has no panel, so a debugger can use the terminal.
     """
 
     def __init__(self, total_frames: int, screen: Screen | None = None) -> None:
@@ -280,7 +280,7 @@ class Terminal:
         self.screen.draw(lambda: self.panel(frames))
 
     def warn(self, text: str) -> None:
-        """Print a permanent warning, and once the text below its first line; the panel shows the last warning."""
+        """Print a text's first line as a permanent warning, which the panel shows; print its other lines once."""
         first, _, below = text.partition("\n")
         self.screen.warn(first)
         if below and below not in self.below:
@@ -293,8 +293,8 @@ class Terminal:
             self.screen.print(Text(" ".join(text.split())))
 
     def end(self, summary: Row, failed: bool = False) -> None:
-        """Print the last line: why the run ended, its result, and the next command, which gets a separate line on a
-        narrow screen. After a failure, the exception says why and how to continue.
+        """Print the last line: the reason of the end, the result, and the next command (on a narrow screen, in a
+        separate line). After a failure, the exception gives the reason and the way to continue.
         """
         self.refresh(summary.get("frames"))
         line, screen = closing_line(summary, failed), self.screen.live is not None
@@ -357,7 +357,7 @@ class Terminal:
 
 
 def _returns(row: Row, width: int = 0) -> list[str]:
-    """Return texts about mean returns: one agent's, with the best so far; several agents'; of many the extremes."""
+    """Return texts about mean returns: of tasks, of one agent (and its best), or of agents (only two of many)."""
     means, elo = row.get("agent_return_means"), row.get("agent_elo") or {}
     if (tasks := row.get("task_return_means")) is not None:
         return _task_returns(tasks, row.get("human_normalized"))
@@ -371,7 +371,7 @@ def _returns(row: Row, width: int = 0) -> list[str]:
 
 
 def _task_returns(means: Mapping[str, float | None], normalized: Mapping[str, Any] | None) -> list[str]:
-    """Return human-normalized scores, or mean returns of a few tasks, or the number of tasks that have one."""
+    """Return a text: human-normalized scores, mean returns of a few tasks, or the number of tasks with one."""
     there = [name for name, mean in means.items() if mean is not None]
     if normalized is not None:
         parts = [f"{name} {x:.1f} % ({low:.1f} … {high:.1f})" for name, (x, low, high) in normalized.items()]

@@ -44,9 +44,9 @@ class TorchBackend:
         return logits.cpu().numpy(), values.cpu().numpy()
 
 
-# The model is made of OpenVINO's operators and the folded weights; nothing is converted, and newer weights make a
-# new model. On import OpenVINO's package would report to an analytics server, from a separate process, and leave an id
-# in the home directory: `import_openvino` prevents both.
+# The model is made of OpenVINO's operators and the folded weights; nothing is converted from torch, and newer weights
+# need a new model. On import, OpenVINO's package would report to an analytics server and leave an id in the home
+# directory; `import_openvino` prevents both.
 
 
 REPORTS = "openvino_telemetry"
@@ -66,7 +66,7 @@ def import_openvino() -> ModuleType:
 
 
 class OpenVINOBackend:
-    """Computes by OpenVINO in one thread, not pinned: two processes' would get the same core. Raises UserError."""
+    """Computes by OpenVINO in one thread; pinned, threads of two processes would share a core. Raises UserError."""
 
     def __init__(self, network: DualResidualNetwork, batch: int, precision: str):
         device = network.output.weight.device
@@ -96,7 +96,7 @@ class OpenVINOBackend:
 
 
 def build_model(openvino: ModuleType, folded: FoldedNetwork, shape: tuple[int, ...]) -> Any:
-    """Return FoldedNetwork.forward, for planes of that shape, as an OpenVINO model; logits [N, A] and values [N]."""
+    """Return FoldedNetwork.forward, for planes of that shape, as an OpenVINO model of logits [N, A] and values [N]."""
     ops = openvino.opset8
     planes = ops.parameter(shape, np.float32)
     stem, *tower = folded.trunk()
@@ -147,9 +147,9 @@ class NetworkEvaluator:
     """A network for a search, always computed in batches of one shape: fewer positions are padded, more are split.
     So a position's answer is bitwise the same in any batch and at any place in it.
 
-    backend "torch" or "openvino" (on CPUs), precision "float32" or "bfloat16": the numbers that convolutions are
-    computed in; answers are float32. "auto" measures (`choose_backend`); a player that continues from a checkpoint
-    names the earlier choice, as results differ in bits. On a CPU, one thread computes. Raises UserError.
+    backend "torch" or "openvino" (on CPUs), precision "float32" or "bfloat16": the type of numbers in convolutions;
+    answers are float32. "auto" takes the fastest (`choose_backend`). A player that continues from a checkpoint names
+    the earlier choice, as results differ bitwise. On a CPU, one thread computes. Raises UserError.
     """
 
     def __init__(
@@ -225,8 +225,8 @@ def _has_openvino() -> bool:
 def choose_backend(
     network: DualResidualNetwork, batch: int, backend: str = "auto", precision: str = "auto"
 ) -> tuple[str, str]:
-    """Return the fastest (backend, precision) for batches of this size that these names allow and this machine has.
-    Measured in turn, each by its fastest batch, for a second or so. Raises UserError.
+    """Return the fastest (backend, precision), for batches of this size, that the names allow and this machine has. All
+    are measured in turn, for about SECONDS each; the fastest batch of each counts. Raises UserError.
     """
     tried = ways(backend, precision, network.output.weight.device.type)
     with one_thread():

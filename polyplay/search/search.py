@@ -1,4 +1,4 @@
-"""A search of many games at once, each at its own pace: `round` and `answer` in turn, moves once searches are done.
+"""A search of many games at once, each at its own pace. Call `round` and `answer` in turn; move once a search is done.
 
     search = Search(game, 256, SearchOptions(noise=0.25), evaluator, seed=1)
     search.restart()
@@ -47,7 +47,7 @@ class Finished(NamedTuple):
     full: np.ndarray  # bool [n]: the search had all simulations
 
     def at(self, which: np.ndarray | slice) -> Finished:
-        """Return some of them."""
+        """Return the results of some searches."""
         return Finished(*(x[which] for x in self))
 
     @property
@@ -57,8 +57,8 @@ class Finished(NamedTuple):
 
 
 class Search:
-    """Searches of B games. lane: the number of the first game among all that share a seed. evaluator: a
-    NetworkEvaluator, or an object with its `title` and `evaluate`.
+    """Searches of B games. lane: number of the first game, among all games that share the seed. evaluator: a
+    NetworkEvaluator, or another object with `title` and `evaluate`.
     """
 
     def __init__(
@@ -77,8 +77,8 @@ class Search:
     # -------------------------------------------------------------------------------- games and positions
 
     def restart(self, games: np.ndarray | None = None, records: np.ndarray | None = None) -> None:
-        """Restart these games (None: all) from the game's start or unfinished positions int8 [n, record]. No game may
-        have leaves that wait for an answer.
+        """Restart these games (None: all) from unfinished positions int8 [n, record] (None: the game's start). No game
+        may have leaves that wait for an answer.
         """
         which = np.arange(len(self.lanes)) if games is None else games
         if records is None:
@@ -102,7 +102,7 @@ class Search:
         return self.planes[: self.count]
 
     def answer(self, logits: np.ndarray, values: np.ndarray) -> None:
-        """Back up the network's answers to the batch, and begin a new batch. Raises NotFinite, with nothing changed."""
+        """Back up the network's answers to the batch, and begin a new batch. Raises NotFinite, and changes nothing."""
         if logits.shape != (self.count, self.game.actions) or values.shape != (self.count,):
             raise ValueError(f"answers {logits.shape} and {values.shape} to {self.count} leaves")
         bad = tree_kernels.first_not_finite(logits, values)
@@ -128,7 +128,7 @@ class Search:
         return np.take_along_axis(logits, self.actions[chosen], 1), values
 
     def step(self) -> Finished:
-        """Make a round, its evaluation and its answer; return the searches that are done now, possibly zero."""
+        """Make a round, its evaluation and its answer; return the searches that are done now, possibly none."""
         planes = self.round()
         if len(planes):
             self.answer(*self.evaluate(planes))
@@ -139,8 +139,8 @@ class Search:
         return self.look(self._found[: tree_kernels.finished_games(self.tree, self.rules, self._found)].copy())
 
     def look(self, games: np.ndarray) -> Finished:
-        """Return what searches have found so far, done or not. Their roots must be evaluated and no leaves waiting, as
-        after a `step`.
+        """Return the results of these games' searches so far, done or not. Their roots must be evaluated, and no leaf
+        may wait, as after a `step`.
         """
         n, shape = len(games), (len(games), self.game.actions)
         done = Finished(
@@ -177,9 +177,9 @@ class Search:
         return moves
 
     def choose(self, done: Finished) -> np.ndarray:
-        """Return a move for each search, int64 [n]: drawn ∝ visits^(1 / temperature) at its ply; at temperature 0 the
-        most visited one, the first of equals. Without visits (0 simulations) the priors replace them. A Gumbel search
-        chooses differently.
+        """Return a move for each search, int64 [n]: drawn ∝ visits^(1 / τ), with the ply's temperature τ; at τ = 0 the
+        first most visited one. Without visits (0 simulations) the priors replace them. A Gumbel search chooses by
+        tree_kernels.choose_gumbel.
         """
         if self.rules.gumbel:
             return self._gumbel(done)[0]
@@ -216,7 +216,7 @@ class Search:
         yield self
 
     def run(self, records: np.ndarray, turn: Callable[[], None] = lambda: None) -> Finished:
-        """Search from positions as `grow` does; return the results in their order. turn: called after every step."""
+        """Search from positions as `grow` does; return the results in the same order. turn: called after every step."""
         for _ in self.grow(records):
             turn()
         return _without(self.finished(), len(records))
@@ -229,7 +229,7 @@ class Search:
     # -------------------------------------------------------------------------------- save and restore
 
     def state(self) -> dict[str, np.ndarray]:
-        """Return the whole state as plain arrays: games, used nodes and edges one game after the other, the batch."""
+        """Return the whole state as plain arrays: the games; used nodes and edges, game after game; the batch."""
         t, plays = self.tree, self.tree.plays
         parts = {"records": (t.records, plays["nodes"]), "nodes": (t.nodes, plays["nodes"])}
         parts |= {"edges": (t.edges, plays["edges"]), "sums": (t.sums, plays["edges"])}
@@ -241,7 +241,7 @@ class Search:
         return saved | {"plays": _bytes(plays), "root_priors": t.root_priors.copy(), "gumbel": t.gumbel.copy()}
 
     def load(self, saved: dict[str, np.ndarray]) -> None:
-        """Continue from the state of a search of as many games with the same options."""
+        """Continue from a state of a search that has the same options and number of games."""
         t = self.tree
         plays = saved["plays"].view(Play).reshape(-1)
         nodes, edges = t.nodes.shape[1], t.edges.shape[1]
@@ -261,17 +261,17 @@ class Search:
 
 
 def _without(found: Finished, n: int) -> Finished:
-    """Remove games left from an earlier call with more than n positions."""
+    """Remove the games from n on, which are left from an earlier call with more positions."""
     return found.at(slice(int(np.searchsorted(found.games, n))))
 
 
 def _bytes(x: np.ndarray) -> np.ndarray:
-    """Return a copy as uint8 [n, itemsize]; of an array of plain numbers, the copy as it is."""
+    """Return a copy: as uint8 [n, itemsize] if the array has fields, else unchanged."""
     return x.copy() if not x.dtype.fields else np.frombuffer(x.tobytes(), np.uint8).reshape(len(x), x.itemsize).copy()
 
 
 def visit_shares(counts: np.ndarray, temperature: np.ndarray) -> np.ndarray:
-    """Return counts^(1 / temperature) [n, A], divided by their sums; at temperature 0 all to the first maximum."""
+    """Return counts^(1 / temperature) [n, A], divided by their sums; at temperature 0 the first maximum gets all."""
     relative = counts / counts.max(1, keepdims=True, initial=1e-300)
     warm = relative ** (1.0 / np.maximum(temperature, 1e-300))[:, None]
     cold = np.zeros_like(relative)
@@ -296,7 +296,7 @@ class SearchPolicy(Player):
 
     def act(self, step: Batch, state: Batch) -> tuple[Batch, Batch]:
         """Return action and value [B] for one row [B] of obs and mask; 0 and 0 where no move is legal. The search may
-        allow moves that the mask forbids: planes of Go do not show what was there more than eight positions ago.
+        allow moves that the mask forbids: planes of Go do not show positions of more than eight plies ago.
         """
         mask = step["mask"].numpy()
         on = np.flatnonzero(mask.any(1))
@@ -310,7 +310,7 @@ class SearchPolicy(Player):
         return self.options.simulations
 
     def simulate(self, simulations: int, leaves: int = 0) -> None:
-        """Search with this many simulations in future (0: the bare network), and leaves at once (0: as configured).
+        """Set the simulations of future searches (0: the bare network) and their leaves per round (0: as configured).
 
         Everything else is as configured, whatever earlier calls set.
         """
@@ -324,8 +324,8 @@ class SearchPolicy(Player):
         self.board, self._searching = board, None
 
     def choose(self, records: np.ndarray, allowed: np.ndarray | None = None) -> tuple[np.ndarray, np.ndarray]:
-        """Return moves int64 [n] and values float32 [n] for unfinished positions int8 [n, record]. allowed, bool
-        [n, A]: the most visited allowed move, of equals the one with the highest prior, replaces one that is not.
+        """Return moves int64 [n] and values float32 [n] for unfinished positions int8 [n, record]. allowed (bool [n,
+        A]): the most visited allowed move (of equals, the one with the highest prior) replaces a forbidden move.
         """
         search = self._search(len(records))
         done = search.run(records)

@@ -2,11 +2,11 @@
 
 A search plays both sides of many games, and whole games become rows of a rollout queue.
 
-A slot holds the games that fit, one behind another, each laid out as an episode in docs/concepts/rows.md: a row per
-position, the first one `first`, and a row behind the last move with `terminated`. Unused rows are `first`, so no
-transition leads into them. The reward of a move is the game's outcome for the player who made it: with a discount of 0
-it is the return. A move is an agent step; a game's return is the first player's. A game's number is the player's
-incarnation and, in the low 32 bits, the number of games that ended before: it is unique to a player.
+A slot holds as many games as fit, one behind another. Each is an episode as in docs/concepts/rows.md: a row per
+position, the first with `first`, and after the last move a row with `terminated`. Unused rows have `first`, so no
+transition leads into them. The reward of a move is the game's outcome for the player who made it; with a discount of 0
+this is the return. A move is an agent step; a game's return is its first player's. A game's number has the worker's
+incarnation in its high bits, and in the low 32 bits the number of games that ended before.
 
 Where playouts are capped, moves of searches that are not full have no row and are not agent steps.
 """
@@ -49,8 +49,8 @@ def is_sampled(number: int) -> bool:
 
 
 class GameNotes:
-    """Moves of `games` unfinished games, and what the searches found. For moves without a search, value and visits are
-    not known.
+    """Moves of `games` unfinished games, with the values and visits that searches found. A move without a search has
+    value NaN and no visits.
     """
 
     def __init__(self, board: Game, games: int):
@@ -92,9 +92,9 @@ class GameNotes:
 
 # Resignation (Silver et al. 2017, Methods, "Self-play").
 #
-# A player resigns when the values of the root and of its best child are both below v. A share of the games is played
-# to the end; from the newest of them v is set: the greatest value with which, of all games with a would-be resignation,
-# less than a given share were not lost by the player resigning first. While too little is known, no player resigns.
+# A player resigns when the values of the root and of its best child are both below v. A share of the games is played on
+# to the end. The newest of them set v: the greatest value at which less than a given share of would-be resignations is
+# wrong, that is, the first player to resign would not have lost. Before enough games are known, no player resigns.
 
 
 RESIGN_METRICS = ("resigned", "resign_value", "resign_false_rate")
@@ -129,7 +129,7 @@ class Resignation:
         return (better < self.v) & ~self.played_on[games] & (plies > 0)
 
     def ended(self, game: int, moves: int, worth: float) -> None:
-        """Record a game that was played to its end after `moves` moves. worth: its outcome for the first player."""
+        """Record a game of `moves` moves, if it was played on to its end. worth: outcome for the first player."""
         if not self.played_on[game] or not moves:
             return
         lowest = np.minimum.accumulate(self.values[game, :moves])
@@ -149,7 +149,7 @@ class Resignation:
 
     @property
     def rate(self) -> float:
-        """Share of wrong resignations with v, in games played on."""
+        """Share of would-be resignations at v that are wrong, in games played on."""
         at = int(np.searchsorted(GRID, self.v, side="right")) - 1
         return int(self.wrong[:, at].sum()) / max(int(self.would[:, at].sum()), 1)
 
@@ -157,7 +157,7 @@ class Resignation:
 def learned_value(found: Path) -> float:
     """Return the lowest v that the players of a checkpoint had learned; NEVER: no player had.
 
-    A checkpoint of weights alone, as a champion's, has no players: those of the run's newest checkpoint count.
+    A checkpoint of weights alone (a champion) has no players; then the run's newest checkpoint with players counts.
     """
     for path in (found, *reversed(checkpoint.everything(found.parents[1]))):
         opened, parts = checkpoint.open_checkpoint(path), sorted(path.glob("workers/self_play-*.safetensors"))
@@ -168,7 +168,7 @@ def learned_value(found: Path) -> float:
     return records.NEVER
 
 
-# Statistics of searches and games: how games end, and how well the network predicted that.
+# Statistics of searches and games: how games end, and how well the network predicted the ends.
 
 
 ACCURACY = tuple(f"value_accuracy_{part}" for part in ("early", "middle", "late"))  # thirds of a game
@@ -197,8 +197,8 @@ NOBODY = records.ResignOptions(played_on=1.0)
 
 
 def game_rows(board: Game) -> Spec:
-    """Fields of a row: the mover's planes, as bits (np.packbits) if they contain only 0 and 1, its legal moves, the
-    visits as shares, the move, the number of the game.
+    """Return the fields of a row: the mover's planes, as bits (np.packbits) if they contain only 0 and 1, its legal
+    moves, the visits as shares, the move, the number of the game.
     """
     shares, integer = Field((board.actions,), "float32"), Field((), "int64")
     bits, mask = Field((-(-math.prod(board.planes) // 8),), "uint8"), Field((board.actions,), "bool")
@@ -218,9 +218,9 @@ def self_play(
     backend: str = "torch",
     resign: records.ResignOptions = NOBODY,
 ) -> Iterator[None]:
-    """Play envs.lanes games at once, with its own copy of the weights, pulled every EVALUATIONS batches.
+    """Play envs.lanes games at once, with a copy of the weights that is pulled every EVALUATIONS batches.
 
-    backend: see NetworkEvaluator. If it or the precision is "auto", the choice is saved, and a resumed player
+    backend: see NetworkEvaluator. If the backend or the precision is "auto", the choice is saved, and a resumed player
     keeps it.
     """
     saved = actor_checkpoint.load_actor(ctx, out.consumers)
@@ -271,7 +271,7 @@ def _evaluator(
 class SelfPlay:
     """The games of one worker. `slots` yields a slot whenever one is full of whole games."""
 
-    between = True  # it can be saved at any time
+    between = True  # its state can be saved at any time
 
     def __init__(
         self,
@@ -304,7 +304,7 @@ class SelfPlay:
         self.arrays |= {"raw": self.raw, "resignation": self.resignation.arrays, "notes": self.notes.arrays}
 
     def slots(self, pull: Callable[[], int]) -> Iterator[int | None]:
-        """Play forever; yield a full slot, or None without one. pull: takes due weights, returns their version."""
+        """Play forever; yield a full slot, or None in between. pull: takes due weights, returns their version."""
         while True:
             while sum(map(_length, self.finished)) <= self.out.T:
                 self.version = pull()
@@ -429,7 +429,7 @@ class SelfPlay:
 
 
 def recorded_rows(rows: Batch) -> Batch:
-    """Return a game's rows of full searches, which have visits, and the row of its end."""
+    """Return the rows of a game's full searches, which have visits, and the row of its end."""
     full = rows["visits"].any(1)
     found = tree.map(lambda x: x[np.append(full[:-1], True)], rows)
     found["reward"][1:], found["first"][0] = rows["reward"][1:][full[:-1]], True

@@ -2,7 +2,7 @@
 
 Each game has a pool of nodes and a pool of edges. A node is a position that was reached; its edges are the legal moves,
 ascending: `count` edges, beginning with edge `first`. Node 0 is the root, and edge 0 stands for the move into it: its
-visits and values are the root's. Data for choosing an edge (Edge) is apart from data for backing up only (Sums).
+visits and values are the root's. Data for choosing an edge (Edge) are separate from data that only backups need (Sums).
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def stream(key: np.uint64, lane: int, search: int) -> np.uint64:
 
 @compiled
 def uniform_of(key: np.uint64, n: int) -> float:
-    """Return number n of a key, uniform in (0, 1), with 53 bits."""
+    """Return the n-th random number of a key, uniform in (0, 1), with 53 bits."""
     return (np.float64(bits(key, np.uint64(n)) >> _11) + 0.5) * 2.0**-53
 
 
@@ -58,8 +58,8 @@ def _log_gamma_draw(key: np.uint64, n: int, alpha: float) -> tuple[float, int]:
 
 @compiled
 def dirichlet(key: np.uint64, alpha: float, out: np.ndarray) -> None:
-    """Fill float [n] with a draw from the symmetric Dirichlet distribution; computed in logarithms, so that a small
-    alpha leaves no sum of 0.
+    """Fill float [n] with a draw from the symmetric Dirichlet distribution. It is computed in logarithms: with a small
+    alpha, all numbers could else round to 0.
     """
     n = 0
     for i in range(out.size):
@@ -139,7 +139,7 @@ class Tree(NamedTuple):
     shares: np.ndarray  # float64 [A], scratch
 
 
-# The options for compiled code; SearchOptions.rules sets those with other names.
+# Options for compiled code, made by SearchOptions.rules.
 Rules = namedtuple(
     "Rules",
     "simulations fast_simulations full leaves fpu_parent noise noise_alpha reuse width gumbel c_visit by_range key "
@@ -156,10 +156,10 @@ class SearchOptions:
     the visit that evaluated s, at the root too. fpu, the value of an unvisited move: "zero"; "parent", the mean
     value of its position.
 
-    root "gumbel": sequential halving over `gumbel_actions` moves and completed values q (Danihelka et al. 2022), σ(q)
-    being (c_visit + the most visits) q, with q scaled from [-1, 1] to [0, 1]. "gumbel_mctx": as in mctx, a
-    tenth of that, with q scaled to [0, 1] from the least and greatest of its position. With both, moves are drawn by
-    Gumbel noise times the temperature; noise, exploration, c and fpu have no effect, and no subtree is kept.
+    root "gumbel": sequential halving over `gumbel_actions` moves and completed values q (Danihelka et al. 2022): σ(q) =
+    (c_visit + the most visits) q, with q scaled from [-1, 1] to [0, 1]. "gumbel_mctx", as in mctx: σ(q) is a tenth of
+    that, with q scaled to [0, 1] from the least and greatest q of its position. With both, moves are drawn by Gumbel
+    noise times the temperature; noise, exploration, c and fpu have no effect, and no subtree is kept.
 
     fast_simulations: caps playouts (Wu 2019, 3.1). A search is full with chance `full`; else it has this many
     simulations and no noise, and the policy does not train on it.
@@ -220,7 +220,7 @@ class SearchOptions:
         return np.array([1.0, *(t for _, t in self.temperature)])[at]
 
     def edges_per_node(self, game: Game) -> int:
-        """Return the edges per node: all actions on a board that moves fill; fewer in games like chess."""
+        """Return the room for edges per node: all actions on boards that moves fill; fewer in games like chess."""
         return game.actions if game.actions <= FILLED else 128
 
     def room(self, game: Game) -> tuple[int, int]:
@@ -234,15 +234,15 @@ class SearchOptions:
         return nodes * (Node.itemsize + game.record) + edges * (Edge.itemsize + Sums.itemsize)
 
     def factors(self, visits: np.ndarray) -> np.ndarray:
-        """Return float32: the factor of P / (1 + N(s, a)) at nodes, by their visits, which include their evaluation."""
+        """Return float32: the factor of P / (1 + N(s, a)) at nodes with these visits, including their evaluation."""
         if self.exploration == "alphago_zero":
             return np.asarray(self.c * np.sqrt(np.maximum(visits - 1.0, 0.0)), np.float32)
         return np.asarray((np.log((1.0 + visits + self.c_base) / self.c_base) + self.c) * np.sqrt(visits), np.float32)
 
 
 def considered_visits(actions: int, simulations: int) -> list[int]:
-    """Return the visits that a move has before each simulation, if `actions` moves are considered at first: all get
-    equally many, then the better half, and so on.
+    """Return, for each simulation, the visits that its move has before it, if `actions` moves are considered at first.
+    All moves get equally many visits, then the better half does, and so on.
     """
     if actions <= 1:
         return list(range(simulations))

@@ -1,8 +1,8 @@
 """Compiled loops of a search: leaves for the batch, backups of the network's answers, roots.
 
 A backed-up value is for the player who chose the edge: the sign changes at each step up. With several leaves per game a
-leaf that waits counts as a lost visit until its answer comes. A leaf that is met again while it waits
-ends the game's part of the round: it is evaluated once.
+leaf that waits counts as a lost visit until its answer comes. A descent to a waiting leaf ends the game's part of the
+round, so each leaf is evaluated once.
 """
 
 from __future__ import annotations
@@ -20,16 +20,15 @@ from polyplay.search.tree import Rules, Tree
 if TYPE_CHECKING:
     from polyplay.search.search import Finished
 
-# _nrt=False: no reference counts. The caller holds all arrays while a loop runs, and no loop makes one. Counting at
-# each use of a field of the tree takes as long as the search itself.
+# _nrt=False: no reference counts. The caller holds all arrays while a loop runs, and no loop makes one. Counting
+# references at each use of a field of the tree would take as long as the search itself.
 compiled = cached_njit(_nrt=False)
 
 _ONE, _NONE = np.float32(1.0), np.float32(-np.inf)
 
 # A Gumbel search (Danihelka et al. 2022): which moves of the root get visits, choices below the root, and the resulting
-# policy. The root's moves are first those of the greatest g + logit, where g is Gumbel noise; sequential halving
-# then keeps half of them again and again. The next simulation is for a move with the number of visits that
-# `tree.considered` says.
+# policy. The root first considers the moves of greatest g + logit, where g is Gumbel noise; sequential halving then
+# repeatedly keeps half of them. The next simulation is for a move with as many visits as `tree.considered` says.
 
 
 LOWEST = -1e9  # least score
@@ -81,7 +80,7 @@ def _logit(tree: Tree, g: int, edge: int) -> float:
 
 @inlined
 def _root_choice(tree: Tree, g: int, wanted: int) -> int:
-    """Return the edge of the greatest g + logit + σ(q) among the root's with `wanted` visits; σ is in tree.shares."""
+    """Return the edge of greatest g + logit + σ(q) among root edges with `wanted` visits; σ is in tree.shares."""
     first, count = tree.nodes[g, 0].first, tree.nodes[g, 0].count
     best, top, highest = first, -np.inf, -np.inf
     for e in range(first, first + count):
@@ -110,8 +109,8 @@ def _improve(tree: Tree, g: int, node: int) -> None:
 
 @compiled
 def gumbel_edge(tree: Tree, rules: Rules, g: int, node: int) -> int:
-    """Return the edge to descend: at the root the next to be visited; below where visits are fewest compared with the
-    improved policy.
+    """Return the edge to descend: at the root, the next one to visit; below it, the one with the fewest visits compared
+    with the improved policy.
     """
     first, count, visits = tree.nodes[g, node].first, tree.nodes[g, node].count, 0
     for e in range(first, first + count):
@@ -131,8 +130,8 @@ def gumbel_edge(tree: Tree, rules: Rules, g: int, node: int) -> int:
 
 @compiled
 def choose_gumbel(tree: Tree, rules: Rules, games: np.ndarray, actions: np.ndarray, policy: np.ndarray) -> None:
-    """Write for finished searches the move, of the most visited the greatest g + logit + σ(q), into int64 [n], and the
-    improved policy into float32 [n, A].
+    """Write the moves of finished searches into int64 [n], and their improved policies into float32 [n, A]. The move is
+    the one of greatest g + logit + σ(q) among the most visited.
     """
     for k in range(games.size):
         g = games[k]
@@ -161,7 +160,7 @@ def _unvisited_value(tree: Tree, rules: Rules, g: int, edge: int) -> np.float32:
 
 @inlined
 def _best_edge(tree: Tree, rules: Rules, g: int, node: int, edge: int) -> int:
-    """Return the edge of the greatest Q + U, the first of equals; or the choice of a Gumbel search."""
+    """Return the edge of greatest Q + U, the first of equals; in a Gumbel search, the one of `gumbel_edge`."""
     if rules.gumbel:
         return gumbel_edge(tree, rules, g, node)
     fpu = _unvisited_value(tree, rules, g, edge)
@@ -197,7 +196,7 @@ def _add_child(tree: Tree, game: np.ndarray, g: int, parent: int, edge: int) -> 
 
 @inlined
 def _descend(tree: Tree, rules: Rules, game: np.ndarray, g: int, row: int) -> tuple[int, int]:
-    """Return (node, depth) of a game's next leaf, made if it is new; write its edges into a row of the paths."""
+    """Return (node, depth) of a game's next leaf, added if it is new; write its path into a row of `tree.paths`."""
     node, edge, depth = 0, 0, 0
     tree.paths[row, 0] = 0
     while tree.nodes[g, node].status == trees.EXPANDED:
@@ -222,7 +221,7 @@ def _change(tree: Tree, g: int, edge: int, depth: int, visits: int) -> None:
 
 @inlined
 def _back_up(tree: Tree, g: int, row: int, depth: int, value: float, waited: int) -> None:
-    """Add a value, for the player who chose a path's last edge, to all its edges; waited 1 removes a virtual loss."""
+    """Add a value to a path's edges; it is for the player who chose the last edge. waited 1: remove a virtual loss."""
     for k in range(depth, -1, -1):
         edge = tree.paths[row, k]
         tree.sums[g, edge].total += value
@@ -249,7 +248,7 @@ def _wants_leaf(tree: Tree, rules: Rules, g: int) -> bool:
 
 @compiled
 def gather_leaves(tree: Tree, rules: Rules, game: np.ndarray, batch: np.ndarray, count: int) -> int:
-    """Add the next leaves of all games without waiting leaves to a batch of `count` so far; return the new count.
+    """Add the next leaves of all games without waiting leaves to a batch of `count` leaves; return the new count.
 
     Terminal leaves are backed up on the way.
     """
@@ -313,7 +312,7 @@ def first_not_finite(logits: np.ndarray, values: np.ndarray) -> int:
 
 @compiled
 def set_root(tree: Tree, rules: Rules, g: int) -> None:
-    """Set the priors of an expanded root for this search: the clean ones, with noise if the rules have some."""
+    """Set the priors of an expanded root for this search: its own priors, mixed with noise if the rules have noise."""
     first, count = tree.nodes[g, 0].first, tree.nodes[g, 0].count
     if rules.gumbel:
         draw_gumbel(tree, rules, g)
@@ -346,14 +345,14 @@ def answer(tree: Tree, rules: Rules, game: np.ndarray, logits: np.ndarray, value
             set_root(tree, rules, g)
 
 
-# The loops of a search's roots: begin at a position, move on to a child with its subtree, collect results.
-# A subtree is compacted in place: children lie after their parents in both pools, so nothing is overwritten that is
-# still to be moved. It is dropped if the pool of edges might not hold it and the rest of a search.
+# The loops of a search's roots: begin at a position, move on to a child with its subtree, collect results. A subtree is
+# compacted in place: children lie after their parents in both pools, so nothing is overwritten before it has moved. A
+# subtree is dropped if the pool of edges might not hold both it and the rest of a search.
 
 
 @inlined
 def _copy(source: np.ndarray, target: np.ndarray) -> None:
-    """Copy by a loop: assigning slices would make an array, as they might overlap."""
+    """Copy by a loop: assigning slices would make a temporary array, as slices might overlap."""
     for i in range(target.size):
         target[i] = source[i]
 
@@ -438,7 +437,7 @@ def _compact(tree: Tree, g: int, root: int, edge: int) -> None:
 
 @inlined
 def _reuse(tree: Tree, rules: Rules, g: int, edge: int) -> bool:
-    """Make an edge's child the root, if it has edges and there is room for a search; return whether it was made."""
+    """Make an edge's child the root if it has edges and there is room for a search; return whether this was done."""
     child = tree.edges[g, edge].child
     if not rules.reuse or child < 0 or tree.nodes[g, child].status != trees.EXPANDED:
         return False
@@ -466,7 +465,7 @@ def _root_edge(tree: Tree, g: int, action: int) -> int:
 def advance(
     tree: Tree, rules: Rules, game: np.ndarray, games: np.ndarray, actions: np.ndarray, results: np.ndarray
 ) -> None:
-    """Make moves and search on; write the moves' results into int8 [n]."""
+    """Make moves and start the next searches; write the moves' results into int8 [n]."""
     for i in range(games.size):
         g = games[i]
         _copy(tree.records[g, 0], tree.record)
@@ -496,7 +495,7 @@ def finished_games(tree: Tree, rules: Rules, out: np.ndarray) -> int:
 
 @compiled
 def collect(tree: Tree, done: Finished) -> None:
-    """Write what searches found, by action, into zeros [n, A] where a move is legal; plies, value and raw [n] too."""
+    """Write results of searches into zeros [n, A], by legal action, and their plies, value and raw into [n]."""
     for i in range(done.games.size):
         g = done.games[i]
         done.plies[i] = records.ply(tree.records[g, 0])

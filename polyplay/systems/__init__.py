@@ -1,4 +1,4 @@
-"""One page per system: its `Config`, and `build`, the wiring; its presets and row of the table are in pages.toml."""
+"""One page per system: its `Config`, and `build`, which wires it. Presets and the table's rows are in pages.toml."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from polyplay.core.errors import UserError
 
 @dataclass(frozen=True)
 class System:
-    """The result of a page's `build`: what reports and evaluation need to know of the wiring."""
+    """The result of a page's `build`: the facts of the wiring that reports and evaluation use."""
 
     envs: Any  # Envs: the training environments
     spec: Any  # LearnerSpec: the network and its loss
@@ -78,7 +78,7 @@ class Page:
 
 @cache
 def read_settings(file: str) -> dict[str, Any]:
-    """Return the contents of a TOML file of this room, by system."""
+    """Return the contents of a TOML file in this directory, by system."""
     return tomllib.loads((Path(__file__).parent / file).read_text("utf-8"))
 
 
@@ -111,7 +111,7 @@ def ordinary() -> list[str]:
 
 
 def load(name: str) -> Page:
-    """Return the page of system `name`, in capitals or not, or a user's own, module:NAME."""
+    """Return the page of system `name`, in capitals or not, or of a user's module:NAME."""
     if ":" in name:
         return replace(_find(name), name=name)
     known, own = names(), name.lower()
@@ -127,7 +127,7 @@ def load(name: str) -> Page:
 
 def page_of(system: str, over: object = None) -> Page:
     """Return the page of a system. For a population, join it with the page of the system `over` (None: its default):
-    Config has the fields of both, presets are the other's. Raises UserError: there is none, or `over` is a population.
+    Config has the fields of both, presets are those of `over`. Raises UserError: no page, or `over` is a population.
     """
     page = load(system)
     if not is_population(page):
@@ -147,7 +147,7 @@ def page_of(system: str, over: object = None) -> Page:
 
 
 def _lifted(config: Any, make: Any) -> Any:
-    """Return a preset of the members' system as one of the population."""
+    """Return a preset of the members' system as a preset of the population."""
 
     def preset() -> Any:
         return config(**vars(make()))

@@ -79,7 +79,7 @@ def choose(page: Page, env: Any, **made: Any) -> str:
 
 
 def _described(env: Any, **made: Any) -> EnvSpec | None:
-    """Return the environment's spec, or None: building the system then reports the error."""
+    """Return the environment's spec, or None if it fails: building the system then reports the error."""
     try:
         return Envs(env, 1, **made).spec
     except UserError:
@@ -122,7 +122,7 @@ def domain(env: Any, kwargs: Mapping[str, Any] | None = None, wrappers: tuple[st
 
 def settings(page: Page, name: str, env: Any = None, automatic: bool = False, **made: Any) -> Any:
     """Return the configuration of preset `name`; for a domain, with the environment's own settings. automatic: the user
-    did not name it. made: as in `choose`. Raises UserError: there is no such preset.
+    did not name a preset. made: as in `choose`. Raises UserError: there is no such preset.
     """
     there = tuned(page)
     if name in page.presets:
@@ -153,8 +153,8 @@ def _beyond_atari(c: Any) -> Any:
 
 
 def shown_images(page: Page, name: str, env: Any, **made: Any) -> dict[str, Any]:
-    """Return the run options with which a preset shows an environment: its own for this one (`shown`), and SIDE pixels
-    for the smaller side of images larger than LARGE. made: as in `choose`.
+    """Return the run options with which a preset shows an environment: the preset's own for this environment (`shown`),
+    and SIDE pixels for the smaller side of images larger than LARGE. made: as in `choose`.
     """
     if domain(env, **made) == "atari" or str(env).startswith(("toy:", "game:")):
         return {}
@@ -168,8 +168,8 @@ def shown_images(page: Page, name: str, env: Any, **made: Any) -> dict[str, Any]
 
 
 def with_lanes_for_tasks(c: Any, given: Mapping[str, object]) -> Any:
-    """Return a preset's configuration with lanes, and trajectories of a batch, for every task of a list, unless they
-    are given.
+    """Return a preset's configuration with lanes, and trajectories per batch, for every task of a list, unless `given`
+    has them.
     """
     n, known = len(task_order(task_words(given.get("env", c.env)))), vars(c)
     if n and "workers" in known and "lanes" not in known and "workers" not in given:  # a lane each
@@ -188,8 +188,8 @@ def with_lanes_for_tasks(c: Any, given: Mapping[str, object]) -> Any:
 
 
 def with_fastest(c: Any, serial: bool) -> tuple[Any, dict[str, Any]]:
-    """Return a preset's configuration, and the run options that it sets: with the fastest evaluator, the fastest
-    precision. With --serial neither, as both are measured and such runs repeat bitwise.
+    """Return a preset's configuration, and the run options that it sets. Evaluator and precision are measured, and the
+    fastest are used; but not with --serial, since such runs repeat bitwise.
     """
     if vars(c).get("evaluator") != "auto":
         return c, {}

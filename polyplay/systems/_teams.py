@@ -48,8 +48,8 @@ def ftw_network(c: Any, envs: Envs) -> NetworkFactory:
 
 
 def agent_values(c: Any, envs: Envs) -> tuple[dict[str, float], dict[str, Prior], Evolution]:
-    """Return the agents' hyperparameters, the priors of those that vary, and how agents copy each other: values are
-    perturbed now and then, a varying period is drawn again. Raises UserError.
+    """Return the agents' hyperparameters, the priors of those that vary, and the rule of copies: each copied value is
+    perturbed with a certain probability, a varying period is drawn again. Raises UserError.
     """
     ranges = _ranges(c)
     size, factor = ranges.pop("reward"), ranges.pop("points", None)
@@ -85,7 +85,7 @@ def _ranges(c: Any) -> dict[str, Prior]:
 
 
 def _prior(text: str) -> Prior:
-    """Raises UserError."""
+    """Read a prior. Raises UserError."""
     try:
         return parse_prior(text, _number)
     except UserError as e:
@@ -99,7 +99,7 @@ def _middle(prior: Prior) -> float:
 
 
 def _points(c: Any, envs: Envs) -> dict[str, float]:
-    """Return the weight of every event. Raises UserError: the game lacks an event, or has none."""
+    """Return the weight of every event. Raises UserError: the game lacks a named event, or has no events."""
     known, found = envs.spec.events, dict[str, float]()
     if not known:
         raise UserError(f"--env: {envs.title} given, which counts no events: use one that does, or --rewards game")
@@ -115,7 +115,7 @@ def _points(c: Any, envs: Envs) -> dict[str, float]:
 
 
 def _number(word: str) -> float:
-    """Raises UserError."""
+    """Read a number. Raises UserError."""
     try:
         return int(word) if word.isdigit() else float(word)
     except ValueError:
@@ -169,7 +169,7 @@ def check_windows(c: Any) -> None:
 
 
 def rollouts_per_batch(c: Any, envs: Envs) -> int:
-    """Return the number of rollouts in a batch. Raises UserError: agents could not play or learn so."""
+    """Return the number of rollouts in a batch. Raises UserError: agents could not play or learn with these options."""
     if envs.spec.seats < 2:
         raise UserError(f"--env: {envs.title} given, but a league needs an environment with several players")
     if c.learners > c.agents:

@@ -56,9 +56,9 @@ class ValueOptions(PolicyOptions):
 
 
 def atari_options(c: Any, life_loss: str = "auto", pipeline: str = "", **made: Any) -> dict[str, Any]:
-    """Return the options of the Atari preset `c.atari`, if the environment is an Atari game: NAME, NAME:PIPELINE or
-    auto:PIPELINE (auto: the page's default), with those that the id stands for. `pipeline`: the only one allowed, if
-    any. made: of Envs. Raises UserError: an unknown preset, another pipeline, or not an Atari game.
+    """Return the options of the Atari preset `c.atari` and of the environment's id; {} for other environments. c.atari:
+    NAME, NAME:PIPELINE or auto:PIPELINE (auto: the page's default). pipeline: the only one allowed, if any. made: of
+    Envs. Raises UserError: unknown preset, another pipeline, or a preset without an Atari game.
     """
     name, colon, how = c.atari.partition(":")
     presets = read_settings("pages.toml").get(type(c).__module__.rpartition(".")[2], {}).get("presets", {})
@@ -103,9 +103,9 @@ def plays_atari(c: Any, kwargs: Mapping[str, Any] | None = None, wrappers: tuple
 def worker_envs(
     c: Any, crew: Crew, *, lanes: int = 0, workers: int = 1, inline_single: bool = False, **options: Any
 ) -> Envs:
-    """Return a worker's c.lanes (or `lanes`) environments c.env, with the command line's options; Atari games as
-    c.atari says. workers: threads or processes that step them. inline_single: the worker steps a single Atari game
-    itself, as handing it to another process takes longer. options: of atari_options and of Envs.
+    """Return a worker's c.lanes (or `lanes`) environments c.env, with the command line's options; c.atari sets Atari
+    games. workers: threads or processes that step them. inline_single: the worker steps a single Atari game itself,
+    since another process takes longer. options: of atari_options and of Envs.
     """
     atari = {name: options.pop(name) for name in ("life_loss", "pipeline") if name in options}
     lanes = lanes or c.lanes
@@ -121,8 +121,8 @@ def actor_envs(c: Any, crew: Crew) -> Envs:
 
 
 def enough_actors(c: Any, crew: Crew, envs: Envs, spec: LearnerSpec) -> int:
-    """Return how many actors keep the learners busy, measured at the start of the run; the fewest if a lag keeps them
-    in step or nothing is measured.
+    """Return the number of actors that keep the learners busy, measured at the start of the run; the least possible one
+    if a lag keeps actors in step or nothing is measured.
     """
     least = fewest_actors(c.learners)
     rollouts_per_batch(c, least)  # reports errors before anything is measured
@@ -137,8 +137,8 @@ def rollouts_per_batch(c: Any, actors: int) -> int:
 
 
 def agent_envs(c: Any, crew: Crew, room: int) -> Envs:
-    """Return GA3C's environments, a process each: c.agents at first, at most `room`. A batch has all that are ready, at
-    most c.predict_batch. A game of several players has a lane for each of them.
+    """Return GA3C's environments, one process each: c.agents at first, at most `room`. A batch takes all that are
+    ready, at most c.predict_batch. A game of several players has a lane per player.
     """
     most = min(c.predict_batch, room)
     envs = worker_envs(c, crew, pipeline="plain", lanes=room, workers=room, active=c.agents, at_once=most)
@@ -146,8 +146,8 @@ def agent_envs(c: Any, crew: Crew, room: int) -> Envs:
 
 
 def divide_among(c: Any, among: str, *wholes: str) -> Any:
-    """Return the configuration of one of `among` (replicas, say), with its share of each of the wholes. Raises
-    UserError: one does not divide, or is too small.
+    """Return the configuration of one of `among` (such as replicas), with its share of each option in `wholes`. Raises
+    UserError: an option does not divide, or is too small.
     """
     n, shares = getattr(c, among), {name: getattr(c, name) for name in wholes}
     for name, whole in shares.items():
@@ -169,12 +169,12 @@ def replica_envs(
 ) -> tuple[Envs, int]:
     """Return (the environments of each replica, the number of replicas), with c.lanes divided among them.
 
-    Replicas are copies of the loop: c.replicas, or with 0 as many as there is room for, at most `most`, if the batch
-    divides among them. On a CPU 0 means one if observations are not images: updates of small networks take less time
-    than replicas need to agree on them (but not with `several`, where they do not agree). Each group of a replica has
-    the same number of lanes, and whole matches. minibatches: of a replica's rollouts; with a recurrent core its lanes
-    divide among them. workers: threads or processes that step its environments; 0: its share of the cores, including
-    its own thread. Raises UserError: lanes do not divide so, or a minibatch could be empty.
+    Replicas are copies of the loop. Their number is c.replicas; 0: the largest one up to `most` by which lanes and
+    batch are divisible. Without image observations, 0 means one on a CPU, where averaging takes longer than updates of
+    small networks; `several` (asynchronous replicas) removes this limit. Each group of a replica has the same number of
+    lanes, and whole matches. minibatches: number per rollout of a replica; with a recurrent core, lanes must divide
+    among them. workers: threads or processes that step its environments; 0: its share of the cores, including its own
+    thread. Raises UserError: lanes do not divide, or a minibatch could be empty.
     """
     whole = worker_envs(c, crew, life_loss=life_loss)
     alone = crew.placement.on_cpu and not (several or whole.spec.image_leaves)
@@ -200,8 +200,8 @@ def _replicas(c: Any, whole: Envs, minibatches: int, batch: int, most: int) -> i
 
 
 def _vectors(c: Any, whole: Envs) -> int:
-    """Return the number of replicas for a vector environment: each group has one, whose width is the group's lanes.
-    Raises UserError: --lanes or --replicas do not fit.
+    """Return the number of replicas for a vector environment: each group has one, whose width is the group's number of
+    lanes. Raises UserError: --lanes or --replicas do not fit.
     """
     n, rest = divmod(c.lanes, c.groups * whole.spec.width)
     if rest or c.replicas not in (0, n):
@@ -222,8 +222,8 @@ def _check_minibatches(c: Any, envs: Envs) -> None:
 
 
 def actor_critic(c: Any, envs: Envs, *, init: str, auxiliary: str = "none", **options: Any) -> NetworkFactory:
-    """Return a network with a policy and a value, as c says; it tracks the size of returns if rewards are scaled by it.
-    auxiliary: UNREAL's tasks for which it has heads, as `task_costs` reads them.
+    """Return a network with a policy and a value, by c's options; it tracks returns' size if rewards are scaled by it.
+    auxiliary: UNREAL's tasks for which it has heads, in `task_costs`' format.
     """
     returns = c.gamma if c.reward == "scale" else None
     given = {"core": c.core, "init": init, "inputs": c.inputs, "returns": returns, "actions": c.actions}
@@ -267,8 +267,8 @@ def check_critics(c: Any) -> None:
 
 def entropy_target(c: Any, envs: Envs) -> float:
     """Return the target of SAC's entropy in nats: c.entropy, or −dim of a Box (Haarnoja et al. 2018b) plus 0.89 of the
-    largest entropy of discrete actions (CleanRL; Christodoulou 2019 has 0.98). Raises UserError: no policy has so much,
-    and the temperature would grow forever.
+    largest entropy of discrete actions (CleanRL; Christodoulou 2019 has 0.98). Raises UserError: no policy has so much
+    entropy, and the temperature would grow forever.
     """
     parts = [leaf for _, leaf in tree.leaves(envs.spec.action)]
     real = sum(math.prod(x.shape) for x in parts if isinstance(x, spaces.Box))
@@ -281,7 +281,7 @@ def entropy_target(c: Any, envs: Envs) -> float:
 
 
 def check_actions(c: Any, envs: Envs, needs: str, flaw: str) -> None:
-    """Raise UserError if there is a `flaw` of the environment's actions; needs: the actions that the system needs."""
+    """Raise UserError if the environment's actions have a `flaw`; needs: the actions that the system needs."""
     if flaw:
         name, action = type(c).__module__.rpartition(".")[2], envs.spec.action
         others = ["ppo", "impala", "a2c"]
@@ -293,8 +293,8 @@ def check_actions(c: Any, envs: Envs, needs: str, flaw: str) -> None:
 
 
 def q_network(c: Any, envs: Envs, **options: Any) -> NetworkFactory:
-    """Return a network of action values, as c says. If one lane acts, a row's bits may depend on the batch. Raises
-    UserError: actions that have no values.
+    """Return a network of action values, by c's options. If one lane acts, a row's bits may depend on the batch. Raises
+    UserError: the actions can't have values.
     """
     check_actions(c, envs, "discrete", rules.values_flaw(envs.spec.action))
     given = {"inputs": c.inputs, "exact": envs.lanes > 1}

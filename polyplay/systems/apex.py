@@ -1,4 +1,4 @@
-"""Ape-X DQN (Horgan et al. 2018): many actors, each at its own ε, prioritized replays beside them, one learner or more.
+"""Ape-X DQN (Horgan et al. 2018): many actors, each with its own ε, prioritized replay workers, one or more learners.
 
 act × actors:      envs ─► own copy of the weights, ε by lane ─► rollouts, with Q as acted ─► RolloutQueue
                              ▲ pulled once per rollout                                              ▼

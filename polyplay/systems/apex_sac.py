@@ -6,7 +6,7 @@ act × actors:      envs ─► copies of π and Q ─► rollouts with Q as act
                              ▲                                      ▼ batches  ▲ new priorities
 learn × learners:          update ◄── critics, actor, temperature ◄── SampleQueue ─┘
 
-Actors, replays and learners come from apex.py (Horgan et al. 2018), network and loss are those of sac.py.
+Actors, replays and learners come from apex.py (Horgan et al. 2018), network and loss from sac.py.
 """
 
 from dataclasses import dataclass

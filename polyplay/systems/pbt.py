@@ -1,7 +1,7 @@
 """Population based training of any other system (Jaderberg et al. 2017).
 
 trainer:  takes the member with the fewest agent steps ─► trains it for `every` of them ─► its score
-          ─► does the rule `exploit` name a better one: copy that, `explore` its hyperparameters ─► the next member
+          ─► if the rule `exploit` names a better one: copy it, `explore` its hyperparameters ─► the next member
           … × at_once, each with its share of the cores; no trainer waits for another, and none decides for all
 members:  ordinary runs of the system that --over names, in RUN/members/00, 01, …
 """

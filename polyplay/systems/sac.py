@@ -1,4 +1,4 @@
-"""Soft actor-critic (Haarnoja et al. 2018b): an actor keeps its entropy near a target; of two critics the least counts.
+"""Soft actor-critic (Haarnoja et al. 2018b): an actor keeps its entropy near a target; the lower of two critics counts.
 
 replica:  envs ─► actor π ─► transitions ─► Replay ─► `ratio` draws per step: critics, actor, temperature ─► update
                     ▲                                   ▲ target critics                                       │

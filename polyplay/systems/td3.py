@@ -1,4 +1,4 @@
-"""TD3 (Fujimoto et al. 2018): a deterministic actor, updated half as often as two critics, of which the least counts.
+"""TD3 (Fujimoto et al. 2018): a deterministic actor, updated half as often as two critics; the lower one counts.
 
 replica:  envs ─► actor μ + noise ─► transitions ─► Replay ─► `ratio` draws per step: critics; actor now and then
                     ▲                                   ▲ target actor and critics, noise on actions ▼

@@ -22,7 +22,7 @@ from polyplay.weights.params import FlatParams, as_doubles
 from polyplay.weights.update import LEAVING, Agree, AllReduce, Apply, OpenUpdate, Part, Sums, mean_buffers, root
 
 _SUMS = 16  # float32 cells that hold 8 sums in float64
-_MANY = 100_000  # numbers: copying more takes longer than sending a few more messages
+_MANY = 100_000  # numbers: copies of more take longer than a few more messages
 PARTING = 5.0  # seconds to wait for a halt of the run, which would explain the loss of a replica
 
 
@@ -41,9 +41,9 @@ def join_group(place: tuple[str, int], name: str, rank: int, replicas: int) -> A
 
 
 class GlooReplica(OpenUpdate):
-    """Update of a replica among several machines, in three rounds of one message to every other replica: sums, buffers
-    and the gradient of the receiver's part; the squared norm of the sender's part; that part's new weights. Optimizer
-    statistics of other parts are sent only when all replicas save, so a run that fails cannot save them.
+    """Update of a replica among several machines, in three rounds of messages to all. The first has sums, buffers and
+    the gradient of the receiver's part, the second the squared norm of the sender's part, the third that part's new
+    weights. Optimizer statistics of other parts are sent only when all save, so a run that fails cannot save them.
     """
 
     def __init__(self, reduce: AllReduce, ctx: WorkerContext, vector: FlatParams, place: tuple[str, int]):
@@ -66,7 +66,7 @@ class GlooReplica(OpenUpdate):
         return self._meet(sums, [x[:_SUMS].clone() for x in self.sent])
 
     def _meet(self, sums: Sums, messages: Sequence[Tensor]) -> Agree:
-        """Send each replica its message, with these sums first; return the sums of all."""
+        """Send each replica its message, which begins with `sums`; return the totals of all replicas' sums."""
         own = np.zeros(_SUMS, np.float32)
         as_doubles(own)[: len(sums)] = sums
         for message in messages:
@@ -143,7 +143,7 @@ class GlooReplica(OpenUpdate):
         self.waited += time.perf_counter() - before
 
     def _tell_lost(self) -> NoReturn:
-        """Raise the loss of another replica, unless the run is halted."""
+        """Raise WorkerLost for another replica, unless the run halts first."""
         until = time.monotonic() + PARTING
         while time.monotonic() < until:
             self.ctx.control.check()

@@ -1,4 +1,4 @@
-"""Optimizers by name. RMSProp is four different optimizers; a paper's ε means nothing without its flavor.
+"""Optimizers by name. RMSProp has four flavors, and a paper's ε depends on its flavor.
 
 name           first g  ε             used by
 rmsprop_tf     1        inside √      TensorFlow 1: baselines' A2C, GA3C, IMPALA
@@ -34,7 +34,7 @@ from polyplay.envs.pool import closest_names, need
 # Base class of all optimizers, and the condition for an update in one pass over memory.
 
 
-FEW = 4096  # weights for which several passes are as fast as one, and need no compiler
+FEW = 4096  # up to this number of weights, several passes are as fast as a compiled one
 State = dict[str, Tensor]  # tensors of one parameter, by name
 Group = dict[str, Any]  # settings of some parameters, as in torch
 Array = np.ndarray
@@ -46,7 +46,7 @@ class OwnOptimizer(torch.optim.Optimizer, ABC):
 
     @torch.no_grad()
     def step(self, closure: None = None) -> None:  # type: ignore[override]
-        """Update every parameter; gradients are only read."""
+        """Update every parameter. Gradients do not change."""
         for group in self.param_groups:
             for p in group["params"]:
                 self.update(p, p.grad, self.state[p], group)
@@ -117,7 +117,7 @@ class OptimizerPart:
 
 
 def parts_of(network: torch.nn.Module, **parts: tuple[float, int]) -> tuple[OptimizerPart, ...]:
-    """Return the parts of a network's weights: (rate, every) by child name, else (1, 1). (): all have (1, 1)."""
+    """Return the parts of a network's weights. parts: (rate, every) by child name, else (1, 1). (): all (1, 1)."""
     found = list[OptimizerPart]()
     for name, x in network.named_parameters():
         own = OptimizerPart(x.numel(), *parts.get(name.partition(".")[0], (1.0, 1)))
@@ -157,8 +157,8 @@ class ClippedAdam(Adam):
     m ← β₁·m + (1 − β₁)·clamp(Δ, ±5·√v̂), m̂ = m/(1 − β₁ᵗ)
     θ ← θ − lr·m̂/(√v̂ + ε)
 
-    v includes the newest gradient: with β₂ = 0.999 no gradient is clipped in the first 25 steps, or to less than 0.158
-    of itself. On a CPU an update is one pass over memory.
+    v includes the newest gradient: with β₂ = 0.999 no gradient is clipped in the first 25 steps, and later none to less
+    than 0.158 of itself. On a CPU an update is one pass over memory.
     """
 
     def update(self, p: Tensor, grad: Tensor, state: State, group: Group) -> None:
@@ -179,9 +179,7 @@ ClippedAdamRule = tuple[Number, Number, Number, Number, Number, Number, Number]
 
 @compiled
 def clipped_adam(p: Array, grad: Array, mean: Array, square: Array, rule: ClippedAdamRule) -> None:
-    """Update θ, m, v by Δ, [n] float32, in place. rule: the learning rate by m's correction, β₁, 1 − β₁, β₂, 1 − β₂,
-    the root of v's correction, ε.
-    """
+    """Update θ, m, v by Δ, [n] float32, in place. rule: lr/(1 − β₁ᵗ), β₁, 1 − β₁, β₂, 1 − β₂, 1/√(1 − β₂ᵗ), ε."""
     rate, beta1, rest1, beta2, rest2, correction, eps = rule
     for i in range(p.size):
         delta = grad[i]
@@ -234,8 +232,8 @@ class RMSProp(OwnOptimizer):
 
     g ← α·g + (1 − α)·Δ², g starting at `g0`; with `sums` (AdaGrad) g ← g + Δ², and α is ignored
     u = Δ/√(g + ε) if `eps_inside` else Δ/(√g + ε)
-    `centered`: m ← α·m + (1 − α)·Δ from 0, and max(g − m², 0) instead of g: for a constant gradient, rounding errors
-    below 0 may exceed ε
+    `centered`: m ← α·m + (1 − α)·Δ from 0, and max(g − m², 0) instead of g: for a constant gradient, g − m² may be a
+    rounding error below −ε
     θ ← θ − lr·u
 
     The state ("mean", "square") exists from the start and is updated in place, so it can be shared memory. On a CPU an
@@ -289,7 +287,7 @@ def rmsprop(p: Array, grad: Array, square: Array, rule: Rule) -> None:
 
 @compiled
 def rmsprop_centered(p: Array, grad: Array, mean: Array, square: Array, rule: Rule) -> None:
-    """Do the same with m ← α·m + (1 − α)·Δ [n] and max(g − m², 0) instead of g."""
+    """Do the same as `rmsprop` with m ← α·m + (1 − α)·Δ [n] and max(g − m², 0) instead of g."""
     lr, alpha, rest, inside, outside = rule
     for i in range(p.size):
         delta = grad[i]
@@ -330,8 +328,8 @@ class FirstValues(dict[str, Any]):
 
 
 def begin_own(make: Make, parameter: Tensor, lr: float) -> torch.optim.Optimizer:
-    """Make a user's optimizer of one parameter, with its first state. Torch's own optimizers make theirs in the first
-    step, so a twin takes that step, with zeros and a zero gradient.
+    """Make a user's optimizer of one parameter, with its first state. Torch's optimizers make their state in the first
+    step, so a twin of zeros takes that step with a zero gradient.
     """
     twin = torch.nn.Parameter(torch.zeros_like(parameter))
     twin.grad, state = torch.zeros_like(twin), FirstValues()
@@ -345,7 +343,7 @@ def begin_own(make: Make, parameter: Tensor, lr: float) -> torch.optim.Optimizer
 
 
 def try_own(make: Make, title: str) -> tuple[str, ...]:
-    """Names of the statistics that a user's optimizer keeps per weight. Raises UserError."""
+    """Return the names of the statistics that a user's optimizer has per weight. Raises UserError."""
     try:
         state = optimizer_state(begin_own(make, torch.nn.Parameter(torch.zeros(4)), 0.0))
     except UserError:
@@ -363,9 +361,10 @@ def try_own(make: Make, title: str) -> tuple[str, ...]:
 
 @dataclass(frozen=True)
 class OptimizerSpec:
-    """An optimizer by name (NAMES), module:callable or callable; `clip` bounds the global norm of the (averaged)
-    gradient; 0: off. A callable is called with ([parameter], lr=RATE), where the parameter is all weights as one
-    vector, and returns a torch.optim.Optimizer; `lr` of its group is set before each step. It ignores the other fields.
+    """An optimizer by name (NAMES), module:callable or callable. clip: bound of the global norm of the (averaged)
+    gradient; 0: off. A callable gets ([parameter], lr=RATE), where the parameter is the vector of all weights. It
+    returns a torch.optim.Optimizer; the `lr` of its group is set before each step. Of the other fields only `clip`
+    counts then.
 
     Raises UserError: the name is unknown, or a callable returns something else.
     """
@@ -397,7 +396,7 @@ class OptimizerSpec:
 
     @property
     def title(self) -> str:
-        """Name, or that of the callable."""
+        """Name of the optimizer or the callable."""
         return user_modules.title(self.name)
 
     @property
@@ -418,7 +417,7 @@ class OptimizerSpec:
 
 
 def optimizer_state(optimizer: torch.optim.Optimizer) -> State:
-    """Return the state of an optimizer of one parameter: the tensors themselves."""
+    """Return the state of an optimizer of one parameter: its tensors, not copies."""
     state: State = optimizer.state[optimizer.param_groups[0]["params"][0]]
     return state
 
@@ -429,7 +428,7 @@ def optimizer_state(optimizer: torch.optim.Optimizer) -> State:
 def pure_step(
     spec: OptimizerSpec, weights: Tensor, grad: Tensor, state: Sequence[Tensor], rate: Tensor
 ) -> tuple[Tensor, list[Tensor], Tensor]:
-    """Clip a gradient [W], take a step, and return the new weights [W], the new state and the norm before [].
+    """Clip a gradient [W], take a step, and return the new weights [W], the new state and the norm before the clip [].
 
     state: the tensors of `optimizer_state`, in that order; rate: []. A gradient that is not finite changes nothing.
     """
@@ -497,7 +496,7 @@ def _pure_sgd(
 
 
 def load_state(optimizer: torch.optim.Optimizer, saved: State) -> None:
-    """Copy a saved state into the tensors of an optimizer of one parameter, so that shared ones stay shared.
+    """Copy a saved state into the tensors of an optimizer of one parameter; shared tensors stay shared.
 
     Raises ValueError: `saved` is from another kind of optimizer, or of another shape.
     """
@@ -515,8 +514,8 @@ def set_step(optimizer: torch.optim.Optimizer, count: int) -> None:
 
 
 def share_statistics(optimizer: torch.optim.Optimizer, memory: Tensor, fill: bool) -> None:
-    """Keep the statistics of an optimizer of one parameter in `memory` [n, weights], which others may use too. fill:
-    write its own there; otherwise it takes the contents.
+    """Move the statistics of an optimizer of one parameter to `memory` [n, weights], which other optimizers may share.
+    fill: write them there; otherwise take the memory's contents.
     """
     state = optimizer_state(optimizer)
     for name, row in zip([k for k, x in state.items() if x.ndim], memory, strict=True):
@@ -526,8 +525,9 @@ def share_statistics(optimizer: torch.optim.Optimizer, memory: Tensor, fill: boo
 def slice_statistics(
     whole: torch.optim.Optimizer, make: Callable[[torch.nn.Parameter], torch.optim.Optimizer], at: slice
 ) -> torch.optim.Optimizer:
-    """Make an optimizer of a part of the weights of `whole`, which has one flat parameter and shared statistics, on the
-    same weights, statistics and count of steps. make: makes one of its kind. The caller sets the part's gradient.
+    """Make an optimizer of the part `at` of the weights of `whole`, which has one flat parameter and shared statistics.
+    Both share weights, statistics and the count of steps. make: makes an optimizer of the same kind. The caller sets
+    the part's gradient.
     """
     parameter = torch.nn.Parameter(whole.param_groups[0]["params"][0].data[at])
     made = make(parameter)

@@ -1,11 +1,11 @@
 """Gorila's parameter server.
 
 A parameter server (Gorila, Nair et al. 2015): one vector in parts. Each part has a process that applies incoming
-gradients, with its own count of updates and its own statistics. This module has the memory and a learner's end.
+gradients, with its own count of updates and its own statistics. Here are memory, learners' ends and parts' workers.
 
-A learner pulls the parts, each at its own version, makes a gradient, and writes every part's slice to its slot there,
-with the version of the part that it was made with; ParameterShard takes it. Learners do not wait for each other's
-rollouts, only for a slot whose last gradient was not taken yet.
+A learner pulls the parts, each at its own version, and makes a gradient. It writes each part's slice to its slot, with
+the version of that part; a ParameterShard applies it. Learners do not wait for each other's rollouts, only until a
+slot's last gradient is taken.
 """
 
 from __future__ import annotations
@@ -29,27 +29,27 @@ from polyplay.nets.device import HostCopy
 from polyplay.weights import optimizers, update
 from polyplay.weights.params import FlatParams, TwoCopies, buffers_in
 
-# int64 cells of the header, after those of all shared weights. HOLD: odd while shards must pause; DOUBLES: where in the
-# vector float64 numbers begin
+# int64 cells of the header, after those of all shared weights. HOLD: odd while shards must pause; DOUBLES: index in the
+# vector at which float64 numbers begin
 HOLD, DOUBLES = 3, 4
-# cells of a shard; those of its two copies begin at ACTIVE. HELD: the last HOLD in which it paused; FILLED: set by
-# worker 0 once its first weights are written
+# cells of a shard; those of its two copies begin at ACTIVE. HELD: the last HOLD at which it paused; FILLED: 1 once
+# worker 0 has written the shard's first weights
 VERSION, BUSY, APPLIED, STALE, LAG_SUM, LAG_MAX, HELD, FILLED, ACTIVE = range(9)
 # cells of a slot: the learner writes the first two, the shard the last, a cache line away
 WRITTEN, BASE, TAKEN = 0, 1, 8
-LAGS = 64  # histogram of gradients' staleness; the last bin holds everything beyond
+LAGS = 64  # histogram of gradients' staleness; the last bin also counts larger ones
 
 
 class ParameterServer(update.SharedWeights):
     """One vector and one set of optimizer statistics in `shards` parts, with a worker (`serve_parameters`) for each.
 
-    `weights`, `size`: of the parameters, and of the whole vector (params.param_sizes); floating buffers belong to the
-    last part, which averages those of the learners. workers: learners at most. stale: a shard drops a gradient made
+    weights, size: lengths of the parameters and of the whole vector (params.param_sizes). Floating buffers belong to
+    the last part, which averages the learners' buffers. workers: most learners. stale: a shard drops a gradient made
     with weights more than `stale` of *its* updates old; 0: drops none. Gradients are clipped by their own global norm.
     Learner 0 brings the first weights.
 
-    Actors use it like Params (`wait`, `pull`, `publish`), but without rounds: they run free. Raises UserError: there
-    cannot be that many shards.
+    Actors use it like Params (`wait`, `pull`, `publish`), but there are no rounds: they never wait for learning. Raises
+    UserError: `shards` is not from 1 to `weights`.
     """
 
     pauses = True
@@ -117,13 +117,13 @@ class ParameterServer(update.SharedWeights):
     # ------------------------------------------------------------------------------------------------ parts
 
     def fetch(self, vector: FlatParams, versions: np.ndarray) -> np.ndarray:
-        """Copy every part into `vector` whose version differs from `versions` [shards], and update these in place."""
+        """Copy into `vector` each part whose version differs from `versions` [shards]; update `versions` in place."""
         for k in np.flatnonzero(self.shard[:, VERSION] != versions):
             versions[k] = self.newest[k].read(vector.flat[self.parts[k]], self.check)
         return versions
 
     def fill(self, vector: FlatParams, versions: list[int], version: int, learnt: float) -> None:
-        """Write the first weights, as worker 0, and start the shards; statistics must be in place already."""
+        """As worker 0, write the first weights and start the shards; statistics must already be in place."""
         for part, newest, of_part in zip(self.parts, self.newest, versions, strict=True):
             newest.write(vector.flat[part], of_part)
         self.shard[:, VERSION], self.shard[:, FILLED] = versions, 1
@@ -143,8 +143,8 @@ class ParameterServer(update.SharedWeights):
         return self._bells[self.shards + worker]
 
     def held(self, number: int) -> np.ndarray:
-        """Return which parts [shards] no longer change while HOLD is `number`: idle ones on this machine, and others
-        whose last changes have arrived since.
+        """Return bool [shards]: whether a part does not change while HOLD is `number`. On this machine, it must be
+        idle; on another machine, its shard must have paused, and its last changes must have arrived.
         """
         elsewhere = [self.bell(k).relayed is not None for k in range(self.shards)]
         return np.where(elsewhere, self.shard[:, HELD] == number, self.shard[:, BUSY] == 0)
@@ -214,11 +214,11 @@ class _Server(update.OpenUpdate):
     def __init__(self, server: ParameterServer, ctx: WorkerContext, vector: FlatParams):
         super().__init__(server, ctx, vector, server.counts.of(ctx.index))
         self.server, self.gradient, self.bell = server, HostCopy(vector.grad), server.reply(ctx.index)
-        self.versions = np.full(server.shards, -1)  # the version of each part that was pulled
-        self.at = -1  # the version of all parts of this learner's weights
+        self.versions = np.full(server.shards, -1)  # the pulled version of each part
+        self.at = -1  # the version of this learner's weights: the mean of `versions`
         self.tail = vector.flat[vector.weights :]
         self.synced = self.tail.clone()  # the tail as last sent to the server or pulled from it
-        # of all parts at once, for checkpoints; it makes no step
+        # optimizer of all parts, for checkpoints only: it takes no step
         self.optimizer = server.optim.make(nn.Parameter(torch.from_numpy(server.copies[0])[: server.weights]))
         optimizers.share_statistics(self.optimizer, torch.from_numpy(server.statistics), fill=self.counts.fresh)
         self.marks, self.rate, self.slots = server.slot[ctx.index], server.rate[ctx.index], server.gradient[ctx.index]
@@ -251,7 +251,7 @@ class _Server(update.OpenUpdate):
                 self.waited += time.perf_counter() - before
 
     def _write(self, k: int, gradient: np.ndarray, buffers: np.ndarray, rate: float) -> bool:
-        """Return False if the last gradient is still pending. The mark comes last: a killed writer changes nothing."""
+        """Write to slot k; False: its last gradient is pending. WRITTEN changes last: a killed writer has no effect."""
         marks, part = self.marks[k], self.server.parts[k]
         if marks[WRITTEN] != marks[TAKEN]:
             return False
@@ -267,13 +267,13 @@ class _Server(update.OpenUpdate):
 
     @contextlib.contextmanager
     def writers_paused(self) -> Iterator[None]:
-        """Pause all shards, and bring the weights of all of them to this worker."""
+        """Pause all shards, and pull the weights of all."""
         head, server = self.server.head, self.server
-        head[HOLD] |= 1  # also if nested
+        head[HOLD] |= 1  # stays odd if nested
         memory_barrier()
         try:
             if not server.held(head[HOLD]).all():
-                server.ring()  # wakes the links to machines of shards too
+                server.ring()  # also wakes the links to the shards' machines
             while not server.held(head[HOLD]).all():
                 self.ctx.control.check()
                 self.bell.wait(0.02)
@@ -284,7 +284,7 @@ class _Server(update.OpenUpdate):
             self._release()
 
     def _release(self) -> None:
-        self.server.head[HOLD] += self.server.head[HOLD] % 2  # no number repeats, because an answer may be late
+        self.server.head[HOLD] += self.server.head[HOLD] % 2  # numbers never repeat: an answer may be late
         memory_barrier()
         self.server.ring()
 
@@ -296,7 +296,7 @@ class _Server(update.OpenUpdate):
             self.server.fill(self.vector, versions, sum(versions) // n, learnt)
 
     def refresh(self) -> int:
-        """Pull once there is an update's worth of new weights. Return the version of this learner's weights."""
+        """Pull if the weights' version has changed. Return the version of this learner's weights."""
         if self.counts.version != self.at:
             self._pull()
         return self.at
@@ -305,7 +305,7 @@ class _Server(update.OpenUpdate):
         own, unsent = self.tail.clone(), not torch.equal(self.tail.view(torch.int32), self.synced.view(torch.int32))
         self.at = int(self.server.fetch(self.vector, self.versions).sum()) // self.server.shards
         if unsent:
-            self.tail.copy_(own)  # kept until sent: both are averages, their sum is not
+            self.tail.copy_(own)  # unsent buffers stay: both are averages, but their sum is not
         else:
             self.synced.copy_(self.tail)
 
@@ -316,9 +316,9 @@ class _Server(update.OpenUpdate):
 # The worker of one part of a parameter server: applies the gradients that learners wrote for it, publishes its part.
 #
 # It waits for its bell, then makes a sweep: it applies or drops every pending gradient as a whole, in the order of the
-# learners. Learners read one of its two copies during a sweep. The first gradient is applied from that copy into the
-# other, which the next ones change in place; then that is the one to read. Only after that are the slots free again, so
-# a learner whose slot is free finds its gradient in what it pulls.
+# learners. Learners read one of its two copies during a sweep. The first gradient's step reads that copy and writes the
+# other, which further gradients change in place. Then learners read the other copy. After that the slots are free
+# again, so a learner with a free slot pulls weights that include its gradient.
 
 
 def serve_parameters(ctx: WorkerContext, *, server: ParameterServer) -> Iterator[None]:
@@ -387,7 +387,7 @@ class ParameterShard:
         return len(waiting)
 
     def _take(self, w: int, first: bool) -> None:
-        """Apply learner `w`'s gradient, unless it is too old. first: it is the sweep's first to apply."""
+        """Apply learner `w`'s gradient, unless it is too old. first: the sweep has applied none before."""
         lag = self.version - int(self.slots[w, BASE])
         self.lags[min(lag, LAGS - 1)] += 1
         self.counters[LAG_SUM] += lag
@@ -409,7 +409,7 @@ class ParameterShard:
 
     def _average(self, w: int, of: int, into: int) -> None:
         """Move floating buffers toward learner `w`'s, by its share: averages of these statistics are statistics too
-        (nets.policy). The sum of the learners' changes is not: each changed them from 0 while its replay filled.
+        (nets.policy). Sums of the learners' changes are not, since each learner began at 0 while its replay filled.
         """
         self.averaged.add(w)
         copies, gradient, n = self.server.copies, self.server.gradient, len(self.averaged)

@@ -37,8 +37,8 @@ class SharedArrays(Closable, Edge):
 
 
 class TwoCopies:
-    """Two copies of a vector in shared memory. Readers take the newest whole one; the only writer fills the other.
-    Begin and end of writing are marked, so a reader detects a torn copy, and copies again.
+    """Two copies of a vector in shared memory. Readers copy the newest whole one; the only writer fills the other, and
+    marks begin and end. So a reader detects a torn copy, and copies again.
     """
 
     def __init__(self, cells: np.ndarray, copies: np.ndarray):
@@ -71,7 +71,7 @@ class TwoCopies:
 
     @torch.no_grad()
     def read(self, into: Tensor, check: Callable[[], None]) -> int:
-        """Copy the newest into `into` and return its version. check: called before each try, to raise."""
+        """Copy the newest into `into` and return its version. check: called before each try; may raise."""
         while True:
             check()
             at = self.active
@@ -85,8 +85,8 @@ class TwoCopies:
 
 # A network as one flat vector: parameters first, then floating buffers, those in float64 last.
 #
-# A float64 number takes the place of two in float32, bit by bit, so copying a vector needs no care. Only code that
-# averages or adds buffers must know where float64 begins (`FlatParams.doubles`).
+# A float64 number takes the place of two float32 numbers, bits unchanged, so copies of a vector need no regard to
+# types. Only code that averages or adds buffers must know where float64 begins (`FlatParams.doubles`).
 
 
 NetworkOrFactory = nn.Module | PolicyFactory
@@ -118,7 +118,7 @@ def _buffers(module: nn.Module) -> tuple[Named, Named]:
 
 def named_views(module: nn.Module, weights: torch.Tensor, buffers: torch.Tensor) -> dict[str, torch.Tensor]:
     """Return a module's parameters and floating buffers by name, as views of both parts of a vector. float64 numbers
-    begin at even places of the vector's memory.
+    begin at even indices of the vector.
     """
     singles, doubles = _buffers(module)
     at = len(buffers) - 2 * sum(b.numel() for _, b in doubles)
@@ -146,14 +146,14 @@ def module_nbytes(module: nn.Module) -> int:
 class FlatParams:
     """Binds a module: all its parameters, gradients and floating buffers become views of flat tensors.
 
-    Keep gradients zeroed in place (`zero_grad`), never None; don't move the module afterwards (`.to`).
+    Zero gradients in place (`zero_grad`), never set them to None; don't move the module afterwards (`.to`).
 
     memory: float32 [size], an array, or a tensor on the module's device, to hold the weights; several modules may share
     it, each with its own gradient (a shared module would share `.grad` too, and trip autograd's version counter).
-    write: write the module's weights there; otherwise the module takes the contents. grad: float32 [weights or more],
-    to hold the gradient of a module on a CPU.
+    write: write the module's weights there; otherwise the module takes the memory's contents. grad: float32 [weights or
+    more], to hold the gradient of a module on a CPU.
 
-    doubles: where in the vector float64 buffers begin; its length without any.
+    doubles: index of the vector at which float64 buffers begin; its length if there are none.
     """
 
     def __init__(
@@ -206,7 +206,7 @@ class FlatParams:
 
 
 def buffers_in(flat: Any, weights: int, doubles: int) -> list[Any]:
-    """Return a vector's floating buffers, as views: in float32, and, from `doubles`, in float64."""
+    """Return a vector's floating buffers, as views: those in float32, and, from index `doubles`, those in float64."""
     return [flat[weights:doubles], as_doubles(flat[doubles:])]
 
 
@@ -219,19 +219,19 @@ def _check_dense(module: nn.Module) -> None:
             raise UserError(f"network: {name} is {x.dtype}, {x.layout}; {takes}")
 
 
-# int64 cells of the header: besides the version, how often weights were asked for, and given; those of the two copies
-# begin at _COPIES
+# int64 cells of the header: version, round, number of requests for weights, number of answers; the cells of the two
+# copies begin at _COPIES
 _VERSION, _ROUND, _ASKED, _ANSWERED, _COPIES = 0, 1, 2, 3, 8
 
 
-WAITS, PACED = 1, 2  # of a reader: it waits for any weights, or, as in every round, for those of a round
+WAITS, PACED = 1, 2  # WAITS: a reader waits for any weights; PACED: for those of a round
 
 
 class Params(SharedArrays):
     """Versioned weights: one worker writes, up to `readers` others read, and no reader uses a torn copy.
 
     There are two copies in shared memory; the writer fills the one that readers do not use, and marks begin and end.
-    `version` counts optimizer updates (stamped on rows, reported as lag); `lag` waits for a `round`.
+    `version` counts optimizer updates: rows hold it, and their lag is reported. A limited `lag` waits for a `round`.
     """
 
     LOCAL = ("_newest", "_locked")
@@ -277,7 +277,7 @@ class Params(SharedArrays):
         round: int,  # noqa: A002 - the design's word
         learnt: np.ndarray | None = None,
     ) -> None:
-        """Publish these weights. `learnt`: rollouts of each reader that they were trained on."""
+        """Publish these weights. `learnt`: rollouts of each reader that the weights were trained on."""
         if not self._locked:
             self._locked = True
             page_lock(self.block, vector.flat.device)
@@ -309,7 +309,7 @@ class Params(SharedArrays):
         return bool(self._waiting[readers].all())
 
     def stay(self, readers: slice, learnt: np.ndarray) -> None:
-        """Let these readers continue: `learnt`, their rollouts so far, will produce no newer weights."""
+        """Let these readers continue, since their rollouts so far, `learnt`, will produce no newer weights."""
         self._learnt[readers] = learnt
         self._wake()
 
@@ -335,7 +335,7 @@ class Params(SharedArrays):
         return there()
 
     def pull(self, vector: FlatParams, have: int = -1) -> int:
-        """Copy the newest weights into `vector` unless it has them already (`have`). Return their version."""
+        """Copy the newest weights into `vector` unless `have` is their version. Return their version."""
         self.check()
         if self.round < 0:
             raise RuntimeError("nothing was published yet")
@@ -346,9 +346,9 @@ OFTEN, SELDOM = 4, 1.0  # most versions sent to a machine per rollout, and most 
 
 
 class WeightFlow(Flow):
-    """Published weights: version, round, rollouts learned from, and the vector if it is new. A judge's champion is sent
-    along as files. Readers that wait for rounds get the first version of each round. To others the newest version is
-    sent at once if one of them waits, else at most four times per rollout. The readers' machine sends how they wait.
+    """Published weights: version, round, rollouts learned from, and the vector if it is new. A judge's champion is also
+    sent, as files. Readers that wait for rounds get the first version of each round. Other readers get the newest
+    version: at once if one of them waits, else at most four times per rollout. Readers' machines send how they wait.
     """
 
     both = True
@@ -362,14 +362,14 @@ class WeightFlow(Flow):
         self._vector = torch.empty(params.size)
 
     def activate(self, gives: bool) -> None:
-        """Let one reader's bell, and a reader that starts to wait, wake the line for all."""
+        """Wake the line when a reader starts to wait, and, on the publisher's side, when weights are published."""
         if not gives:
             self.params._bells[self.params.readers].relay(self.traffic.relay)
         elif across := self._readers(not self.traffic.away):
             self.params._waiting[across[0]] = 1
 
     def _readers(self, away: bool) -> list[int]:
-        """Return the readers on the other machine, or those on this side."""
+        """Return the readers on the other machine if `away`, else those on this one."""
         return [end.i for end in self.readers if ((self.thing, end) in self.traffic.seats) == away]
 
     def token(self, gives: bool) -> Any:
@@ -430,13 +430,13 @@ class WeightCache:
     def __init__(self, vector: FlatParams, rollouts: int = 1):
         self.vector, self.rollouts = vector, rollouts
         self.version = -1
-        self.age = 0  # rollouts made with them; 0: newer ones are due
+        self.age = 0  # rollouts made with these weights; 0: newer ones are due
 
     def tick(self) -> None:
         self.age = (self.age + 1) % self.rollouts
 
     def save(self) -> Batch:
-        """Return the state; without the vector if newer weights are due."""
+        """Return the state; {} if newer weights are due."""
         state = {"age": np.array(self.age), "version": np.array(self.version)}
         return {**state, "vector": np.array(to_host(self.vector.flat))} if self.age else {}
 
@@ -445,15 +445,15 @@ class WeightCache:
         self.vector.flat.copy_(torch.from_numpy(np.array(saved["vector"])))
 
 
-# One agent's weights and optimizer of one version, in shared memory, from which another agent continues.
+# Weights and optimizer of an agent at one version, in shared memory, from which another agent continues.
 
 
 _NUMBER, _SNAPSHOT_VERSION, _STEPS = 0, 1, 2  # cells of the head
 
 
 class AgentSnapshot(SharedArrays):
-    """Weights and optimizer that one learner writes and another reads, in turns. `number`: the copy that they are for;
-    0 during a write, so a writer that dies leaves none.
+    """Weights and optimizer that one learner writes and another reads, in turns. number: number of the copy for which
+    they were written; 0 during a write, so a writer that dies leaves no snapshot.
     """
 
     _head = shared_array(np.int64, lambda _: (8,))
@@ -512,10 +512,10 @@ _LAST = 0  # cell: the number of the run's last save; 0: not known yet
 
 
 class AgentParams(SharedArrays):
-    """Params of each agent. Agents train separately, until together they have trained on as many steps as the run has.
+    """Params of each agent. Agents train separately, until together they have trained on the run's number of steps.
 
-    Their checkpoints are numbered separately; one is complete once each agent has added its part. snapshot: by which an
-    agent copies another; None: no agent does.
+    A checkpoint is complete once each agent has added its part. snapshot: memory through which one agent copies
+    another; None: no agent does.
     """
 
     learnt = shared_array(np.float64, lambda p: (len(p.each),))  # agent steps, written by each agent's learner
@@ -565,8 +565,8 @@ class AgentParams(SharedArrays):
             params.close()
 
     def save_number(self, saves: int, agent: int, last: bool) -> int | None:
-        """Return the save of this session that an agent's part belongs to, after `saves` requests; None: not known
-        yet. last: the run ends with it. Agent 0 decides which save that is, so all end with the same.
+        """Return the number of this session's save to which an agent's part belongs, after `saves` requests; None: not
+        known yet. last: the run ends with this save. Agent 0 decides its number for all.
         """
         cells = self._cells
         if last and not agent and not cells[_LAST]:

@@ -1,4 +1,4 @@
-"""How a gradient reaches the weights: Local, AllReduce; Hogwild and Chunked, which are asynchronous."""
+"""Updates of weights by gradients: Local and AllReduce; Hogwild and Chunked, which are asynchronous."""
 
 from __future__ import annotations
 
@@ -37,16 +37,16 @@ Apply = Generator[None, None, tuple[float, Sums]]
 Agree = Generator[None, None, Sums]
 
 
-READY, BEGUN, LEARNT = 0, 1, 2  # cells of Counts.head: whether the first weights exist; updates, steps before
+READY, BEGUN, LEARNT = 0, 1, 2  # cells of Counts.head: whether the first weights exist; updates and steps before
 UPDATES, STEPS, REFUSED = 0, 1, 2  # of a worker: its updates, agent steps trained on, losses without an update
 
 
 class Counts:
     """Updates of the weights, and agent steps trained on, by all workers that change them.
 
-    head: int64 [3 or more], of earlier runs. cells: int64 [workers, 3 or more], each row written by its worker. Without
-    both, memory of this process. worker: the row that `add` writes. parts: int64 [n], the updates of each part of the
-    weights, if these differ.
+    head: int64 [3 or more], counts of earlier runs. cells: int64 [workers, 3 or more], each row written by its worker.
+    None: they are in this process's memory. worker: the row that `add` writes. parts: int64 [n], the updates of each
+    part of the weights, if these differ.
     """
 
     def __init__(
@@ -78,7 +78,7 @@ class Counts:
 
     @property
     def version(self) -> int:
-        """Number of updates of the weights; of parts the mean."""
+        """Number of updates of the weights; the mean over their parts."""
         if self.parts is not None:
             return int(self.parts.sum()) // len(self.parts)
         return int(self.head[BEGUN]) + self._sum(UPDATES)
@@ -89,7 +89,7 @@ class Counts:
         return float(int(self.head[LEARNT]) + self._sum(STEPS))
 
     def _sum(self, column: int) -> int:
-        """Return the sum over all workers; of one without NumPy, whose sum takes ten times as long."""
+        """Return the sum over all workers; a single one needs no NumPy sum, which takes ten times as long."""
         return int(self.own[column] if self.alone else self.cells[:, column].sum())
 
     def begin(self, version: int, learnt: float) -> None:
@@ -134,7 +134,7 @@ class OpenUpdate:
 
     def apply(self, rate: float, sums: Sums) -> Apply:
         """Apply the vector's gradient at this learning rate. Return its norm before clipping, and the sums over all
-        replicas. A gradient that is not finite changes nothing. The caller counts it.
+        replicas. A gradient that is not finite changes nothing. The caller counts the update.
         """
         yield from ()
         norm = clip_gradient(self.vector.grad, self.clip)
@@ -153,12 +153,12 @@ class OpenUpdate:
         return contextlib.nullcontext()
 
     def state(self) -> dict[str, list[int]]:
-        """Return what a checkpoint needs beyond `version` and `learnt`; usually nothing."""
+        """Return a checkpoint's entries besides `version` and `learnt`; usually none."""
         return {}
 
 
 class Update(Edge, ABC):
-    """A description made while wiring; `open` binds it to one worker's network."""
+    """Description of an update, made while wiring; `open` binds it to one worker's network."""
 
     optim: OptimizerSpec
     weights: int = 0  # trainable numbers of the network (param_sizes); 0: the network is not known yet
@@ -213,7 +213,7 @@ class Local(Update):
 
 
 def fits(device: torch.device, replicas: int) -> bool:
-    """Tell whether this worker is one of several processes with a GPU each; NCCL does not take two on one."""
+    """Tell whether this worker is one of several processes with a GPU each; NCCL does not allow two on one GPU."""
     if device.type != "cuda" or multiprocessing.parent_process() is None:
         return False
     return torch.cuda.device_count() >= replicas and torch.distributed.is_nccl_available()
@@ -249,9 +249,9 @@ class NcclGroup:
         return time.perf_counter() - before
 
 
-# AllReduce: replicas that average their gradients and so stay equal.
+# AllReduce: replicas average their gradients, and so stay equal.
 #
-# Applying an update is a generator, so that a run in one thread can let others take their turn while a replica waits.
+# `apply` is a generator: in a run in one thread, others take their turn while a replica waits.
 
 
 _LINE = 16  # float32 of a cache line
@@ -263,19 +263,19 @@ class AllReduce(SharedArrays, Update):
     order; or, if each replica is a process with its own GPU, by NCCL in its order (NcclGroup). On several machines the
     order is also fixed, and gloo replaces shared memory (`spread`).
 
-    On CPUs each replica averages its own part of the gradient and takes the optimizer's step there: statistics, each as
-    large as the weights, are read and written once, not by every replica. Networks without buffers share one memory,
-    and no replica computes while it is written. With buffers each replica copies the others' parts to its own.
-    `size`: of the whole vector, of which `weights` come first (param_sizes); 0: taken from a LearnerSpec's network.
+    On CPUs each replica averages its own part of the gradient and takes the optimizer's step there: so only one replica
+    reads and writes a part's statistics. Networks without buffers share the memory of their weights, and no replica
+    computes while it is written. With buffers, each replica copies the others' parts to its own weights. size: length
+    of the whole vector, of which `weights` come first (param_sizes); 0: taken from a LearnerSpec's network.
     """
 
     LOCAL = ("_store",)
     _store: Any = None  # in the main process, where replicas on several machines find each other
-    meets_at: tuple[str, int] | None = None  # its address and port; None: all replicas are on one machine
+    meets_at: tuple[str, int] | None = None  # the store's address and port; None: all replicas are on one machine
     gradients = shared_array(np.float32, lambda r: (r.replicas, r.size))  # memory of each vector's gradient
     state = shared_array(np.float32, lambda r: (1 + len(r.optim.statistics), r.size))  # new weights, statistics
     sums = shared_array(np.float64, lambda r: (2, r.replicas, 8))  # of two turns
-    arrived = shared_array(np.int64, lambda r: (r.replicas, 8))  # its turn, and what came with this and the last
+    arrived = shared_array(np.int64, lambda r: (r.replicas, 8))  # its turn, and `brings` of this turn and the last
 
     def __init__(self, optim: OptimizerSpec, replicas: int, size: int = 0, weights: int | None = None):
         self.optim, self.replicas, self.size, self.detail = optim, replicas, size, f" of {replicas}"
@@ -314,8 +314,8 @@ class AllReduce(SharedArrays, Update):
         return slice(edges[0], edges[1] if rank + 1 < self.replicas else self.weights)
 
     def worker_nbytes(self, module: nn.Module) -> float:
-        """See Update. Gradients and statistics are shared, and weights too without buffers. On several machines nothing
-        is shared, and messages sent and received are as large as the gradient.
+        """See Update. Gradients and statistics are shared; so are weights, if there are no buffers. On several machines
+        nothing is shared, and messages sent and received are as large as the gradient.
         """
         weights, size = param_sizes(module)
         if self.meets_at is not None:
@@ -349,10 +349,10 @@ class _Meeting(OpenUpdate):
         self.bells, self.buffers = reduce._bells, HostCopy(vector.flat[vector.weights :])
 
     def agree(self, sums: Sums, brings: int = NUMBERS) -> Agree:
-        """See OpenUpdate. Sum in fixed order, once all have arrived. brings: what else this replica has written for
-        others. Raises Leaving: a replica has no gradient any more, so no gradient is applied.
+        """See OpenUpdate. Sum in fixed order, once all have arrived. brings: the data that this replica has written for
+        others. Raises Leaving: a replica will have no more gradients, so none is applied.
         """
-        # Two rows of sums in turn: a replica that writes turn k + 2 saw all arrive at k + 1, so all have read k.
+        # Two rows of sums alternate: a replica that writes turn k + 2 saw all arrive at k + 1, so all have read k.
         self.turn += 1
         row = self.turn % 2
         self.sums[row, self.rank, : len(sums)] = sums
@@ -388,7 +388,7 @@ class _Meeting(OpenUpdate):
 class Part:
     """The part of the weights that one replica changes: its mean gradient, and the optimizer's step there.
 
-    statistics: memory for those of all weights [n, weights].
+    statistics: memory for the statistics of all weights [n, weights].
     """
 
     def __init__(self, reduce: AllReduce, vector: FlatParams, rank: int, statistics: Tensor):
@@ -401,7 +401,7 @@ class Part:
         self.optimizer.param_groups[0]["params"][0].grad = self.gradient
 
     def average(self, parts: Sequence[np.ndarray] | np.ndarray) -> np.ndarray:
-        """Average all replicas' gradients here. Return the squared norm [1], which replicas sum."""
+        """Average all replicas' gradients of this part. Return the squared norm [1], which replicas sum."""
         _mean(parts, self.mean)
         return np.array([float(torch.dot(self.gradient, self.gradient))])
 
@@ -459,7 +459,7 @@ class _Whole(_Meeting):
             self.gradients[self.rank, :weights] = self.gradient.fetch()
             self.gradients[self.rank, weights:] = self.buffers.fetch()
         total = yield from self.agree(sums)
-        if self.group is not None:  # all have agreed, so no replica waits in it for one that leaves
+        if self.group is not None:  # all have agreed, so no replica waits here for one that leaves
             self.waited += self.group.average()
             return (yield from super().apply(rate, total))
         _mean(self.gradients[:, :weights], self.gradient.array)
@@ -483,7 +483,7 @@ def mean_buffers(parts: Sequence[np.ndarray] | np.ndarray, out: np.ndarray, sing
 
 
 def _mean(parts: Sequence[np.ndarray] | np.ndarray, out: np.ndarray) -> None:
-    """Average [replicas, size] over the replicas, added in their order."""
+    """Average [replicas, size] over the replicas, which are added in order."""
     np.add(parts[0], parts[min(1, len(parts) - 1)], out=out)
     for part in parts[2:]:
         out += part
@@ -491,7 +491,7 @@ def _mean(parts: Sequence[np.ndarray] | np.ndarray, out: np.ndarray) -> None:
 
 
 def averaged(optim: OptimizerSpec, replicas: int) -> AllReduce | Local:
-    """Average the gradients of `replicas` replicas, and apply the mean everywhere; one alone applies its own."""
+    """Make an update by which `replicas` replicas apply their mean gradient; a single one applies its own."""
     return Local(optim) if replicas == 1 else AllReduce(optim, replicas)
 
 
@@ -499,8 +499,8 @@ def averaged(optim: OptimizerSpec, replicas: int) -> AllReduce | Local:
 
 
 class SharedWeights(SharedArrays, Update):
-    """One set of weights and of optimizer statistics, changed by up to `workers` workers. `weights`, `size`: of the
-    parameters, and of the whole vector (param_sizes). `copy`: every worker has its own copy.
+    """One set of weights and of optimizer statistics, changed by up to `workers` workers. weights, size: lengths of the
+    parameters and of the whole vector (param_sizes). copy: every worker has its own copy.
     """
 
     asynchronous, copy = True, True
@@ -557,8 +557,8 @@ class CopiedUpdate(OpenUpdate):
         return version
 
     def _share_buffers(self) -> None:
-        """Move the shared floating buffers by as much as the worker's rows moved its own. While the copied ones are 0,
-        only worker 0 does: the sum of several workers' first means is not a mean.
+        """Move the shared floating buffers by as much as the worker's rows moved its own. While the copied buffers are
+        0, only worker 0 does this: the sum of several workers' first means is not a mean.
         """
         vector, at = self.vector, self.vector.weights
         if self.shared is None or vector.size == at:
@@ -579,14 +579,14 @@ _making = threading.Lock()  # held while a Hogwild's memory on a device is made
 
 class Hogwild(SharedWeights):
     """One vector of weights and one set of optimizer statistics in shared memory, changed by up to `workers` workers
-    without any lock (Recht et al. 2011; Mnih et al. 2016): when two write at once, parts of both remain.
+    without any lock (Recht et al. 2011; Mnih et al. 2016): if two write at once, parts of both updates remain.
 
-    `weights`, `size`: of the parameters, and of the whole vector (param_sizes). `copy`: every worker has its own copy,
+    weights, size: lengths of the parameters and of the whole vector (param_sizes). copy: every worker has its own copy,
     renewed before each rollout (A3C); without it, modules lie in the shared memory itself (threads of one process, each
     with its own module and gradient). Worker 0 brings the first weights; the others wait for them.
 
     Floating buffers are shared too: a worker's `observe` moves the shared ones by as much as it moved its own, so all
-    workers' rows count; when two write at once, one of the moves may be lost.
+    workers' rows count. If two write at once, one of the moves may be lost.
     """
 
     LOCAL, detail = (*SharedWeights.LOCAL, "_on_device"), ", no lock"
@@ -607,8 +607,8 @@ class Hogwild(SharedWeights):
         return _Hogwild(self, ctx, FlatParams(module, memory, write=self.counts.of(ctx.index).fresh))
 
     def tensors(self, device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return the vector and the statistics where they are used, as new base tensors: on a CPU, of the shared block;
-        on a device, whose users are threads of one process, of memory there.
+        """Return the vector and the statistics as new base tensors: on a CPU, in the shared block; on a device, in
+        memory that the threads of one process share.
         """
         if device.type == "cpu":
             return torch.from_numpy(self.shared), torch.from_numpy(self.statistics)
@@ -618,7 +618,7 @@ class Hogwild(SharedWeights):
         return self._on_device[0].data, self._on_device[1].data
 
     def reader(self, module: nn.Module) -> FlatParams:
-        """Bind a module that only reads to the shared weights, once they are ready."""
+        """Bind a module, which only reads, to the shared weights, once these are ready."""
         return FlatParams(module, self.tensors(next(module.parameters()).device)[0], write=False)
 
 
@@ -637,10 +637,10 @@ class _Hogwild(CopiedUpdate):
         return super().apply(rate, sums)
 
 
-# Accel RL's asynchronous update (Stooke & Abbeel 2018): a central vector in chunks, each updated by its claimant.
+# Accel RL's asynchronous update (Stooke & Abbeel 2018): a central vector in chunks, each updated by its holder.
 #
-# Workers don't wait for each other's rollouts, only, and briefly, for a chunk that another holds. Unlike Hogwild's, a
-# chunk's update is whole: no other worker interferes, and the worker leaves with the weights that it made there.
+# Workers don't wait for each other's rollouts, only briefly for a chunk that another worker holds. Unlike in Hogwild,
+# no other worker interferes with a chunk's update, and the worker copies the weights that it made.
 
 
 POLL = 0.001  # seconds between two tries while all remaining chunks are taken, as in accel_rl
@@ -649,10 +649,10 @@ POLL = 0.001  # seconds between two tries while all remaining chunks are taken, 
 class Chunked(SharedWeights):
     """One vector of weights and one set of optimizer statistics in shared memory, in `chunks` parts.
 
-    `weights`, `size`: of the parameters, and of the whole vector (param_sizes); chunks: 3 in accel_rl. The
-    gradient is clipped by its own global norm. For each chunk, in the order in which they come free: lock it, apply
-    this worker's gradient to the central weights and statistics, copy the result into this worker's weights, unlock it.
-    If a worker dies in a chunk, the chunk is freed half updated.
+    weights, size: lengths of the parameters and of the whole vector (param_sizes); chunks: 3 in accel_rl. The gradient
+    is clipped by its own global norm. Chunks are visited in the order in which they come free: a worker locks one,
+    applies its gradient to the central weights and statistics, copies the result into its own weights, and unlocks it.
+    If a worker dies while it holds a chunk, the chunk is freed half updated.
     """
 
     shared = shared_array(np.float32, lambda c: (c.size,))
@@ -716,8 +716,8 @@ class _Chunked(CopiedUpdate):
                 self.waited += POLL
         optimizers.set_step(self.optimizer, int(self.done.max()) + self.counts.begun)
         if math.isfinite(norm):
-            # others may be in mid-update, so applied_to is the most updates that a part had had, and the copy's version
-            # the least that one has now: no row's lag is reported too small
+            # others may be in mid-update, so applied_to is the largest count of a part before this update, and the
+            # copy's version the smallest count after it: no row's lag is reported too small
             begun = self.counts.begun
             self.applied_to, self.copied = begun + int(self.before.max()), begun + int(self.before.min()) + 1
         return norm, sums

@@ -1,9 +1,9 @@
-"""GA3C's scheduler: a worker that changes numbers of workers and measures, by a rule of annealing. For any role.
+"""GA3C's scheduler: a worker that changes and measures numbers of workers of any role, by a rule of annealing.
 
     dials ─► other numbers ─► set ─► arrived? ─► count ─► trainings/s ─► keep or revert       one decision per trial
 
-Setting a dial is only a request: workers leave when they are ready, and a dial that never arrives delays a trial by
-`arrive` seconds, once. Every decision goes to the main process, as one line of JSON. Imports no torch.
+Setting a dial is only a request: workers leave when they are ready. A dial that never reaches its number delays a trial
+by `arrive` seconds. Every decision goes to the main process, as one line of JSON. Imports no torch.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ def schedule(
     clock: Callable[[], float] = time.monotonic,
 ) -> Iterator[None]:
     """Search for the best numbers within the dials' ranges, once training has started (Babaeizadeh et al. 2017, §4.3).
-    Every `interval` seconds a random number changes by one, and stays if the trainings per second rose.
+    Every `interval` seconds one number, drawn at random, changes by 1, and stays if the trainings per second rose.
 
-    A lower rate is kept with probability exp((TPS'/TPS − 1) / t), t = temperature · cooling^k at trial k: the paper
-    names an annealing process without a temperature, so both are ours. TPS was measured when the present numbers were
-    tried. arrive: most seconds for dials to reach their numbers.
+    A change that lowers the rate is kept with probability exp((TPS'/TPS − 1) / t), t = temperature · cooling^k at trial
+    k. The paper names an annealing process without these two numbers, so they are ours. TPS was measured when the
+    present numbers were tried. arrive: most seconds for dials to reach their numbers.
     """
     while not _trainings(ctx):
         yield from _wait(ctx, clock() + 0.1, clock)
@@ -75,7 +75,7 @@ def _measure(ctx: WorkerContext, seconds: float, clock: Callable[[], float]) -> 
 def _turn(
     ctx: WorkerContext, dials: Sequence[Adjustable], config: Mapping[str, int], until: float, clock: Callable[[], float]
 ) -> Generator[None, None, list[str]]:
-    """Request these numbers; return the dials that had not arrived when time was up."""
+    """Request these numbers; return the dials that had not reached theirs when time was up."""
     for dial in dials:
         dial.set(config[dial.name])
     while late := sorted(d.name for d in dials if d.get() != config[d.name]):
@@ -86,7 +86,7 @@ def _turn(
 
 
 def _wait(ctx: WorkerContext, until: float, clock: Callable[[], float]) -> Iterator[None]:
-    """Take turns until the clock reaches `until`, at least one."""
+    """Take at least one turn, and more until the clock reaches `until`."""
     while True:
         left = until - clock()
         if left > 0.0 and ctx.patience > 0.0:

@@ -1,4 +1,4 @@
-"""The workers of a run: start, watch, scale, stop together, as processes, as threads, or all in one thread.
+"""The crew starts, watches, scales and stops a run's workers: processes, threads, or all in one thread.
 
 A worker is a generator function `work(ctx, **arguments)`; every `yield` ends a turn. Processes and threads run it;
 `serial` gives all workers turns in the calling thread: the same graph, deterministic, in a debugger.
@@ -46,8 +46,8 @@ if TYPE_CHECKING:
 
 
 def take_turns(workers: Sequence[WorkerHandle], control: RunControl) -> None:
-    """Run a round: a turn of every worker, and a checkpoint if due. Raises a worker's exception if the crew knows its
-    kind, else WorkerLost.
+    """Run a round: a turn of every worker, and a checkpoint if due. Raises a worker's exception if it is of a kind in
+    process.KINDS or Closed, else WorkerLost.
     """
     for worker in workers:
         _turn(worker)
@@ -70,8 +70,8 @@ def _turn(worker: WorkerHandle) -> None:
 
 
 def _meet(workers: Sequence[WorkerHandle]) -> None:
-    """Give turns to learners that wait for each other while they make progress, until their queue is empty: a common
-    update ends in the round that it began in, and actors never see half of it. Replicas act for themselves.
+    """Give turns to learners that wait for each other, as long as they make progress. So a common update ends in the
+    round in which it began, and actors never see half of it. Replicas, which act themselves, get no extra turns.
     """
     waiting = [w for w in workers if w.ctx.hooks.meeting and "source" in w.role.edges()]
     before = list[int]()
@@ -83,8 +83,8 @@ def _meet(workers: Sequence[WorkerHandle]) -> None:
 
 
 def _save(workers: Sequence[WorkerHandle], control: RunControl) -> None:
-    """Let all workers write their parts of a checkpoint, if they do so between two rounds: no worker is within a turn,
-    and saving takes no turn. After the run's last checkpoint, no worker has a turn.
+    """Let all workers write their parts of a due checkpoint, if they do so between two rounds. No worker is then within
+    a turn, and saving takes no turn. After the run's last checkpoint, no learner has a turn.
     """
     learners = [w for w in workers if w.role.learner]
     numbers = [w.ctx.hooks.number() for w in learners if w.ctx.hooks.number is not None]
@@ -100,17 +100,17 @@ def _save(workers: Sequence[WorkerHandle], control: RunControl) -> None:
 
 
 def error_text(worker: WorkerHandle, text: str) -> str:
-    """Return a worker's traceback under a line with its last line, which names the exception."""
+    """Return a worker's traceback, under a heading with the traceback's last line, which names the exception."""
     return f"worker {worker.role.name} {worker.ctx.index} raised {text.rstrip().splitlines()[-1]}\n{text.rstrip()}"
 
 
 def compiles(how: str, serial: bool, trace: bool) -> str:
-    """Return the value of `--compile` in effect: no run can repeat when `auto` starts to compile."""
+    """Return the effective value of `--compile`. No run can repeat the moment at which `auto` starts to compile."""
     return "off" if how == "auto" and (serial or trace) else how
 
 
 GRACE, PARTING = 1.0, 30.0  # seconds for workers to leave: when the run stops; when one worker is dismissed
-REPLACEMENTS, HOUR = 20, 3600.0  # most replacements of lost workers per role, within these seconds
+REPLACEMENTS, HOUR = 20, 3600.0  # most replacements of lost workers per role; the period in seconds
 
 
 @dataclass
@@ -190,10 +190,10 @@ class Crew:
         threads: int = 0,
         **holds: Any,
     ) -> Role:
-        """Add a role of `n` workers that run `work(ctx, **holds)`. `on`: process or thread, if not the crew's default.
+        """Add a role of `n` workers that run `work(ctx, **holds)`. `on`: process or thread; None: the crew's default.
 
-        `learner`: they decide when the run ends, and save, as all holders of a `spec` do. `drain`: a dismissed worker
-        sees `ctx.leaving`, finishes its work and returns; otherwise it is ended at its next turn, a process at once.
+        `learner`: the workers save, and decide when the run ends; with a `spec` they always do. `drain`: a dismissed
+        worker sees `ctx.leaving`, finishes its work and returns; else a thread ends at its next turn, a process now.
         threads: compute threads per worker, 0: a share of the cores. Raises UserError: arguments that `work` does not
         take, a name of another role, or a user's loss that does not fit.
         """
@@ -223,13 +223,13 @@ class Crew:
         return spec if self.loss is None else spec.with_loss(self.loss)
 
     def _check_room(self, role: Role, n: int) -> None:
-        """Raises UserError: the run would have too many workers."""
+        """Check that the run has room for `n` workers of a role. Raises UserError."""
         left = SEATS - sum(seats.capacity for name, seats in self._seats.items() if name != role.name)
         if n > left:
             raise UserError(f"{role.option} {n}: must be at most {left}; a run has at most {SEATS} workers")
 
     def dial(self, role: Role, low: int, high: int) -> Adjustable:
-        """Return a dial of a role's number of workers: any worker may set it, and `poll` puts it into effect."""
+        """Return a dial of a role's number of workers. Any worker may set it; `poll` then adds or dismisses workers."""
         if not 0 < low <= role.n <= high <= SEATS:
             raise UserError(f"a dial of {role.name}: {low} to {high} must include {role.n}, and be within 1 to {SEATS}")
         self._check_room(role, high)
@@ -240,8 +240,8 @@ class Crew:
     # -------------------------------------------------------------------------------------------- running
 
     def start(self, metrics: tuple[str, ...] = ()) -> None:
-        """Start all workers. Raises Closed: the run must end before all have started; UserError: the system refuses
-        more workers.
+        """Start all workers. Raises Closed: the run must end before all workers have started; UserError: the operating
+        system refuses more workers.
         """
         if self.directory is not None:
             processes.label = f" [{self.directory.name}]"
@@ -264,9 +264,9 @@ class Crew:
         self._starting = False
 
     def poll(self, timeout: float) -> bool:
-        """Watch (or, serial, run) the workers for about `timeout` seconds; return True once every learner is done.
+        """Watch the workers (if serial: run them) for about `timeout` seconds. Return True once every learner is done.
 
-        Raises the worker's own UserError, EnvFailure or NotFinite, or WorkerLost with its traceback or its signal.
+        Raises the worker's own UserError, EnvFailure or NotFinite, or WorkerLost with the worker's traceback or signal.
         """
         for role in self.roles:
             seats = self._seats[role.name]
@@ -307,7 +307,7 @@ class Crew:
         return self._seats[role.name].n
 
     def threads(self, role: Role) -> int:
-        """Return the role's compute threads per worker as its page set them; 0: a share of the cores."""
+        """Return the compute threads per worker that the role's page set; 0: a share of the cores."""
         return self._seats[role.name].threads
 
     @property
@@ -326,18 +326,18 @@ class Crew:
         return [*(ctx.row for ctx in own), *self.agent_rows(role)]
 
     def agent_rows(self, role: Role) -> range:
-        """Return the rows of the counters of a role's agents: the last ones."""
+        """Return the counters' rows of a role's agents: the last rows."""
         assert self.counters is not None
         return range(self.counters.workers - role.agents, self.counters.workers)
 
     def savers(self) -> list[int]:
-        """Return the rows of the learners that write parts of a checkpoint; of asynchronous learners, the first."""
+        """Return the rows of learners that write parts of a checkpoint: of asynchronous learners only the first."""
         saving = (self.agent_rows(r) or self.rows(r)[: 1 if r.asynchronous else None] for r in self.roles if r.learner)
         return [row for rows in saving for row in rows]
 
     def rescue(self, saved: float, busy: Callable[[], bool]) -> list[int]:
-        """Stop a failed run, after a learner has saved its complete updates; return the learner's row of the counters,
-        or []. saved: the mark of the last checkpoint (learner.save); busy: tells whether one is being written.
+        """Stop a failed run, but first let a learner save its complete updates. Return this learner's row of the
+        counters, or []. saved: the mark of the last checkpoint; busy: tells whether a checkpoint is being written.
         """
         assert self.counters is not None
         marks, until = self.counters.column("saved"), time.monotonic() + GRACE
@@ -355,7 +355,7 @@ class Crew:
         return [writer.ctx.row]
 
     def _rescuer(self, marks: Any, saved: float) -> WorkerHandle | None:
-        """Return the learner that can save: one that has saved, or the first alive; of asynchronous ones only 0."""
+        """Return the learner that can save: one that has saved, or the first alive; if asynchronous, learner 0."""
         learners = ((role, self._seats[role.name].workers) for role in self.roles if role.learner)
         for role, workers in ((role, workers) for role, workers in learners if 0 in workers):
             if abs(marks[workers[0].ctx.row]) > saved or role.asynchronous or self.serial:
@@ -391,14 +391,14 @@ class Crew:
     # ------------------------------------------------------------------------------------------- innards
 
     def _begin(self, role: Role, index: int) -> None:
-        """Start a worker here or elsewhere."""
+        """Start a worker on this machine or another."""
         if self.fleet is not None and self.fleet.is_away(role, index):
             self._seat(role, index, time.monotonic())
         else:
             self._start(role, index)
 
     def _seat(self, role: Role, index: int, since: float) -> None:
-        """Start a worker on another machine, or let it wait until a machine has room."""
+        """Start a worker on another machine, or let its seat wait until a machine has room."""
         assert self.fleet is not None
         machine = self.fleet.place(role, index)
         if machine is not None:
@@ -447,7 +447,7 @@ class Crew:
             seats.workers.pop(index, None)  # a failed start leaves the seat empty
             try:
                 seats.workers[index] = self._start_here(call)
-            except (OSError, RuntimeError) as e:  # RuntimeError: no new thread
+            except (OSError, RuntimeError) as e:  # RuntimeError: no new thread can start
                 raise _refused(role, index, e) from None
 
     def _start_here(self, call: Call) -> WorkerHandle:
@@ -465,7 +465,7 @@ class Crew:
         return WorkerHandle(call.ctx, call.role, runs, pipe)
 
     def _check_start(self) -> None:
-        """Raises Closed: the run must end while its first workers start."""
+        """Check that the run need not end while its first workers start. Raises Closed."""
         if self._starting and self.control.finishing:
             raise Closed
 
@@ -492,7 +492,7 @@ class Crew:
             self.log(kind, text)
 
     def _ended(self, worker: WorkerHandle) -> None:
-        """Handle the end of a process, after its last messages; without a last message, it was killed."""
+        """Read the last messages of an ended worker. If none says that it is done, replace the worker or fail."""
         self._read_rest(worker)
         role, seats, index, now = worker.role, self._seats[worker.role.name], worker.ctx.index, time.monotonic()
         if worker.done or index in seats.leaving:
@@ -514,7 +514,7 @@ class Crew:
         self._begin(role, index)
 
     def _resize(self, role: Role) -> None:
-        """Bring a role closer to its wanted number. A seat is reused only once it is empty."""
+        """Bring a role's number of workers closer to the wanted one. Only empty seats are reused."""
         seats = self._seats[role.name]
         for index in range(seats.n - 1, seats.size.wanted - 1, -1):
             seats.n = index
@@ -551,6 +551,6 @@ class Crew:
 
 
 def _refused(role: Role, index: int, why: Exception) -> UserError:
-    """Return an error about a worker that cannot start; it advises fewer workers only if a limit is the cause."""
+    """Return the error of a worker that cannot start. The text advises fewer workers only if a limit is the cause."""
     text = f"starting {role.name} {index} of {role.n} failed: {getattr(why, 'strerror', None) or why}"
     return UserError(f"{role.option}: {text}; {process.FEWER}" if processes.is_limit(why) else text)

@@ -1,9 +1,9 @@
 """Evaluation during training: a separate worker plays full games with the current weights every N frames.
 
-It requests the learner's weights (weights.Params): one copy at the learner's next update. So it works the same in
-every system, whether weights travel through Params, stay in a replica or lie in shared memory; it needs no checkpoint,
-which a replay would make large; and a score belongs to exactly one version of the weights. Games have the same seed
-each time, and their own environments; training continues, and evaluations that fall due during another are skipped.
+The evaluator requests one copy of the weights, which the learner makes after its next update (weights.Params). So every
+system is evaluated in the same way, whether weights travel through Params, stay in a replica or lie in shared memory. A
+score belongs to exactly one version of the weights. It needs no checkpoint, which a replay would make large. Games have
+their own environments, and the same seed each time. Training continues; evaluations due during another are skipped.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ def _row(envs: Envs, played: list[play.PlayedGame], asked: play.PlayOptions, pro
 
 
 def _by_task(envs: Envs, games: list[play.PlayedGame], asked: play.PlayOptions) -> Row:
-    """Return the mean return of each task, and their mean score."""
+    """Return the mean return of each task, and the mean score over tasks."""
     lanes, found = play.lanes_of(envs, asked.episodes), TaskReturns(envs.spec.tasks, fewest=1, window=None)
     for game in games:
         found.add(str(envs.spec.task_of(game.number % lanes)), game.ret)

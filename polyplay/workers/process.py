@@ -40,7 +40,7 @@ class Call(NamedTuple):
 
 
 class CloudPickled:
-    """Pickled with cloudpickle while the process is started, so that users' factories and shared blocks both travel."""
+    """A call that is pickled with cloudpickle when a process starts. It may hold users' factories and shared blocks."""
 
     def __init__(self, value: Call):
         self.value = value
@@ -84,7 +84,7 @@ def _run(ctx: WorkerContext, role: Role) -> tuple[str, str]:
 def rescue(ctx: WorkerContext) -> None:
     """Let a learner whose run has failed save its complete updates."""
     if ctx.hooks.rescue is not None:
-        with contextlib.suppress(Exception):  # the run's own failure counts
+        with contextlib.suppress(Exception):  # only the run's own failure is reported
             ctx.hooks.rescue()
 
 
@@ -140,7 +140,7 @@ def tune(threads: int) -> None:
 
 
 def keep_to(cores: int | None) -> None:
-    """Bind this process, and all that it starts, to this many of its cores. Raises UserError."""
+    """Bind this process, and all processes that it starts, to this many of its cores. Raises UserError."""
     if cores is None:
         return
     if not platform.BINDS:
@@ -152,8 +152,8 @@ def keep_to(cores: int | None) -> None:
 
 
 def start_early(given: Iterable[str]) -> None:
-    """Start the fork server, so that it imports torch while this process does, unless the given options make it
-    needless, or must be read first.
+    """Start the fork server now, so that it and this process import torch at the same time. If the given options need
+    no server, or must be read first, do nothing.
     """
     if not {"serial", "on", "cores", "help", "h"}.intersection(given):
         prepare()

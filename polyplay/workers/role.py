@@ -34,7 +34,7 @@ OPTIONS = {  # role → option for its number of workers
     "serve_parameters": "shards",
     "serve_replay": "replay_workers",
 }
-SERVING = {"act": "predictors", "learn": "trainers"}  # these options if they serve agents
+SERVING = {"act": "predictors", "learn": "trainers"}  # options of roles that serve agents
 
 
 @dataclass(frozen=True, eq=False)
@@ -65,7 +65,7 @@ class Role:
         return next((value for _, value in self._parts if isinstance(value, kind)), None)
 
     def edges(self) -> dict[str, Edge]:
-        """Return the edges shared with other workers, by end: the name of the argument that holds the edge."""
+        """Return the edges shared with other workers. Keys are ends: names of the arguments that hold the edges."""
         return {end: value for end, value in self._parts if isinstance(value, Edge)}
 
     @property
@@ -124,7 +124,7 @@ class Role:
 
     @property
     def agents(self) -> int:
-        """Number of agents that the workers learn for, with counters each; 0: one, with the workers' counters."""
+        """Number of agents that the workers learn for, each with its counters; 0: one, with the workers' counters."""
         return self.source.agents if self.source else 0
 
     @property
@@ -140,7 +140,7 @@ class Role:
 
 
 def check_holds(name: str, work: Work, holds: Mapping[str, Any]) -> None:
-    """Raises UserError: an argument that `work` does not take, a missing one, or one of a wrong class."""
+    """Check a role's arguments. Raises UserError: `work` takes no such argument, one is missing or of a wrong class."""
     signature = inspect.signature(work)
     try:
         signature.bind(None, **holds)
@@ -151,7 +151,7 @@ def check_holds(name: str, work: Work, holds: Mapping[str, Any]) -> None:
 
 
 def _check_classes(name: str, holds: Mapping[str, Any]) -> None:
-    """Raises UserError."""
+    """Check the classes of a role's arguments. Raises UserError."""
     from polyplay.learning import LearnerSpec, Source
     from polyplay.nets.policy import PolicyFactory
 
@@ -167,7 +167,7 @@ def _check_classes(name: str, holds: Mapping[str, Any]) -> None:
 
 @dataclass
 class Placement:
-    """device: auto, cpu or cuda; actors_on: cpu, or device: where learners compute."""
+    """Devices of workers. device: auto, cpu or cuda. actors_on: cpu; or device, where learners compute."""
 
     device: str = "cpu"
     actors_on: str = "cpu"
@@ -191,13 +191,13 @@ class Placement:
         return cores() if self.on_cpu else len(self.devices)
 
     def env_threads(self, actors: int) -> int:
-        """Return the threads that step an actor's environments: one if actors compute on their cores; if on a device,
-        twice the cores over all actors, so that some step while others wait for the device.
+        """Return the threads that step an actor's environments. If actors compute on the CPU: one. If on a device: all
+        actors together have twice as many threads as cores, so some step while others wait for the device.
         """
         return 1 if self.actors_on == "cpu" or self.on_cpu else max(1, 2 * cores() // actors)
 
     def only_cpu(self, system: str) -> None:
-        """Note that a page computes on the CPU only. Raises UserError if --device names another device."""
+        """Place the workers of a page that computes on the CPU only. Raises UserError if --device is cuda."""
         if self.device == "cuda":
             raise UserError(f"--device cuda: {system}'s workers compute on the CPU only; use auto or cpu")
         self.device = "cpu"

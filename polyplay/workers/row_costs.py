@@ -1,7 +1,7 @@
 """Cost of each part of a system: a step of the environments, a forward pass, an update.
 
-Measured with one compute thread; learning also with two.
-No queue, no copy between processes, no bootstrap value.
+They are measured with one compute thread; learning also with two.
+They include no queue, no copy between processes and no bootstrap value.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ DRAWN = 64  # batches of random actions, used repeatedly
 
 
 def measure_costs(envs: Envs, spec: LearnerSpec, T: int, B: int, precision: str) -> RowCosts:
-    """Measure costs per row in wall time, with small batches, on a machine that is otherwise idle."""
+    """Measure costs per row in wall time, with small batches. The machine must be idle otherwise."""
     before, lanes, B = torch.get_num_threads(), min(envs.lanes, LANES), max(1, min(B, ROWS // T))
     try:
         parts = CostProfile(envs, spec, precision)
@@ -94,7 +94,7 @@ class CostProfile:
         try:
             draw = action_sampler(pool.spec.action, 0)
             at, rows = pool.recv()
-            mask = rows["mask"] if pool.spec.tasks and pool.spec.mask is not None else None  # which does not change
+            mask = rows["mask"] if pool.spec.tasks and pool.spec.mask is not None else None  # it does not change
             drawn = [draw(lanes, mask) for _ in range(DRAWN)]
             pool.send(at, drawn[0])
             return cpu_cost(step, seconds, self.clock)
@@ -119,7 +119,7 @@ class CostProfile:
     def learn(self, T: int, B: int, seconds: float) -> float:
         """Return the µs of learning from [T, B] rows: one update, or all passes over them."""
         several = self.spec.passes is not None
-        rows = self._rows((T + several, B))  # with passes, the last row only gives a value
+        rows = self._rows((T + several, B))  # with passes, the last row gives only a bootstrap value
         batch, state = tree.map(torch.from_numpy, rows), self.policy.initial(B)
 
         def update() -> None:
@@ -135,7 +135,7 @@ class CostProfile:
         return self.run.part(parts, order, at, 0)
 
     def apply_gradient(self, scored: LossOutput, *_: object) -> Generator[None, None, float]:
-        """Make an update as `run_epochs` requests from its learner, with only the necessary computations."""
+        """Make an update for `run_epochs`, like Learner.apply_gradient, with only the necessary computations."""
         torch.linalg.vector_norm(self.vector.grad)
         self.optimizer.step()
         yield

@@ -2,12 +2,12 @@
 
 Acting takes `act` seconds of a core per row: a step of the environment, a share of a forward pass. Learning takes
 `learn` seconds per row with one compute thread, and learn / t^log2(gain) with t threads: `gain` is the speedup of a
-second thread. Then n actors of one thread and learners of t threads handle at most
+second thread. Then n actors of one thread and learners of t threads each handle at most
 
     min( n / act,  learners / learning(t),  cores / (act + learn) )   rows a second; n + learners · t ≤ cores, or t = 1
 
-and the choice is the fewest actors near the best rate. Actors on other machines use the cores there, and learners all
-cores here: then n ≤ cores there, learners · t ≤ cores here.
+and the fewest actors near the best rate are chosen. If actors are on other machines, they use the cores there, and
+learners use all cores here: n ≤ cores there, learners · t ≤ cores here.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ if TYPE_CHECKING:
     from polyplay.workers.crew import Crew
     from polyplay.workers.role import Role
 
-FEW, MOST = 2, 960  # actors: least number, also without measuring; largest number
-NEAR = 0.97  # share of the best rate
-SECONDS = 0.2  # for each part of acting
-LANES, ROWS = 64, 128  # most to measure with
-SMALL = 200_000  # parameters: up to here two compute threads wait for each other longer than they save
+FEW, MOST = 2, 960  # least number of actors, also the number without measuring; largest number
+NEAR = 0.97  # least share of the best rate
+SECONDS = 0.2  # to measure each part of acting
+LANES, ROWS = 64, 128  # most lanes and rows to measure with
+SMALL = 200_000  # parameters; in smaller networks two threads wait for each other longer than they save
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ class RowCosts:
 
 
 def actor_rate(costs: RowCosts, n: int, among: int, learners: int = 1, away: int = 0) -> float:
-    """Return the most rows per second of n actors. away: cores of the actors' machines, if not this one."""
+    """Return the most rows per second with n actors. away: cores of the actors' machines; 0: they are on this one."""
     learning = costs.learning(max(1, (among - (0 if away else n)) // learners))  # threads of each learner
     all_work = away / costs.act if away else among / (costs.act + costs.learn)
     return min(n / costs.act, learners / learning, all_work)
@@ -67,17 +67,17 @@ def best_actors(costs: RowCosts, among: int, learners: int = 1, away: int = 0) -
 
 
 def niceness(actors: int, learners: int) -> int:
-    """Return the niceness of actors that run freely: enough for a learner to keep a core beside them. More would let
-    other programs take their cores.
+    """Return the niceness of actors that run freely. It is just enough for each learner to get a core beside them; more
+    would let other programs take the actors' cores.
     """
     crowd = actors / max(cores() - learners, 1)
     return max(0, round(math.log(crowd, 1.25)))  # a step of nice gives others a quarter more of a core
 
 
 def choose_actors(crew: Crew, envs: Envs, spec: LearnerSpec, T: int, batch: int, learners: int) -> int:
-    """Return the number of actors of a crew that runs freely, for updates of `batch` trajectories of T rows by all
-    learners together. Measures only if a run starts (crew.measures); else, and with threads, returns the fewest. Two
-    cores are not divided: two actors and a learner that share them were the fastest (bench/results/compare).
+    """Return the number of actors of a crew that runs freely. All learners together update from `batch` trajectories of
+    T rows. Costs are measured only if a run starts (crew.measures) with processes; else the fewest actors are chosen.
+    So they are with two cores: two actors and a learner that share them were the fastest (bench/results/compare).
     """
     away = 0 if crew.fleet is None else crew.fleet.cores("act")
     free, least = away or cores() - learners, fewest_actors(learners)
@@ -91,7 +91,7 @@ def choose_actors(crew: Crew, envs: Envs, spec: LearnerSpec, T: int, batch: int,
         found = measure_costs(envs, crew.learned(spec), T, batch // learners, crew.precision)
     except (UserError, EnvFailure):
         raise
-    except Exception as e:  # the worker with this network will raise it
+    except Exception as e:  # the worker with this network will raise the same
         crew.divided = f"not measured, {type(e).__name__}: {(str(e).splitlines() or [''])[0]}"
         return least
     learning = f"learning {found.learn * 1e3:.2f} ms, {found.gain:.2f} times as fast with two threads"
@@ -100,11 +100,11 @@ def choose_actors(crew: Crew, envs: Envs, spec: LearnerSpec, T: int, batch: int,
 
 
 def threads_of(role: Role, crew: Crew) -> int:
-    """Return the compute threads per worker of a role: never more runnable threads than cores; two threads speed up a
-    forward pass only 1.5 times, and slow down small networks. Roles with a set number have it, the others share the
-    remaining cores; but in a traced run all have equally many, so that one thread can repeat it exactly.
+    """Return the compute threads per worker of a role. There are never more runnable threads than cores: two threads
+    speed up a forward pass only 1.5 times, and slow down small networks. Roles with a set number get it; the others
+    share the remaining cores. In a traced run all roles have equally many, so that one thread can repeat it exactly.
     """
-    roles = [r for r in crew.roles if r.name != "evaluator"]  # which is mostly idle
+    roles = [r for r in crew.roles if r.name != "evaluator"]  # the evaluator is mostly idle
     wanted = {r.name: 0 if crew.trace else crew.threads(r) for r in crew.roles}
     if wanted[role.name] or max((r.parameters for r in roles), default=0) < SMALL:
         return wanted[role.name] or 1

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 MACHINES = 64  # most machines
 OPENING = 60.0  # seconds for a machine to start its crew, which may load torch
 REACH = 5.0  # seconds for a cluster to answer
-EVERY, TRIES = 1.0, 4  # seconds between requests to the head; unanswered ones until the head is lost
+EVERY, TRIES = 1.0, 4  # seconds between requests to the head; unanswered requests before the head counts as lost
 HIDDEN = [".?*", "__pycache__"]  # files that are not copied to other machines
 OWN = ("CPU", "GPU", "memory", "object_store_memory")  # resources that every node has
 OLDEST = (2, 40)  # oldest version of Ray that works
@@ -57,7 +57,7 @@ class MachineInfo:
     node: str = ""  # Ray's ID of the machine
 
     def check_versions(self, theirs: dict[str, str]) -> None:
-        """Raise UserError if versions differ: calls travel pickled."""
+        """Raise UserError if versions differ: calls are sent pickled."""
         ours = needed_versions()
         if other := [name for name in ours if ours[name] != theirs.get(name)]:
             what = ", ".join(f"{name} {theirs.get(name)} there and {ours[name]} here" for name in other)
@@ -77,8 +77,8 @@ def _ray() -> Any:
 
 
 class Cluster:
-    """Machines that `--hosts` names. ship: folder whose modules are sent along. Raises UserError for another word, or a
-    missing folder.
+    """Machines that `--hosts` names. ship: folder whose modules are sent to them. Raises UserError: `hosts` is not
+    valid, or the folder is missing.
     """
 
     def __init__(self, hosts: str, ship: str | None = None):
@@ -122,7 +122,7 @@ class Cluster:
         quiet = {"log_to_driver": False, "configure_logging": False, "include_dashboard": False}
         ships = {"working_dir": self._ship, "excludes": HIDDEN} if self._ship else {}
         try:
-            if given:  # Ray itself would ask for half a minute
+            if given:  # Ray itself would try for half a minute
                 host, _, port = given.removeprefix("ray://").rpartition(":")
                 socket.create_connection((host, int(port)), REACH).close()
             with _muted():
@@ -133,7 +133,7 @@ class Cluster:
             how = how if not given else "; is RAY_AUTH_TOKEN the cluster's?" if type(e) is ConnectionError else ""
             raise UserError(f"--hosts: no Ray cluster at {given or 'this machine'}: {why}{how}") from None
         if threading.current_thread() is threading.main_thread():
-            for number in (signal.SIGTERM, signal.SIGINT):  # Ray prints its own stack for these
+            for number in (signal.SIGTERM, signal.SIGINT):  # else Ray's handlers print a stack
                 signal.signal(number, signal.getsignal(number))
         self.head, self._nodes = ray.get_runtime_context().gcs_address, ray.nodes()
         for watch in (self._look, self._count):
@@ -152,8 +152,8 @@ class Cluster:
             self._missed += 1
 
     def failing(self) -> str:
-        """Return why the cluster is lost, or "". Ray's own client would end this process a minute after the loss of the
-        head.
+        """Return the reason for which the cluster is lost, or "". Ray's own client would end this process a minute
+        after the loss of the head.
         """
         if self._missed <= TRIES:
             return ""
@@ -179,7 +179,7 @@ class Cluster:
         return sorted(found, key=lambda info: info.name)
 
     def start_actor(self, info: MachineInfo, cls: type, cpus: int, *given: Any) -> RayActor:
-        """Start an actor of a class on a machine. Ray never restarts it or repeats a call: the run does that itself."""
+        """Start an actor of a class on a machine. Ray never restarts it or repeats a call; the run does."""
         ray = self.connect()
         where = ray.util.scheduling_strategies.NodeAffinitySchedulingStrategy(info.node, soft=False)
         options = {"num_cpus": max(0, min(info.cores, cpus)), "max_restarts": 0, "max_task_retries": 0}
@@ -187,8 +187,8 @@ class Cluster:
         return RayActor(ray, actor.remote(*given), info)
 
     def close(self) -> None:
-        """Leave the cluster, and end it if this run started it. A process cannot leave a silent head: Ray would wait
-        forever, or crash at exit. So the process then ends at once.
+        """Leave the cluster, and end it if this run started it. Ray cannot leave a silent head: it would
+        wait forever, or crash at exit. So the process then ends at once.
         """
         lost = self.failing() != ""
         if not self._over.is_set() and self._nodes:
@@ -211,7 +211,7 @@ class RayActor:
         self._ray, self._actor, self.info = ray, actor, info
 
     def call(self, name: str, *given: Any, timeout: float = OPENING) -> Any:
-        """Call a method; return its answer. Raises UserError if it raises, takes too long, or the actor is gone."""
+        """Call a method; return its answer. Raises UserError: the method fails or is late, or the actor is gone."""
         ray, where = self._ray, f"{self.info.name} ({self.info.address})"
         try:
             return ray.get(self.send(name, *given), timeout=timeout)
@@ -229,7 +229,7 @@ class RayActor:
 
     def end(self) -> None:
         """End the actor and its processes."""
-        with contextlib.suppress(Exception):  # it may be lost
+        with contextlib.suppress(Exception):  # the actor may be lost
             self._ray.get(self._actor.end.remote(), timeout=3.0)
         with contextlib.suppress(Exception):
             self._ray.kill(self._actor)
@@ -237,7 +237,7 @@ class RayActor:
 
 @contextlib.contextmanager
 def _muted() -> Iterator[None]:
-    """Discard what Ray's native code writes to stderr: a refused connection fills a screen."""
+    """Discard the stderr of Ray's native code, which fills a screen if a connection is refused."""
     sys.stderr.flush()
     saved = os.dup(2)
     with open(os.devnull, "wb") as nothing:
@@ -262,15 +262,15 @@ def _end_at_once() -> None:
 
 
 def node_names(nodes: Mapping[str, str], before: Mapping[str, str], lost: Collection[str] = ()) -> dict[str, str]:
-    """Return the names of nodes by ID, with a part of the ID if several share a name. A name never changes. A new node
-    with the name of a lost one is left out until Ray has noticed that loss: it may be the same machine.
+    """Return the names of nodes by ID; nodes that share a name get a part of their ID. A name never changes. A new node
+    with the name of a lost node is left out until Ray notices the loss: both may be the same machine.
     """
     count, gone = Counter(nodes.values()), {nodes[i] for i in nodes.keys() & {*lost}}
     there = {i: name for i, name in nodes.items() if i in before or name not in gone}
     return {i: before.get(i) or (name if count[name] == 1 else f"{name}-{i[:6]}") for i, name in there.items()}
 
 
-# Cluster on this machine, for trials and tests. A separate process ends it when the run ends, even if that is killed.
+# Cluster on this machine, for trials and tests. A separate process ends it when the run ends or is killed.
 CODE = """
 import shutil, sys
 from ray.cluster_utils import Cluster
@@ -297,7 +297,7 @@ class LocalCluster:
         self.folder = tempfile.mkdtemp(prefix="polyplay-", dir="/tmp")  # sockets have short names
         words = [sys.executable, "-c", CODE, str(n), str(cores()), self.folder, processes.ROOM]
         pipes: Any = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
-        env = {**os.environ, "TMPDIR": self.folder}  # where Ray records this machine's cluster
+        env = {**os.environ, "TMPDIR": self.folder}  # Ray records this machine's cluster there
         self._runs = subprocess.Popen(words, env=env, start_new_session=True, **pipes)
         assert self._runs.stdout is not None
         self.address = self._runs.stdout.readline().decode().strip()
@@ -306,7 +306,7 @@ class LocalCluster:
             raise UserError(f"--hosts local:{n}: Ray could not start {n + 1} raylets here; use a smaller number")
 
     def close(self, lost: bool = False) -> None:
-        """End the cluster. lost: its head is lost, so it is killed at once."""
+        """End the cluster. lost: the head is lost, so the cluster is killed at once."""
         assert self._runs.stdin is not None
         self._runs.stdin.close()
         try:

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 
 class RemoteWorker(processes.Handle):
-    """Worker on another machine. pipe: its messages, which the machine's thread forwards."""
+    """Worker on another machine. pipe: for its messages; the thread of the machine's line forwards them here."""
 
     apart = True
 
@@ -106,7 +106,7 @@ class Machine(Spot):
         return {"workers": len(self.workers), "mb_in": mb_in, "mb_out": mb_out, "round_trip_ms": trip, **load}
 
     def seat(self, seat: RemoteSeat, number: int, files: Sequence[tuple[str, Path]]) -> None:
-        """Have the crew start a worker, in the sending thread. files: those it needs, with their names there."""
+        """Have the crew start a worker, in the sending thread. files: names there, and paths here, of needed files."""
         for name, path in files:
             self.end.line.send((0, *piece) for piece in file_pieces(path, name))
         if (seat.role, seat.index) not in self.seats:
@@ -125,7 +125,7 @@ def roles_elsewhere(places: Places, crew: Crew) -> list[Role]:
 
 
 def plan_in_words(places: Places, crew: Crew, infos: Sequence[MachineInfo]) -> dict[str, str]:
-    """Return the workers of each machine, this one first. Raises UserError if a rule of `--place` has no meaning."""
+    """Return the workers of each machine, this one first. Raises UserError: a rule of `--place` does not fit."""
     threads = {role.name: threads_of(role, crew) for role in crew.roles}
     places.check(infos, threads)
     cores = {info.name: f" ({info.cores} core{'s' * (info.cores != 1)})" for info in infos}
@@ -155,10 +155,10 @@ def _in_words(seats: list[tuple[str, int]]) -> str:
 
 
 FILE = "hosts.jsonl"
-PATIENCE = 3.0  # timeouts that crews wait for this process, whose threads may have no turn for seconds
-TURN = 5e-4  # seconds of one thread's turn: lines' threads wait for others while this process reports games
+PATIENCE = 3.0  # crews wait for this process this many timeouts, because its threads may have no turn for seconds
+TURN = 5e-4  # seconds of one thread's turn; short, because threads of lines wait while this process reports games
 LOOK, PARTING = 1.0, 5.0  # seconds between two looks for new machines; seconds for crews to end
-FIRST, HOUR = 2.0, 3600.0  # seconds to the first retry after a failure, doubled for each next one; longest
+FIRST, HOUR = 2.0, 3600.0  # seconds to the first retry after a failure, doubled for each next retry; most seconds
 
 
 class Fleet:
@@ -170,10 +170,10 @@ class Fleet:
         self.key = secrets.token_bytes(32)
         self._numbers, self._next, self._lines = TwinNumbers(), itertools.count(1), set(range(MACHINES))  # free lines
         self._things: list[SharedObject] = []  # things that cross machines, in the order in which lines check them
-        self._held: dict[str, tuple[tuple[int, str], ...]] = {}  # role → its things, and its end of each
+        self._held: dict[str, tuple[tuple[int, str], ...]] = {}  # role → numbers of its things, and its end of each
         self._threads = list[threading.Thread]()  # threads that open machines, and end leftover crews
         self._failures: dict[MachineInfo, tuple[int, float]] = {}  # number of failures, time of the next try
-        self._opening, self._seated = set[str](), set[tuple[str, int]]()  # machines; seats that had one
+        self._opening, self._seated = set[str](), set[tuple[str, int]]()  # opening machines; seats that had one
         self._messages = queue.SimpleQueue[str]()
         self._lock, self._closing, self._over = threading.Lock(), False, threading.Event()
 
@@ -187,7 +187,7 @@ class Fleet:
         return [m.info for m in self.opened if m.lost is None] or self.cluster.machines()
 
     def cores(self, role: str = "") -> int:
-        """Return the cores of all other machines, or of those with workers of a role; 0 if they are this machine's."""
+        """Return the cores of all other machines, or of machines with workers of a role; 0 on a local cluster."""
         infos = self.places.machines_for(role, self._there()) if role else self._there()
         return sum(info.cores for info in infos) if self.cluster.own_cores else 0
 
@@ -197,7 +197,7 @@ class Fleet:
         return {role.name: sum(self.places.is_away(role, i, n) for i in range(role.n)) for role in roles}
 
     def check(self, crew: Crew) -> str:
-        """Return the plan as text. Raises UserError if it cannot work. Nothing is started."""
+        """Return the plan as text. Raises UserError: the plan cannot work. It starts nothing."""
         infos, self.places.roles = self.cluster.machines(), crew.roles
         planned = plan_in_words(self.places, crew, infos)
         for role in roles_elsewhere(self.places, crew):
@@ -245,9 +245,9 @@ class Fleet:
                 role.spec.update.spread(self.cluster.address())
         for thing in things.values():
             thing._attach()
-            for part in thing.each if isinstance(thing, AgentParams) else ():  # the part crosses within this
+            for part in thing.each if isinstance(thing, AgentParams) else ():  # each part crosses within AgentParams
                 things = {i: x for i, x in things.items() if x is not part}
-        # news of weights comes last: its readers rely on earlier writes to others
+        # news of weights comes last: its readers rely on earlier writes to other objects
         self._things = sorted(things.values(), key=lambda thing: isinstance(thing, (Params, AgentParams)))
         for role in roles:
             ends = {id(edge): end for end, edge in role.edges().items()}
@@ -379,7 +379,7 @@ class Fleet:
         files = [] if self.directory is None else needed_files(ctx.resume, self.directory, role, seat)
         try:
             wrong = machine.actor.call("give", number, dump(call, self._numbers)[0], timeout=self.timeout)
-        except UserError:  # lost: its line will report this
+        except UserError:  # the machine is lost; its line will report this
             wrong = ""
         if wrong:
             self._hear(machine, {"number": number, "kind": "user", "text": wrong})
@@ -400,7 +400,7 @@ class Fleet:
         return [self._messages.get() for _ in range(self._messages.qsize())]
 
     def _hear(self, machine: Machine, value: dict[str, Any]) -> None:
-        """Log a worker's message, with this machine's paths. A user's mistake names the machine."""
+        """Log a worker's message, with this machine's paths. The message of a UserError names the machine."""
         text: str = value["text"].replace(machine.about["folder"], str(self.directory))
         where = f"; this is on {machine.info.name}, to which --ship DIR copies a folder's modules"
         if (worker := machine.workers.get(value["number"])) is not None:
@@ -413,7 +413,7 @@ class Fleet:
         worker.ended(value["how"], value.get("code"))
 
     def _lose(self, machine: Machine, why: str) -> None:
-        """Record the loss of a machine and its workers. Its line has ended, so it no longer writes here."""
+        """Record the loss of a machine and its workers. The line has ended, so the machine no longer writes here."""
         with self._lock:
             if self._closing:
                 return
@@ -421,17 +421,17 @@ class Fleet:
             workers = list(machine.workers.values())
             self._lines.add(machine.number)
             self.cluster.lost.add(machine.info.node)
-        machine.end.traffic = Traffic([], False, machine.number, None)  # the old one has large buffers
-        retry = self._put_off(machine.info)  # if only the crew was lost
+        machine.end.traffic = Traffic([], False, machine.number, None)  # frees the old one's large buffers
+        retry = self._put_off(machine.info)  # seconds to the next try: only the crew may be lost
         self._note("lost", machine.info, why=why, workers=len(workers), retry=retry)
         for i, worker in enumerate(workers):
             worker.lost_first = i == 0
             worker.ended(machine.lost, None)
-        self._start_thread(machine.actor.end)  # ends leftovers there: the machine may be silent
+        self._start_thread(machine.actor.end)  # in a thread, because the machine may be silent
 
     @property
     def _ending(self) -> bool:
-        """Tell whether the run, and so its lines, end."""
+        """Tell whether the run is ending, and so are its lines."""
         return self._closing or self._control.halted
 
     def _note(self, event: str, info: MachineInfo, **more: Any) -> None:

@@ -1,8 +1,8 @@
 """Line: the connection between two machines that carries rows, weights and counts.
 
-It uses `multiprocessing.connection`. Both ends prove that they know the run's key, which went through Ray. A message is
-a head in JSON and arrays; nothing is unpickled. Each end sends a beat every second. An end that receives nothing for a
-while takes the other end for lost.
+A line uses `multiprocessing.connection`. Both ends prove that they know the run's key, which they got through Ray. A
+message consists of a head in JSON and of arrays; nothing is unpickled. Each end sends a beat every second. If an end
+receives nothing for `timeout` s, it considers the other end lost.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 BEAT_EVERY, TICK = 1.0, 0.1  # seconds between beats; seconds between two looks at flows without a bell
 GATHER = 1e-4  # seconds to gather news after a bell: a message costs as much as 100 µs of work
-TRIES = 5  # waits for a message: only one of them expires while this process is stopped
+TRIES = 5  # waits for a message, each of timeout/TRIES: while this process is stopped, only one of them expires
 LARGE, ALIGNED = 1 << 17, 8  # bytes of an array that is sent separately; alignment of the others
 BEAT, ECHO, CLOSE, LOAD = "beat", "echo", "close", "load"  # kinds of messages
 START, SIGNAL, WORD, ENDED = "start", "signal", "word", "ended"  # messages about workers
@@ -46,8 +46,8 @@ class LineLost(Exception):
 
 
 class Line:
-    """One end of the connection. Raises LineLost if the other end does not know the key. `send` and `receive` raise it
-    if the other end is gone, or silent for `timeout` s.
+    """One end of the connection. Raises LineLost: the other end does not know the key. `send` and `receive` raise
+    LineLost if the other end is gone, or silent for `timeout` s.
     """
 
     def __init__(self, sock: socket.socket, timeout: float, key: bytes, listens: bool):
@@ -79,7 +79,7 @@ class Line:
             large = [x for x in arrays if x.nbytes >= LARGE]
             heads.append([*head, [(x.dtype.str, x.shape) for x in arrays]])
             small += [x.tobytes() + bytes(-x.nbytes % ALIGNED) for x in arrays if x.nbytes < LARGE]
-            if large:  # the next message may reuse their memory
+            if large:  # send now: the next message may reuse the memory of these arrays
                 self._write(heads, small, large)
                 heads, small = [], []
         if heads:
@@ -98,11 +98,11 @@ class Line:
             raise self._lost(e, "could be sent") from None
 
     def receive(self) -> list[Message]:
-        """Return the next messages. Their large arrays hold until the next call."""
+        """Return the next messages. Their large arrays are valid until the next call."""
         try:
             if not any(self._ready(self.timeout / TRIES) for _ in range(TRIES)):
                 raise BlockingIOError
-            data = bytearray(self._connection.recv_bytes())  # arrays may be written to
+            data = bytearray(self._connection.recv_bytes())  # a bytearray, so that arrays can be written to
             self.received, at, messages = self.received + len(data), data.index(b"\n") + 1, list[Message]()
             for *head, shapes in _decode(data[:at].decode())[0]:
                 messages.append((*head, arrays := list[np.ndarray]()))
@@ -111,7 +111,7 @@ class Line:
                     if size < LARGE:
                         x, at = np.frombuffer(data, np.uint8, size, at), at + size + -size % ALIGNED
                     else:
-                        # fresh memory costs more than the data; `recv_bytes_into` would copy them twice besides
+                        # new memory would cost more time than the data; `recv_bytes_into` would copy the data twice
                         place = len(arrays), size.bit_length()
                         x, left = self._large.setdefault(place, np.empty(1 << place[1], np.uint8))[:size], size
                         while left:
@@ -125,7 +125,7 @@ class Line:
             raise self._lost(e, "came") from None
 
     def close(self) -> None:
-        """Shut the connection: waits at both ends stop."""
+        """Shut the connection down, which ends waits at both ends."""
         with contextlib.suppress(OSError):
             self._sock.shutdown(socket.SHUT_RDWR)
 
@@ -141,7 +141,7 @@ def connect(address: tuple[str, int], key: bytes, timeout: float) -> Line:
 
 
 def accept_lines(address: str, key: bytes, timeout: float) -> tuple[socket.socket, queue.SimpleQueue[Line]]:
-    """Listen at an address until the socket is shut down. Lines of those that know the key come into the queue. Each
+    """Listen at an address until the socket is shut down. A line whose other end knows the key enters the queue. Each
     connection has a thread, so a stranger causes no delay.
     """
     listener, proven = socket.create_server((address, 0)), queue.SimpleQueue[Line]()
@@ -160,8 +160,8 @@ def accept_lines(address: str, key: bytes, timeout: float) -> tuple[socket.socke
 
 
 class LineEnd:
-    """Threads of an end: one sends the traffic's changes when the bell rings, the other receives. on: handlers of
-    messages, by kind.
+    """The two threads of an end: one sends the traffic's changes when the bell rings, the other receives. on: handlers
+    of messages, by kind.
     """
 
     def __init__(self, line: Line, traffic: Traffic, bell: Semaphore, on: Mapping[str, Callable[[Any], None]]):
@@ -190,7 +190,7 @@ class LineEnd:
                 self.requests.get()()
             self.line.send(self.traffic.news(now))
             time.sleep(GATHER * self.bell.wait(TICK))
-            while self.bell.wait(0.0):  # one look serves all rings
+            while self.bell.wait(0.0):  # one turn serves all rings
                 pass
 
     def _receive(self) -> None:
@@ -217,11 +217,11 @@ class LineEnd:
             if loop == self._serve:  # the other thread may still read the reason
                 self.closed.wait(BEAT_EVERY)
             self.end(str(e))
-        except Exception as e:  # else it would go unnoticed
+        except Exception as e:  # else no log would show it
             self.end(f"a thread of its line failed: {e!r}", tell=True)
 
     def end(self, why: str | None = "", tell: bool = False) -> None:
-        """Close this end. why: the failure, if any. tell: send the reason, so that the other end closes too."""
+        """Close this end. why: the failure, if any. tell: send it, so that the other end closes too."""
         if not self.closed.is_set():
             self.why = why or ""
             self.closed.set()
@@ -232,7 +232,7 @@ class LineEnd:
             self.bell.post()
 
     def run(self) -> str:
-        """Serve until the line ends; return why."""
+        """Serve until the line ends; return the failure, or "" if none."""
         receiving = threading.Thread(target=self._guard, args=(self._receive,), daemon=True)
         receiving.start()
         self._guard(self._serve)

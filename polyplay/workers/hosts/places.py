@@ -36,7 +36,7 @@ S = TypeVar("S", bound=Spot)
 
 @dataclass(frozen=True)
 class PlaceRule:
-    """Part of `--place`: workers `first` to `last` of a role, and their place. last None: all workers."""
+    """Part of `--place`: workers `first` to `last` of a role, and their place. last: None: all workers."""
 
     role: str
     first: int
@@ -85,7 +85,7 @@ def _learns(role: Role) -> bool:
 
 class Places:
     """Places of a run's workers. The last rule that names a worker counts. By default, actors are on other machines,
-    replicas are divided evenly, and all else is here. An actor is on the machine of the replay worker that it feeds.
+    replicas are divided evenly, and other workers are here. An actor is on the machine of the replay that it feeds.
     """
 
     def __init__(self, rules: Sequence[PlaceRule] = (), roles: Sequence[Role] = ()):
@@ -110,7 +110,7 @@ class Places:
         return OTHERS if _acts(role) else EVEN if role.learns_own else HERE
 
     def machines_for(self, name: str, infos: Sequence[MachineInfo]) -> list[MachineInfo]:
-        """Return the machines of a role's actors before the role exists; [] if they are here."""
+        """Return the machines that a role's actors will have, before the role exists; [] if they stay here."""
         where = next((r.where for r in reversed(self.rules) if r.role == name and r.last is None), OTHERS)
         return [info for info in infos if where in (OTHERS, EVEN) or _at(info, where)]
 
@@ -119,18 +119,18 @@ class Places:
         return self.moves(role) and any(self.where(role, i) != HERE for i in range(role.n))
 
     def is_away(self, role: Role, index: int, machines: int) -> bool:
-        """Tell whether a worker is on another machine. machines: number of the others."""
+        """Tell whether a worker is on another machine. machines: number of other machines."""
         where = self.where(role, index)
         here = where == HERE or (where == EVEN and self._turn(role, index, machines) == 0)
         return self.moves(role) and not here
 
     @staticmethod
     def _turn(role: Role, index: int, machines: int) -> int:
-        """Return the machine of a worker that is placed evenly: 0 is here, others follow."""
+        """Return the number of the machine of a worker that is placed evenly: 0 is this machine."""
         return index * (machines + 1) // role.n
 
     def choose(self, role: Role, index: int, spots: Sequence[S]) -> S | None:
-        """Choose a worker's machine: the previous one while it exists. None: no machine."""
+        """Choose a worker's machine: its previous one, unless that is lost. None: no machine is left."""
         old = self._seats.get((role.name, index))
         if (chosen := next((spot for spot in spots if spot is old and spot.lost is None), None)) is None:
             chosen = self._find(role, index, spots)
@@ -154,13 +154,13 @@ class Places:
         return max(named or there, key=partial(self._room, role), default=None)
 
     def _room(self, role: Role, spot: Spot) -> tuple[float, int]:
-        """Return a machine's room: free cores, or, for replay workers, cores per replay worker (actors follow it)."""
+        """Return a machine's room: free cores; for replay workers, cores per replay worker, as actors join them."""
         n = sum(name == role.name and other is spot for (name, _), other in self._seats.items())
         return (spot.info.cores / (1 + n), -n) if _remembers(role) else (float(spot.free), 0)
 
     def check(self, infos: Sequence[MachineInfo], threads: Mapping[str, int]) -> None:
-        """Raise UserError if a rule has no meaning here, or needs more cores than a machine has. threads: of a worker,
-        by role.
+        """Raise UserError if a rule does not fit this run, or needs more cores than its machines have. threads: of each
+        role's worker.
         """
         for rule in self.rules:
             role = next((role for role in self.roles if role.name == rule.role), None)
@@ -193,7 +193,7 @@ class Places:
             raise UserError(f"--place {rule}: {has}; place fewer there, or leave the others to `others`")
 
     def plan(self, infos: Sequence[MachineInfo], threads: Mapping[str, int]) -> dict[str, list[tuple[str, int]]]:
-        """Return the planned seats of each machine, `here` first. threads: of a worker, by role."""
+        """Return the planned seats of each machine, `here` first. threads: of each role's worker."""
         places, spots = Places(self.rules, self.roles), [*map(Spot, infos)]
         found: dict[str, list[tuple[str, int]]] = {HERE: [], **{info.name: [] for info in infos}}
         for role in self.roles:

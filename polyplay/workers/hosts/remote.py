@@ -1,6 +1,6 @@
-"""Crew of another machine: a Ray actor that starts workers there, and forwards their messages by its end of a line.
+"""Crew of another machine: a Ray actor that starts workers there, and forwards their messages through a line.
 
-The crew and its workers end when the line ends: when the main process closes it, dies, or is silent.
+The crew and its workers end when the line ends: the main process closes it, dies, or is silent.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from polyplay.workers.role import Role
 
 
 def needed_files(saved: Path | None, directory: Path, role: Role, seat: RemoteSeat) -> list[tuple[str, Path]]:
-    """Return the files that a worker needs to start, with their names there: those of the checkpoint to resume, and
+    """Return the files that a worker needs to start, as (name there, path here): files of the checkpoint to resume, and
     of a judge's champion.
     """
     found: list[tuple[str, Path]] = []
@@ -45,14 +45,14 @@ def needed_files(saved: Path | None, directory: Path, role: Role, seat: RemoteSe
         found += [(str(x.relative_to(directory)), x) for root in newest for x in sorted(root.rglob("*.*"))]
     if saved is not None:
         patterns = [f"workers/{seat.name}.*", "workers/stream-*", f"replay/{seat.name}/*", "manifest.json"]
-        # the indices of other replays say that these were saved
+        # an index of another replay shows that this replay was saved
         patterns += ["replay/*/replay.json", *(["agents/*/*"] if role.learner else [])]
         paths = sorted({path for pattern in patterns for path in saved.glob(pattern)})
         found += [(f"resume/{path.relative_to(saved)}", path) for path in paths]
     return found
 
 
-# A value that is pickled for another machine gets twins of its shared blocks there. Flows copy the data.
+# If a value is pickled for another machine, its shared blocks get twins there. Flows copy the data.
 
 
 TwinNumbers = dict[int, tuple[int, SharedBlock]]  # numbers of this process's blocks with twins, by identity
@@ -64,7 +64,7 @@ class _TwinPickler(cloudpickle.Pickler):
         self.numbers, self.found = numbers, list[SharedObject]()
 
     def _number(self, block: SharedBlock) -> int:
-        return self.numbers.setdefault(id(block), (len(self.numbers) + 1, block))[0]  # with the block, to keep it alive
+        return self.numbers.setdefault(id(block), (len(self.numbers) + 1, block))[0]  # keeps the block alive
 
     def reducer_override(self, obj: Any) -> Any:
         if isinstance(obj, Semaphores):
@@ -74,7 +74,7 @@ class _TwinPickler(cloudpickle.Pickler):
             return _block, (self._number(obj), obj.nbytes)
         if isinstance(obj, SharedObject):
             self.found.append(obj)
-        if isinstance(obj, RunControl):  # only learner 0 and the evaluator, which are here, use these weights
+        if isinstance(obj, RunControl):  # only learner 0 and the evaluator, both here, use the weights in `show`
             return RunControl.__new__, (RunControl,), obj.__getstate__() | {"show": None}
         return super().reducer_override(obj)
 
@@ -102,18 +102,18 @@ def _semaphores(number: int, n: int) -> Semaphores:
     return _twins[number]
 
 
-FOLDER = "polyplay-crew-"  # followed by the number of its process
+FOLDER = "polyplay-crew-"  # followed by the crew's process ID
 PACE = 0.5  # seconds between two looks at the raylet
 MOST_TEXT = 60_000  # letters of one message
 
 
 class RemoteCrew:
-    """Workers of one machine. key: the run's, for the line. address: to listen at. timeout: seconds until a silent main
-    process counts as lost.
+    """Workers of one machine. key: of the run, for the line. address: at which to listen. timeout: seconds until a
+    silent main process counts as lost.
     """
 
     def __init__(self, key: bytes, address: str, timeout: float):
-        os.environ.pop("OMP_NUM_THREADS", None)  # set by Ray for its own workers
+        os.environ.pop("OMP_NUM_THREADS", None)  # Ray sets it for its own workers
         platform.be_normal()  # Ray's workers are 15 nicer
         sweep()
         self.root, self.bells = Path(tempfile.mkdtemp(prefix=f"{FOLDER}{os.getpid()}-")), Semaphores(1)
@@ -131,7 +131,7 @@ class RemoteCrew:
         while os.getppid() == raylet:
             time.sleep(PACE)
         with contextlib.suppress(AttributeError):  # there may be no line yet
-            self.line.end("its raylet is gone", tell=True)  # before workers end: none counts as lost alone
+            self.line.end("its raylet is gone", tell=True)  # before workers end, so that none counts as lost alone
         self.end()
         os._exit(0)
 
@@ -146,7 +146,7 @@ class RemoteCrew:
         self.traffic = Traffic(cloudpickle.loads(data), away=True, relay=0, root=self.root)
 
     def give(self, number: int, data: bytes) -> str:
-        """Take a worker's call; return why it cannot start, or an empty text."""
+        """Take a worker's call; return the reason for which it cannot start, or ""."""
         try:
             call: Call = cloudpickle.loads(data)
         except ImportError as e:
@@ -161,7 +161,7 @@ class RemoteCrew:
         """Serve the line until it ends."""
         with contextlib.suppress(LineLost, OSError, queue.Empty):
             line, on = self.proven.get(timeout=OPENING), {START: self._start, SIGNAL: self._signal}
-            self.listener.shutdown(socket.SHUT_RDWR)  # the main process alone connects
+            self.listener.shutdown(socket.SHUT_RDWR)  # only the main process connects
             self.line = LineEnd(line, self.traffic, self.bells[0], on)
             psutil.cpu_percent()  # the first result is meaningless
             self.line.each_beat = lambda: self.line.tell(LOAD, load())
@@ -172,7 +172,7 @@ class RemoteCrew:
     # ------------------------------------------------------------------------------------------ workers
 
     def _start(self, value: dict[str, Any]) -> None:
-        """Start a worker, in the receiving thread: all that it needs has arrived."""
+        """Start a worker, in the receiving thread. Its files and rows have arrived already."""
         call = self.calls.pop(number := value.pop("number"))
         self.traffic.sit(RemoteSeat(**{**value, "held": tuple((i, end) for i, end in value["held"])}))
         pipe, theirs = connection.Pipe(duplex=False)
@@ -209,14 +209,14 @@ class RemoteCrew:
             self.line.end(f"the thread of a worker failed: {e!r}", tell=True)
 
     def _pass_on(self, kind: str, value: dict[str, Any], last: bool) -> None:
-        """Send a worker's message, in the sending thread. last: send all that the worker wrote first."""
+        """Send a worker's message, in the sending thread. last: first send all data that the worker wrote."""
         if last:
-            self.line.line.send(self.traffic.news(math.inf))  # also what is not due yet
-        self.line.line.send((0, *piece) for piece in self.traffic.files("not-finite-*"))  # for this message
+            self.line.line.send(self.traffic.news(math.inf))  # also data not yet due
+        self.line.line.send((0, *piece) for piece in self.traffic.files("not-finite-*"))  # the message may name them
         self.line.tell(kind, value)
 
     def end(self) -> None:
-        """End everything on this machine."""
+        """End all workers on this machine, and remove its folder."""
         self.traffic.close()
         for runs in list(self.workers.values()):  # another thread removes ended ones
             with contextlib.suppress(Exception):

@@ -42,8 +42,8 @@ class RemoteSeat:
 
 
 class Traffic:
-    """End of a line, with all flows of the objects that cross it. away: whether this is the other machine's end. relay:
-    number of the line, whose bell rings for this side. root: folder of files. warn: called if a file can't be written.
+    """End of a line, with all flows of the objects that cross it. away: this end is on the other machine. relay: number
+    of the line, whose bell rings for this side. root: folder of files. warn: called if a file can't be written.
     """
 
     def __init__(
@@ -63,14 +63,14 @@ class Traffic:
         for number, flow in enumerate(self.flows):
             flow.number = number
         self.seats: dict[tuple[int, End], str] = {}  # ends on the other machine, and their workers' names
-        self.active: list[tuple[Flow, bool]] = []  # flows that this side sends, and whether as the writer
-        self.gave: dict[int, bool] = {}  # flow that crosses, or did → whether its writer was on this side
+        self.active: list[tuple[Flow, bool]] = []  # flows that this side sends, and whether the writer is here
+        self.gave: dict[int, bool] = {}  # number of a flow that crosses, or once did → whether its writer was here
         self.known: dict[int, Any] = {}  # tokens that the other side has
         self.unwritten = set[str]()  # workers whose part of a checkpoint could not be written here
-        self._copied = set[str]()  # files that stay here and were sent
+        self._copied = set[str]()  # files that were sent but stay here
 
     def _there(self, flow: Flow, end: End, seats: Collection[tuple[int, End]] | None = None) -> bool:
-        """Tell whether an end is on the other machine, or, if `seats` is given, among these."""
+        """Tell whether an end is on the other machine or, if `seats` are given, is one of these."""
         seats, thing = self.seats if seats is None else seats, -1 if end.name in EVERYWHERE else flow.thing
         if end.i == ANY:
             return any(i == thing and other.name == end.name for i, other in seats)
@@ -89,13 +89,13 @@ class Traffic:
         return elsewhere and writer if self.away else there and not writer
 
     def begin(self, seat: RemoteSeat) -> Iterator[Frame]:
-        """Yield, at home, the flows that a worker on the other machine needs to start, and all other changes."""
+        """Yield the flows that a worker on the other machine needs to start, and all other changes. Only at home."""
         keys, sending, found = seat.keys(), {flow.number: gives for flow, gives in self.active}, []
         for flow in reversed(self.flows):
             writes = self._there(flow, flow.writer, keys)
             reads = not self.seats and EVERYONE in flow.readers
             reads = reads or any(self._there(flow, end, keys) for end in flow.readers)
-            # with both ends there, they have everything from each other
+            # two ends on the other machine get all data from each other
             if flow.number in sending or writes or (reads and not self._there(flow, flow.writer)):
                 gives = sending.get(flow.number, not writes)
                 found.append((flow, gives, flow.token(gives)))
@@ -123,12 +123,12 @@ class Traffic:
         for thing, crossing in enumerate(self.crossings):
             for bell, end in crossing.bells:
                 there = (thing, end) in self.seats
-                if self.away or there:  # others at home may belong to another line
+                if self.away or there:  # at home, another bell may belong to another line
                     bell.relay(None if there == self.away else self.relay)
 
     def news(self, now: float) -> Iterator[Frame]:
-        """Yield this side's changes since the last call. Tokens are read in the reverse order of sending, so that a
-        reader of one flow has all earlier writes of others.
+        """Yield this side's changes since the last call. Tokens are read in the reverse order of sending. So a reader
+        of one flow has all earlier writes to other flows.
         """
         self.now = now
         found = []
@@ -151,27 +151,25 @@ class Traffic:
             self._write(i, arrays)
         else:
             flow = self.flows[number]
-            # a reader's frame may have been sent before its writer moved there
+            # a reader may have sent this frame before the flow's writer moved there
             flow.land(part, i, arrays, self.gave.get(number, self.gives(flow)))
 
     def close(self) -> None:
-        """End every wait on this machine (away)."""
+        """End every wait on this machine, the other one."""
         for crossing in self.crossings:
             crossing.close()
 
     # ---- files
 
     def parts(self, thing: int, end: End) -> Iterator[Piece]:
-        """Yield a worker's part of a checkpoint. Other whole parts go along: actors answer to a replay worker on their
-        machine.
-        """
-        if self.away:  # forwarded answers have no parts: they are at home
+        """Yield a worker's part of a checkpoint, with the complete parts of actors that answer a replay worker here."""
+        if self.away:  # a forwarded answer has no parts: these are at home already
             name = self.seats.get((thing, end), "")
             for where in ("workers/[a-z]*", "agents/*/[a-z]*", f"replay/{name}/[0-9a-z]*"):
                 yield from self.files(f"checkpoints/.partial-*/{where}", name=name)
 
     def files(self, pattern: str, keep: bool = False, name: str = "") -> Iterator[Piece]:
-        """Yield files of this side in pieces. keep: the files stay here, and are sent once. name: of their worker."""
+        """Yield files of this side in pieces. keep: send files once, and keep them. name: of the files' worker."""
         for path in sorted(self.root.glob(pattern)) if self.root is not None else ():
             there = str(path.relative_to(self.root or ""))
             if path.is_file() and ACCEPTED.fullmatch(there) and there not in self._copied:
@@ -182,8 +180,8 @@ class Traffic:
                     path.unlink(missing_ok=True)
 
     def _write(self, at: int, arrays: list[np.ndarray]) -> None:
-        """Write a piece of a file. If the main machine can't write a file, the owner's answer says so. Another machine
-        needs every file: there the error is raised.
+        """Write a piece of a file. If the main machine can't write it, the answer to its owner reports a failed part.
+        Another machine needs every file, so it raises OSError.
         """
         name, owner = (bytes(x).decode() for x in arrays[:2])
         if self.root is None or not ACCEPTED.fullmatch(name):
@@ -209,7 +207,7 @@ class Traffic:
             self.warn(f"{name} could not be written: {e.strerror or e}")
 
     def failed(self, thing: int, end: End) -> bool:
-        """Tell once whether a worker's part could not be written here."""
+        """Tell whether a worker's part could not be written here; True only once."""
         failed = not self.away and (name := self.seats.get((thing, end))) in self.unwritten
         if failed:
             self.unwritten.discard(name)
@@ -226,7 +224,7 @@ ACCEPTED = re.compile(
 )
 ACTORS = re.compile(r"checkpoints/\.partial-(\d{12})/workers/(?!replica-)")
 CHUNK = 1 << 20  # bytes of a file at once
-WHOLE = -1  # in place of a piece's offset: the file is complete
+WHOLE = -1  # as the offset of a piece: the file is complete
 
 
 def file_pieces(path: Path, name: str, owner: str = "") -> Iterator[Piece]:
@@ -239,7 +237,7 @@ def file_pieces(path: Path, name: str, owner: str = "") -> Iterator[Piece]:
 
 def _is_late(root: Path, name: str) -> bool:
     """Tell whether the checkpoint was completed without this part. Only actors' parts can be late. The initial
-    checkpoint has none, and update 0 may be saved again.
+    checkpoint has no such parts; it does not count, because update 0 may be saved again.
     """
     found = ACTORS.match(name)
     made = (root / "checkpoints").glob(f"{found[1]}*") if found else ()
