@@ -2,6 +2,7 @@
 #
 #   docker build -t polyplay --build-arg TORCH_INDEX=URL .
 #   docker run --rm --init --read-only --tmpfs /tmp:exec -v runs:/work/runs polyplay train ppo --env CartPole-v1
+# Your environment: -v ./my_env.py:/work/my_env.py:ro; other extras: --build-arg EXTRAS=atari,mujoco
 #
 # TORCH_INDEX is the address that PyTorch's installation page gives for a CPU or for a CUDA version. Without it, pip takes
 # its index's own build, which for x86 Linux has CUDA. A CUDA image runs with `--gpus all`. Compiled updates need g++ and

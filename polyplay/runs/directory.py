@@ -271,7 +271,7 @@ def _executed(name: str) -> str:
     if module == MAIN:
         return f"{attribute} of the program that runs"
     spec = PathFinder.find_spec(module.partition(".")[0], [os.getcwd(), *sys.path])
-    return f"the module {module}, which is not found here," if spec is None else f"{module} of {spec.origin}"
+    return f"the module {module} (not found here)" if spec is None else f"{module} of {spec.origin}"
 
 
 def signature(config: Row) -> str | None:
