@@ -243,7 +243,7 @@ class Seat(LanePlayer):
         self.version = int(saved["version"])
 
     def newest(self, k: int) -> int | None:
-        """Pull the agent's newest weights; with a lag, wait for weights trained on its earlier rollouts here."""
+        """Pull the agent's newest weights; if lag ≥ 0, wait until they include this actor's older rollouts."""
         due = 0 if self.lag < 0 else self.producer.made(self.agent) - self.lag * self.seats_of_agent
         params = self.params.each[self.agent]
         if not params.wait(0, self.ctx.index, self.producer.queue.patience, max(due, 0)):

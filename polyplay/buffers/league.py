@@ -191,7 +191,7 @@ class League(Closable, Edge):
         return CopyOrder(number, *divmod(pair, self.agents)) if number > self._copied[0] else None
 
     def copied(self, number: int, version: int, donor_version: int) -> None:
-        """Note that copy `number` was made: the agent's weights `version` equal the donor's weights `donor_version`."""
+        """Record copy `number` as made: the agent's weights `version` equal the donor's weights `donor_version`."""
         self._copied[1:3] = version, donor_version
         self._fence()
         self._copied[0] = number

@@ -52,7 +52,7 @@ class Edge:
         return []
 
     def close(self) -> None:
-        """Make every wait on it, now and later, raise Closed."""
+        """Make all present and later waits raise Closed."""
 
 
 class Holder:
@@ -515,7 +515,7 @@ class WorkerContext:
         return max(left, time.monotonic() - self.ending_since) > ENDING
 
     def turn(self) -> None:
-        """Stamp the counters, at every turn of a worker's loop. Raises Closed: the run is halted."""
+        """Count a turn of the worker's loop and store its time. Raises Closed: the run is halted."""
         values = self.counters.values
         values[0], values[1] = time.monotonic(), values[1] + 1  # stamp, stamps
         if self.control.halted:

@@ -85,7 +85,7 @@ def factory_keywords(make: Factory) -> set[str]:
 
 
 def build_vector(make: Factory, n: int) -> Any:
-    """Call a factory for `n` environments; if its signature has these keywords, try mode NEXT_STEP, then DISABLED.
+    """Call a factory for `n` environments; if it accepts an autoreset mode, try NEXT_STEP, then DISABLED.
     Make Gymnasium's own vector environments again in NEXT_STEP if they have mode SAME_STEP. Reset options need
     DISABLED. Raises UserError.
     """

@@ -79,7 +79,7 @@ def program_line(about: Row) -> str:
 
 
 class GtpPlayer:
-    """An Opponent that is a Go program with one board, which `start` starts. It receives only the moves that its board
+    """A Go program with one board, as an Opponent; `start` runs it. It receives only the moves that its board
     lacks, and shares this process's standard error.
 
     option: the words before `name` in messages.

@@ -69,7 +69,7 @@ def transitions(batch: Batch, gamma: float) -> Transitions:
 def n_step(steps: Transitions, value: Tensor, n: int | None = None) -> Tensor:
     """n-step returns [T, B] from `value` [T+1, B] (V of every row).
 
-    G_t = r_{t+1} + d_t·G_{t+1} if valid_t else V_t, G_T = V_T. n: most rewards to sum, before V; None: all
+    G_t = r_{t+1} + d_t·G_{t+1} if valid_t else V_t, G_T = V_T. n: sum at most n rewards, then V; None: all
     rewards of the rollout (A3C's forward view: Mnih et al. 2016, algorithm S3).
     Raises ValueError for shapes that do not fit.
     """
@@ -495,7 +495,7 @@ class A2C(ActorCriticLoss):
     Advantages and targets R = A + V come from the values stored while acting (GAE with `lam`; λ = 1 is the
     n-step return); at lag 0 these values are the learner's own. Defaults: OpenAI baselines' a2c (mean, no extra ½).
     baseline="present": the same R, but the advantage is R − V of the present weights, without its gradient.
-    A3C (Mnih et al. 2016) is reduction="sum"; muupan/async-rl, its reproduction, halves the value loss again; GA3C
+    A3C (Mnih et al. 2016) is reduction="sum"; muupan/async-rl, its reproduction, has value_cost=0.25; GA3C
     (Babaeizadeh et al. 2017; NVlabs/GA3C) is reduction="sum", value_half=True, value_cost=1, baseline="present".
     Raises ValueError for shapes that do not fit.
     """

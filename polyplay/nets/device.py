@@ -232,7 +232,7 @@ def page_lock(block: SharedBlock, device: torch.device) -> bool:
 
 
 def is_half(how: str, device: str = "cpu") -> bool:
-    """Tell whether `how` is bfloat16 on this device: auto is if the processor multiplies bfloat16 natively."""
+    """Tell whether `how` means bfloat16; auto does on a device that multiplies bfloat16 natively."""
     if how != "auto":
         return how == "bfloat16"
     if device != "cpu":

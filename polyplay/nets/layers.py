@@ -116,7 +116,7 @@ def recording() -> Iterator[None]:
 
 
 def tracing() -> bool:
-    """Tell whether a tracer or `recording` is active: then shapes and branches must not depend on numbers in tensors."""
+    """Tell whether a tracer or `recording` is active: shapes and branches must then not depend on tensors' numbers."""
     return torch.compiler.is_compiling() or get_proxy_mode() is not None or bool(_recording)
 
 

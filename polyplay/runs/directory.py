@@ -36,7 +36,7 @@ from polyplay.runs.flags import flag
 
 
 def current_rows(file: Path, *numbers: str) -> list[Row]:
-    """Return the lines that have all `numbers`, in order of frames. Lines repeated after a resume replace earlier ones."""
+    """Return the lines that have all `numbers`, in order of frames. Lines repeated by a resume replace earlier ones."""
     rows: list[Row] = []
     for row in read_lines(file, "frames", "wall_seconds", *numbers):
         while rows and rows[-1]["frames"] > row["frames"]:

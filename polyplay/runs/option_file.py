@@ -246,7 +246,7 @@ def _toml(pair: tuple[str, Any]) -> str:
 
 @dataclass(frozen=True)
 class SweepPart:
-    """One run of a sweep. file: its options, without the seed; name: its values of the grid as text, "" without a grid."""
+    """One run of a sweep. file: its options, without the seed; name: its grid values as text, "" without a grid."""
 
     file: OptionFile
     name: str

@@ -2,7 +2,7 @@
 
 The evaluator requests one copy of the weights, which the learner makes after its next update (weights.Params). So every
 system is evaluated in the same way, whether weights travel through Params, stay in a replica or lie in shared memory. A
-score belongs to exactly one version of the weights. It needs no checkpoint, which a replay would make large. Games have
+score belongs to exactly one version of the weights. The evaluator reads no checkpoint (large with a replay). Games have
 their own environments, and the same seed each time. Training continues; evaluations due during another are skipped.
 """
 
