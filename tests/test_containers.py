@@ -15,7 +15,7 @@ import yaml
 
 ROOT = Path(__file__).parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-WRITABLE = ("/tmp", "/work/runs")
+WRITABLE = ("/tmp", "/polyplay/runs")
 COMPOSE: dict[str, Any] = yaml.safe_load((ROOT / "compose.yaml").read_text())
 
 
