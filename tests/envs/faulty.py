@@ -64,11 +64,18 @@ class Unbuildable(gymnasium.Env):
         raise RuntimeError("no licence\nfound")
 
 
+def _lives(number: int) -> bool:
+    try:
+        return psutil.Process(number).status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
+
+
 def gone(numbers: list[int], within: float = 30.0) -> bool:
     """None of these processes lives any more, or not for long."""
     until = time.monotonic() + within
     while time.monotonic() < until:
-        if not any(psutil.pid_exists(p) and psutil.Process(p).status() != "zombie" for p in numbers):
+        if not any(_lives(n) for n in numbers):
             return True
         time.sleep(0.02)
     return False

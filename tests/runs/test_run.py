@@ -33,6 +33,7 @@ from polyplay.runs import session
 from polyplay.runs.run import RunResult
 from tests import leftovers
 from tests.envs.drawn import Drawn
+from tests.envs.faulty import gone
 from tests.reports import KEYS, rows
 from tests.verbs import refused
 
@@ -98,15 +99,6 @@ def stopped(words: list[str], run: Path, updates: int, by: signal.Signals = sign
 
     with meanwhile(send):
         return main.main(words)
-
-
-def gone(processes: list[psutil.Process], seconds: float = 30.0) -> bool:
-    until = time.monotonic() + seconds
-    while time.monotonic() < until:
-        if not any(p.is_running() and p.status() != psutil.STATUS_ZOMBIE for p in processes):
-            return True
-        time.sleep(0.02)
-    return False
 
 
 def test_a_run_leaves_what_was_promised_and_can_be_evaluated(tmp_path, capfd):
@@ -231,7 +223,7 @@ def test_a_signal_saves_and_nothing_outlives_the_run(how, tmp_path):
         os.kill(process.pid, signal.SIGINT if ENDS[how] > 0 else signal.SIGKILL)
         os.kill(process.pid, signal.SIGINT)
     assert process.wait(150) == ENDS[how]
-    assert gone(everybody), [p.cmdline() for p in everybody if p.is_running()]
+    assert gone([p.pid for p in everybody]), [p.cmdline() for p in everybody if p.is_running()]
     assert not leftovers.since(shared)
     (last,) = checkpoint.everything(run)
     assert (checkpoint.manifest(last)["counters"]["updates"] > 0) == (ENDS[how] > 0)
