@@ -15,6 +15,7 @@ from polyplay.core.errors import NotFinite
 from polyplay.core.files import Row
 from polyplay.games import records
 from polyplay.games.board_pool import solver, unsolved
+from polyplay.games.boards import KInARow
 from polyplay.search import Search
 from polyplay.search.search import SearchPolicy
 
@@ -188,22 +189,34 @@ class TerminalGame:
     def run(self) -> None:
         """Play until the input ends."""
         print(f"{self.board.title}. {self.board.goal}{' ' * bool(self.board.goal)}You move first.")
-        print(f"Type a move, or: {', '.join(self.words)}; Ctrl-D ends")
+        self._help()
         with suppress(EOFError):
             while True:
                 self._show()
                 typed = input("> ").strip()
                 if typed in self.words:
                     self.words[typed]()
-                elif typed in (names := {self.board.move_name(action): action for action in self.game.legal}):
-                    self.game.play(names[typed])
+                elif (action := self._action(typed)) is not None:
+                    self.game.play(action)
                 else:
-                    print(f"{typed!r} is not a legal move; legal: {' '.join(names) or 'none, the game is over'}")
+                    legal = " ".join(map(self.board.move_name, self.game.legal))
+                    print(f"{typed!r} is not a legal move; legal: {legal or 'none, the game is over'}")
         print()
+
+    def _action(self, typed: str) -> int | None:
+        """Return the legal move of this name, or of this column's number in a game of columns; else None."""
+        columns = isinstance(self.board, KInARow) and self.board.gravity
+        names = {str(action + 1): action for action in self.game.legal if columns}
+        return (names | {self.board.move_name(action): action for action in self.game.legal}).get(typed)
 
     @property
     def words(self) -> dict[str, Callable[[], None]]:
-        return {"undo": self._undo, "new": self._begin, "sides": self._change_sides}
+        return {"undo": self._undo, "new": self._begin, "sides": self._change_sides, "help": self._help}
+
+    def _help(self) -> None:
+        names = [self.board.move_name(action) for action in self.game.legal]
+        moves = f" ({', '.join(names[:3])} …)" if names else ""
+        print(f"Type a move{moves}, or: {', '.join(self.words)}; Ctrl-D ends")
 
     def _undo(self) -> None:
         self.game.undo(self.game.undoable(self.person))

@@ -50,7 +50,7 @@ def find_runs(place: Path) -> list[Path]:
     """Return the run at `place`, else the runs inside it in natural order of paths. Raises UserError: no run."""
     if any((place / name).is_file() for name in FILES):
         return [place]
-    inside = {path.parent for deep in ("*", "*/seed-*") for name in FILES for path in place.glob(f"{deep}/{name}")}
+    inside = {path.parent for deep in run_files.INSIDE for name in FILES for path in place.glob(f"{deep}/{name}")}
     if not inside:
         run_files.read_config(place)  # raises an error that names the missing file
     return sorted(inside, key=_natural)

@@ -191,7 +191,7 @@ def command_check(words: list[str]) -> int:
     """Print a finding per rule and task, or repeat a run and print the comparison. Return the exit status."""
     if words and (Path(words[0]) / "config.json").exists():
         return _reproduce(words)
-    about = "ENV is what train's --env takes. Of a RUN, repeats it from its delivery log: polyplay check RUN --help."
+    about = "ENV is what train's --env takes. Given a run's directory instead, repeats the run from its delivery log."
     env, options, _ = parse_words(CheckOptions, words, "polyplay check ENV", about)
     if not env:
         raise UserError("check takes an environment or a run first: polyplay check CartPole-v1 [--OPTION VALUE …]")

@@ -534,6 +534,7 @@ def read_population(directory: Path) -> Row:
 
 
 COUNTERS = ("frames", "steps", "wall_seconds")
+INSIDE = ("*", "*/*", "*/*/seed-*")  # where a directory of runs and of sweeps has runs; members are elsewhere
 
 
 def list_runs(places: Sequence[Path]) -> list[Row]:
@@ -544,12 +545,12 @@ def list_runs(places: Sequence[Path]) -> list[Row]:
 
 
 def _runs_in(place: Path) -> Iterable[Path]:
-    """Return directories with a config.json: `place` and its members; else folders in it, and their seed-* folders."""
+    """Return directories with a config.json: `place` and its members; else folders in it, and those of its sweeps."""
     if not place.is_dir():
         raise UserError(f"DIR: no directory {place}; name one that holds runs, as `polyplay train` makes runs/")
     if (place / "config.json").exists():
         return [place, *sorted(path.parent for path in (place / store.MEMBERS).glob("*/config.json"))]
-    return sorted(path.parent for pattern in ("*", "*/seed-*") for path in place.glob(f"{pattern}/config.json"))
+    return sorted(path.parent for pattern in INSIDE for path in place.glob(f"{pattern}/config.json"))
 
 
 def describe_run(directory: Path) -> Row:

@@ -188,8 +188,8 @@ def short_facts(plan: Iterable[Fact]) -> list[Fact]:
         workers, network = (found[k][0].split("; ") for k in ("workers", "network"))
         choices = [clause for clause in (*network[1:], *workers[1:]) if clause.startswith(CHOICES)]
         short = [("workers", "; ".join([ASIDE.sub("", workers[0]), f"network {network[0]}", *choices]))]
-        memory = found["memory"][0].partition("; ")[0].partition(" for ")[0]
-        short.append(("length", f"{found['length'][0]}; memory {memory}"))
+        memory = found["memory"][0].partition("; ")[0].partition(" for ")[0].removeprefix("at least ")
+        short.append(("length", f"{found['length'][0]}; buffers and weights take {memory}"))
     return short + [(k, text) for k in WARNINGS for text in found.get(k, ())]
 
 

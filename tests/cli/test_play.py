@@ -106,13 +106,17 @@ def typed(monkeypatch: pytest.MonkeyPatch, *words: str) -> None:
     monkeypatch.setattr("builtins.input", read)
 
 
+HELP = "Type a move (a3, b3, c3 …), or: undo, new, sides, help; Ctrl-D ends"
+
+
 def test_a_game_in_the_terminal(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
     """A wrong move, one taken back, sides changed, a game to its end."""
-    typed(monkeypatch, "b2", "z9", "undo", "a1", "sides", "new", *[f"{c}{r}" for c in "abc" for r in "123"] * 2)
+    typed(monkeypatch, "b2", "z9", "help", "undo", "a1", "sides", "new", *[f"{c}{r}" for c in "abc" for r in "123"] * 2)
     game_ = TerminalGame(policy_of(game("tic_tac_toe"), SearchOptions(16)), 16)
     game_.run()
     said = capsys.readouterr().out
-    assert said.startswith("tic tac toe. 3 in a row win. You move first.\nType a move, or: undo, new, sides; Ctrl-D")
+    assert said.startswith(f"tic tac toe. 3 in a row win. You move first.\n{HELP}")
+    assert said.count("or: undo, new, sides, help; Ctrl-D ends") == 2
     assert "'z9' is not a legal move; legal: " in said
     assert said.count("The agent plays ") >= 4
     assert game_.person == 1
@@ -122,11 +126,12 @@ def test_a_game_in_the_terminal(monkeypatch: pytest.MonkeyPatch, capsys: pytest.
 
 
 def test_a_run_is_played_in_the_terminal(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
-    typed(monkeypatch, "d", "undo")
+    typed(monkeypatch, "d", "undo", "4", "undo", "8")
     assert main.main(["play", str(CHAMPION), "--terminal", "--simulations", "8"]) == 0
     said = capsys.readouterr().out
     assert said.startswith("connect four. 4 in a row win. ")
-    assert "a b c d e f g" in said
+    assert said.count("The agent plays ") == 2, "d and 4 are the same column"
+    assert "'8' is not a legal move; legal: a b c d e f g" in said
     assert refused(capsys, "play", CHAMPION, "--terminal", "--gtp").endswith("remove one of them")
 
 

@@ -92,7 +92,7 @@ def test_a_first_run_begins_with_five_lines(live: bool):
         "polyplay fake on ALE/Pong-v5, preset quick",
         "settings entropy_cost 0.02, seed 0; chosen for this machine: lanes 32",
         "workers replica ×1 with 8 lanes each; network mlp, chosen by --network auto; inputs raw;" + cut,
-        "length 150,000 agent steps; memory at least 520 MB of 8 GB",
+        "length 150,000 agent steps; buffers and weights take 520 MB of 8 GB",
         "run runs/x (--verbose: the whole plan)",
     ]
     case.terminal.begin(told, "runs/x", [*WHOLE, ("left out", "core lstm: it needs images " * 9)])
