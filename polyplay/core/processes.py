@@ -22,7 +22,7 @@ from weakref import WeakSet
 from polyplay.core import platform, user_modules
 from polyplay.core.platform import ENDING, kill_when_closed, readable, set_title
 
-STEPPING = ("resume", "reproduce", "evaluate", "verify", "starts", "tournament")  # verbs for existing runs
+STEPPING = ("resume", "evaluate", "check", "tournament")  # verbs for existing runs
 SERIAL = ("--serial", "--config", "--sweep")  # options of other verbs that may step here
 HASH_SEED = "PYTHONHASHSEED"  # Python reads it at its start: it decides the order of sets of strings
 label = ""  # suffix of the titles of this process's children: " [RUN]", " of act 1 [RUN]"
