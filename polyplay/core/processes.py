@@ -22,7 +22,7 @@ from weakref import WeakSet
 from polyplay.core import platform, user_modules
 from polyplay.core.platform import ENDING, kill_when_closed, readable, set_title
 
-STEPPING = ("resume", "reproduce", "evaluate", "verify", "starts", "tournament")  # commands that may step environments
+STEPPING = ("resume", "evaluate", "check", "tournament")  # commands that may step environments
 SERIAL = ("--serial", "--config", "--sweep")  # options with which other commands may step environments in their process
 HASH_SEED = "PYTHONHASHSEED"  # variable that Python reads when it starts; it decides the order of sets of strings
 label = ""  # suffix of the titles of this process's children: " [RUN]", " of act 1 [RUN]"

@@ -23,7 +23,7 @@ from polyplay.core import tree
 from polyplay.core.errors import EnvFailure, UserError
 from polyplay.core.tree import Batch, Tree
 from polyplay.envs import build, rules, spaces
-from polyplay.envs.atari import actions_of, fires, read_options, rom
+from polyplay.envs.atari import Atari, actions_of, fires, read_options, rom
 from polyplay.envs.base_pool import BasePool
 from polyplay.envs.build import autoreset_mode, factory, is_vector, mask_note, one_line
 from polyplay.envs.image_view import FINAL
@@ -301,6 +301,42 @@ class VectorPool(BasePool):
 # - `send` takes no lanes: it answers the last `recv`; an action out of range would make the next `recv` hang.
 
 
+class AtariEpisodes:
+    """State of the last rows of n lanes of Atari games, from which the flags of the next rows follow."""
+
+    def __init__(self, n: int, options: Atari):
+        self.options = options
+        self.steps = -(-options.max_frames // options.frameskip)  # number of steps of the longest game
+        self.age = np.zeros(n, np.int64)  # steps since the game began
+        self.lives = np.zeros(n, np.int32)
+        self.over = np.ones(n, bool)  # whether the next row starts a game
+        self.cut = np.zeros(n, bool)  # whether a life was lost, so that the next row is a first row
+        self.late = np.zeros(n, bool)  # whether we ended the game, which ale-py has not ended yet
+
+    def rows(self, at: slice, obs: np.ndarray, reward: np.ndarray, dead: np.ndarray, lives: np.ndarray) -> Batch:
+        """Return the next rows of lanes `at`, from ale-py's arrays for these lanes. Young games' obs change in place."""
+        begins = self.over[at].copy()
+        age = np.where(begins, 0, self.age[at] + 1)
+        late = (age >= self.steps) & ~dead
+        over = dead | late
+        first, terminated = begins, dead
+        if self.options.life_loss == "terminate":
+            first = begins | self.cut[at]
+            cut = (lives < self.lives[at]) & (lives > 0) & ~begins & ~dead
+            self.cut[at] = cut & ~late
+            terminated = dead | cut
+        self.age[at], self.lives[at], self.over[at], self.late[at] = age, lives, over, late
+        if self.options.stack_reset == "repeat":
+            _repeat(obs, age)
+        flags = {"terminated": terminated, "truncated": late, "first": first, "over": over}
+        return {"obs": obs, "reward": reward.astype(np.float32), **flags}
+
+    def played(self, at: Lanes, action: np.ndarray, noop: ArrayLike) -> np.ndarray:
+        """Return the actions to send: `noop` in lanes whose game was cut, in which ale-py still plays one step."""
+        ignored = self.cut[at] | self.late[at]
+        return np.where(ignored, noop, action) if ignored.any() else action
+
+
 class NativePool(BasePool):
     """A Pool of one Atari game, for one thread. Each group is a separate AtariVectorEnv."""
 
@@ -311,19 +347,12 @@ class NativePool(BasePool):
         need(envs.fixed, f"{envs.title}: option pipeline='native': {why}; use 'plain'")
         super().__init__(envs, rows={})  # observations stay in ale-py's own arrays
         self.options = read_options(envs.title, envs.options)
-        self._steps = -(-self.options.max_frames // self.options.frameskip)  # number of steps of the longest game
-        game = rom(envs.title)
+        self._episodes, game = AtariEpisodes(envs.lanes, self.options), rom(envs.title)
         self._vectors: list[Any] = [self._vector(game, envs.workers) for _ in range(envs.groups)]
         actions = actions_of(game, self.options.full_actions)
-        self._noop = actions.index("NOOP") if "NOOP" in actions else 0  # two board games lack NOOP
+        self.noop = actions.index("NOOP") if "NOOP" in actions else 0  # two board games lack NOOP
         self._seeds = lane_seeds(seed, lane, envs.lanes).astype(np.int32)
         self._began = [False] * envs.groups
-        n = envs.lanes  # arrays by lane, as of the lane's last row:
-        self._age = np.zeros(n, np.int64)  # steps since the game began
-        self._lives = np.zeros(n, np.int32)
-        self._over = np.ones(n, bool)  # whether the next row starts a game
-        self._cut = np.zeros(n, bool)  # whether a life was lost, so that the next row is a first row
-        self._late = np.zeros(n, bool)  # whether we ended the game, which ale-py has not ended yet
 
     def _vector(self, game: str, threads: int) -> Any:
         from ale_py.vector_env import AtariVectorEnv
@@ -333,7 +362,7 @@ class NativePool(BasePool):
             game,
             self._width,
             num_threads=threads,
-            max_num_frames_per_episode=self._steps * o.frameskip + 1,  # one step after our end of the game
+            max_num_frames_per_episode=self._episodes.steps * o.frameskip + 1,  # one step after our end of the game
             repeat_action_probability=o.sticky,
             full_action_space=o.full_actions,
             img_height=height,
@@ -352,41 +381,29 @@ class NativePool(BasePool):
         """See Pool. Ignores `timeout`, because every step ends. Raises RuntimeError: nothing was sent."""
         lanes, _ = super().recv()
         assert isinstance(lanes, slice)
-        group, late = lanes.start // self._width, self._late[lanes]
+        return lanes, self._episodes.rows(lanes, *self.collect(lanes.start // self._width, self._episodes.late[lanes]))
+
+    def collect(self, group: int, late: np.ndarray) -> tuple[np.ndarray, ...]:
+        """Wait for a group's step; at the start, reset its games. Return observations, rewards, ends of games, and lives,
+        as ale-py gives them. late: lanes whose games are reset after the step.
+        """
         vector, began, self._began[group] = self._vectors[group], self._began[group], True
         if began:
             obs, reward, dead, _, info = vector.recv()
         else:
-            obs, info = vector.reset(seed=self._seeds[lanes])
+            obs, info = vector.reset(seed=self._seeds[group * self._width : (group + 1) * self._width])
             reward, dead = np.zeros(len(obs), np.int32), np.zeros(len(obs), bool)
         if late.any():  # ale-py played one more frame in these lanes: reset only them
             reward[late], dead[late] = 0, False
             obs, info = vector.reset(options={"reset_mask": late.copy()})
-        return lanes, self._finish(lanes, obs, reward, dead, info["lives"])
+        return obs, reward, dead, info["lives"]
 
-    def _finish(self, at: slice, obs: np.ndarray, reward: np.ndarray, dead: np.ndarray, lives: np.ndarray) -> Batch:
-        """Make a group's rows. The flags also depend on the previous rows of these lanes."""
-        begins = self._over[at].copy()
-        age = np.where(begins, 0, self._age[at] + 1)
-        late = (age >= self._steps) & ~dead
-        over = dead | late
-        first, terminated = begins, dead
-        if self.options.life_loss == "terminate":
-            first = begins | self._cut[at]
-            cut = (lives < self._lives[at]) & (lives > 0) & ~begins & ~dead
-            self._cut[at] = cut & ~late
-            terminated = dead | cut
-        self._age[at], self._lives[at], self._over[at], self._late[at] = age, lives, over, late
-        if self.options.stack_reset == "repeat":
-            _repeat(obs, age)
-        flags = {"terminated": terminated, "truncated": late, "first": first, "over": over}
-        return {"obs": obs, "reward": reward.astype(np.float32), **flags}
+    def play(self, group: int, action: np.ndarray) -> None:
+        """Start a group's step with actions that were checked before."""
+        self._vectors[group].send(action)
 
     def _step(self, numbers: np.ndarray, action: np.ndarray) -> None:
-        ignored = self._cut[numbers] | self._late[numbers]
-        if ignored.any():
-            action = np.where(ignored, self._noop, action)
-        self._vectors[int(numbers[0]) // self._width].send(action)
+        self.play(int(numbers[0]) // self._width, self._episodes.played(numbers, action, self.noop))
 
     def close(self) -> None:
         super().close()

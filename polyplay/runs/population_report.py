@@ -181,7 +181,7 @@ class PopulationPanel:
         begun, before = self.first or (now, steps)
         left = (goal - steps) * (now - begun) / (steps - before) if steps > before else None
         done = f"{short_count(steps)} of {short_count(goal)} steps"
-        return done, steps / goal, f"{clock_text(now - self.begun)}  eta {clock_text(left)}"
+        return done, steps / max(goal, 1), f"{clock_text(now - self.begun)}  eta {clock_text(left)}"
 
     def _standing(self) -> str:
         """Describe the best member, and list the members that train."""

@@ -14,7 +14,7 @@ import polyplay
 from polyplay import systems
 from polyplay.cli import arguments, evaluate, main
 from polyplay.core.errors import EnvFailure, NotFinite, UserError, WorkerLost
-from polyplay.core.processes import Stopped
+from polyplay.core.processes import STEPPING, Stopped, may_step
 from polyplay.evaluation.evaluate import EvaluateOptions
 from polyplay.runs import directory
 from polyplay.runs import run as runs
@@ -302,3 +302,10 @@ def test_a_port_in_use_names_the_option():
         assert host == "127.0.0.1"
         with pytest.raises(UserError, match=rf"^--port: {port} cannot be used .*; try --port"):
             arguments.listen(port)
+
+
+def test_verbs_that_step_environments_here_have_sets_in_order():
+    assert set(STEPPING) <= set(main.VERBS)
+    assert all(may_step([verb, "runs/x"]) for verb in ("resume", "evaluate", "check"))
+    assert may_step(["train", "ppo", "--serial"])
+    assert not may_step(["train", "ppo"])

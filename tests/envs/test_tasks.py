@@ -161,6 +161,30 @@ def test_rows_are_those_of_each_task_by_itself(groups: int, lane: int):
             pool.close()
 
 
+@pytest.mark.parametrize("life_loss", ["terminate", "ignore"])
+def test_rows_of_games_that_are_made_at_once_are_those_of_their_own_pools(life_loss: str):
+    """Games end by lives, by points and by the limit of frames, two lanes each, in two groups."""
+    options = FULL | {"life_loss": life_loss, "max_frames": 400}
+    envs = Envs("ALE/Breakout-v5,ALE/Skiing-v5", 8, 2, options=options)
+    draw, pools = np.random.default_rng(0), [envs.open(3, 0) for _ in range(2)]
+    pools[1]._native = []
+    ends = set[str]()
+    for _ in range(300):
+        (lanes, ours), (_, theirs) = (pool.recv() for pool in pools)
+        for key, found in tree.leaves(ours):
+            np.testing.assert_array_equal(found, dict(tree.leaves(theirs))[key])
+        ends |= {key for key in ("terminated", "truncated", "over") if ours[key].any()}
+        action = (draw.random(ours["mask"].shape) * ours["mask"]).argmax(1)
+        for pool in pools:
+            pool.send(lanes, action)
+    assert ends >= {"truncated", "over"} | ({"terminated"} if life_loss == "terminate" else set())
+    for pool in pools:
+        pool.recv()
+        with pytest.raises(ValueError, match="actions of ALE/Skiing-v5 must be allowed by its mask, got"):
+            pool.send(slice(0, 4), np.full(4, 17))
+        pool.close()
+
+
 def test_each_lane_of_a_run_has_a_seed_of_its_own():
     seeds = lane_seeds(0, 0, 12)
     assert len({*seeds.tolist()}) == 12
@@ -192,7 +216,7 @@ def test_all_18_actions_but_in_skiing_and_fire_only_where_a_game_has_it():
     sent: dict[str, list[int]] = {}
     for part in pool._of_group[0]:  # type: ignore[attr-defined]
         sent[part.title] = []
-        part._step = lambda numbers, action, of=sent[part.title]: of.extend(action.tolist())
+        part.play = lambda group, action, of=sent[part.title]: of.extend(action.tolist())
     pool.send(lanes, np.full(3, every.index("DOWNLEFT")))
     assert sent == {"ALE/Pong-v5": [9], "ALE/Skiing-v5": [skiing.index("DOWNLEFT")], "ALE/Freeway-v5": [9]}
     pool.close()
