@@ -64,7 +64,7 @@ class GtpBoard:
         return self.board.halves / 2
 
     def set_komi(self, komi: float) -> None:
-        """Set the komi. Raises GtpError: `komi` is no multiple of 0.5, or is larger than the number of cells."""
+        """Set the komi. Raises GtpError: `komi` is not a multiple of 0.5, or is larger than the number of cells."""
         if not abs(komi) <= self.board.cells or komi * 2 != int(komi * 2):
             raise GtpError("komi must be whole or half")
         self.board = replace(self.board, halves=int(komi * 2))
@@ -234,7 +234,7 @@ def move_or_pass(game: GtpBoard, color: int, search: Search, found: Finished) ->
 
     A move into the color's own area changes no score. If the other color has not just passed, such a move becomes a
     pass if `color` is behind and every legal move is into an owned area. After a pass of the other color, it becomes a
-    pass, or the best legal move outside the own area if `color` is behind; a hopeless `color` passes (HOPELESS).
+    pass, or the best legal move outside the player's area if `color` is behind; a hopeless `color` passes (HOPELESS).
     """
     action, a_pass = int(search.choose(found)[0]), game.board.cells
     if action == a_pass:

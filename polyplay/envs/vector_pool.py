@@ -314,7 +314,7 @@ class AtariEpisodes:
         self.late = np.zeros(n, bool)  # whether we ended the game, which ale-py has not ended yet
 
     def rows(self, at: slice, obs: np.ndarray, reward: np.ndarray, dead: np.ndarray, lives: np.ndarray) -> Batch:
-        """Return the next rows of lanes `at`, from ale-py's arrays for these lanes. Young games' obs change in place."""
+        """Return the next rows of lanes `at`, from ale-py's arrays for these lanes. Changes obs of young games."""
         begins = self.over[at].copy()
         age = np.where(begins, 0, self.age[at] + 1)
         late = (age >= self.steps) & ~dead
@@ -384,8 +384,8 @@ class NativePool(BasePool):
         return lanes, self._episodes.rows(lanes, *self.collect(lanes.start // self._width, self._episodes.late[lanes]))
 
     def collect(self, group: int, late: np.ndarray) -> tuple[np.ndarray, ...]:
-        """Wait for a group's step; at the start, reset its games. Return observations, rewards, ends of games, and lives,
-        as ale-py gives them. late: lanes whose games are reset after the step.
+        """Wait for a group's step; at the start, reset its games. Return observations, rewards, ends of games and
+        lives, as ale-py gives them. late: lanes whose games are reset after the step.
         """
         vector, began, self._began[group] = self._vectors[group], self._began[group], True
         if began:

@@ -40,7 +40,9 @@ class WeightHistory:
     def __init__(self, logs: list[delivery_log.DeliveryLog], updates_per_batch: int = 1):
         self.updates_per_batch = updates_per_batch
         oldest = [min(r.version for log in logs for r in log.batches[b]) for b in range(len(logs[0].batches))]
-        self.oldest = np.minimum.accumulate(oldest[::-1])[::-1]  # [batches] oldest version needed from then on
+        self.oldest = np.minimum.accumulate(oldest[::-1])[
+            ::-1
+        ]  # [batches] oldest version that this batch and later ones need
         self.weights: dict[int, np.ndarray] = {}
         self.version = -1
 
