@@ -18,12 +18,12 @@ __all__ = ["Callback", "Run", "__version__", "check", "evaluate", "export", "loa
 
 
 def __getattr__(name: str) -> object:
-    """Load a name on first use: workers import this package without needing the names."""
+    """Import a name on first use, because workers import this package but not these names."""
     if name not in __all__:
         raise AttributeError(f"module 'polyplay' has no attribute {name!r}")
     from polyplay.core import user_modules
 
-    if name in STARTING and user_modules.refused():  # before polyplay.api, which takes seconds to load
+    if name in STARTING and user_modules.refused():  # refuse before loading polyplay.api, which takes seconds
         return lambda *args, **kwargs: user_modules.refuse(f"polyplay.{name}")
     from polyplay import api
 

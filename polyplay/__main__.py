@@ -1,4 +1,4 @@
-"""The command `polyplay`, and `python -m polyplay`; signals end it cleanly from its first instruction."""
+"""The command `polyplay`, and `python -m polyplay`. From its first instruction, signals end the command cleanly."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ def main() -> NoReturn:
         processes.fix_sets()
     processes.install(processes.end_at_once)
     for stream in sys.stdout, sys.stderr:
-        if isinstance(stream, io.TextIOWrapper):  # replace letters that the locale lacks
+        if isinstance(stream, io.TextIOWrapper):  # print a replacement for characters that the locale lacks
             stream.reconfigure(errors="replace")
     from polyplay.cli.main import main as run
 
     status = run()
-    processes.ignore()  # the command has ended: later signals must not change its status
+    processes.ignore()  # the command has ended: later signals must not change its exit status
     processes.end_descendants(titled=True)
     sys.exit(status)
 

@@ -1,4 +1,4 @@
-"""The Python interface: `train`, `resume`, `evaluate`, `load`, `export`, `check`, and the `Run` that they return."""
+"""The Python interface: `train` and `resume`, which return a `Run`; `evaluate`, `load`, `export`, `check`."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Run(RunResult):
 
     def evaluate(self, episodes: int | None = None, seed: int = 0, **options: Any) -> Row:
         """Evaluate the run; see `evaluate`."""
-        return evaluate(self.directory, episodes, seed, **{"trust": True, **options})  # this program made it
+        return evaluate(self.directory, episodes, seed, **{"trust": True, **options})  # this program made the run
 
     def metrics(self) -> dict[str, list[Any]]:
         """Return the run's reports as {column: list}, which pandas.DataFrame takes. docs/reference/metrics.md lists the
@@ -40,11 +40,11 @@ class Run(RunResult):
         return run_files.read_table(self.directory / "metrics.jsonl")
 
     def episodes(self) -> dict[str, list[Any]]:
-        """Return the finished full games as {column: list}, like `metrics`."""
+        """Return all finished full games as {column: list}, like `metrics`."""
         return run_files.read_table(self.directory / "episodes.jsonl")
 
     def plot(self, out: str | Path | None = None, games: int = 100) -> Figure:
-        """Draw the learning curve as a matplotlib figure, and write it to the file `out`. Needs polyplay[plots]."""
+        """Draw the learning curve as a matplotlib figure, also to the file `out` if given. Needs polyplay[plots]."""
         from polyplay.cli import plot
 
         options = plot.PlotOptions(games=games) if out is None else plot.PlotOptions(str(out), games=games)
@@ -61,9 +61,10 @@ def train(
     callbacks: Sequence[object] = (),
     **overrides: Any,
 ) -> Run:
-    """Train `system`: a name (see `polyplay systems`) or your own Page; keywords are options, --FIELD on the command
-    line. config: a file of options, or a run to repeat; keywords override its options, and it may name the system.
-    callbacks: functions, called with the run and each report, or objects of a class that inherits `Callback`.
+    """Train a system, and return the run when it has ended. system: a name (see `polyplay systems`) or your own Page.
+    Keywords are options, --FIELD on the command line. config: a file of options, or a run to repeat, which may also
+    name the system; keywords override its options. callbacks: functions, which are called with the run and each report,
+    or objects of a class that inherits `Callback`.
     """
     user_modules.refuse("polyplay.train")
     system = system if system is None or isinstance(system, str) else systems.name_of(system)
@@ -80,16 +81,16 @@ def train(
 
 
 def resume(directory: str | Path, trust: bool = False, callbacks: Sequence[object] = (), **overrides: Any) -> Run:
-    """Resume a run; keywords are new run options (frames, minutes, …). trust: resume even a run that was made
-    elsewhere and executes a module by name. callbacks: as in `train`.
+    """Resume a run, and return it when it has ended. Keywords are new run options (frames, minutes, …). trust: also
+    resume a run from elsewhere whose files name code to execute. callbacks: as in `train`.
     """
     user_modules.refuse("polyplay.resume")
     return Run(**vars(run.resume(Path(directory), overrides, trust, callbacks)))
 
 
 def evaluate(directory: str | Path, episodes: int | None = None, seed: int = 0, **options: Any) -> Row:
-    """Play full games with the newest checkpoint of a run; returns are unclipped. options: those of `polyplay
-    evaluate`: checkpoint, agent, protocol, epsilon, starts, greedy, max_steps, video, device, trust.
+    """Play full games with the newest checkpoint of a run, and return the scores; returns are unclipped. options: those
+    of `polyplay evaluate`: checkpoint, agent, protocol, epsilon, starts, greedy, max_steps, video, device, trust.
     """
     user_modules.refuse("polyplay.evaluate")
     from polyplay.evaluation import evaluate
@@ -129,7 +130,7 @@ def export(
 
 
 def check(env: str | Callable[..., object], **options: Any) -> CheckReport:
-    """Check whether an environment keeps the rules. env: as in `train`."""
+    """Check whether an environment follows the rules for environments, and return a report. env: as in `train`."""
     user_modules.refuse("polyplay.check")
     from polyplay.envs import check
 

@@ -1,7 +1,8 @@
-"""All names that your own system, loss, network or optimizer imports; nothing private is needed.
+"""All names that your own system, loss, network or optimizer needs to import; none of them is private.
 
-A page is a `Config` and a `build` that adds workers to a `Crew` (docs/guides/sac_from_scratch.md); with `--loss`, a
-loss replaces a system's (docs/guides/own_loss.md). docs/reference/extend.md lists every name.
+The page of a system has a `Config` and a function `build`, which adds workers to a `Crew`
+(docs/guides/sac_from_scratch.md). With `--loss`, your loss replaces a system's (docs/guides/own_loss.md).
+docs/reference/extend.md lists every name.
 """
 
 from polyplay.acting import LinearEpsilon, act
@@ -36,8 +37,8 @@ from polyplay.systems import Page, System
 from polyplay.weights import Local, OptimizerSpec, Params, averaged
 from polyplay.workers.crew import Crew
 
-__all__ = ["Count", "Crew", "Fraction", "NonNegative", "Page", "Positive", "System", "UserError"]  # a page
-__all__ += ["Batch", "EnvSpec", "Envs", "Field", "atari_preset"]  # environments, and what their rows hold
+__all__ = ["Count", "Crew", "Fraction", "NonNegative", "Page", "Positive", "System", "UserError"]  # a system's page
+__all__ += ["Batch", "EnvSpec", "Envs", "Field", "atari_preset"]  # environments and their rows
 __all__ += ["NetworkFactory", "Policy", "PolicyFactory", "Torso", "frozen", "mlp", "normal"]  # networks
 __all__ += ["A2C", "PPO", "Loss", "LossOutput", "QLoss", "VTrace", "gae", "masked_mean", "n_step"]  # losses
 __all__ += ["transitions", "vtrace"]

@@ -1,4 +1,4 @@
-"""Answer `python -m polyplay.train`, which other libraries have, with the command to use instead."""
+"""Answer `python -m polyplay.train`, a form that other libraries have, with the command to use instead."""
 
 import sys
 
@@ -8,4 +8,4 @@ if __name__ == "__main__":
 
 from polyplay.api import train
 
-sys.modules[__name__] = train  # type: ignore[assignment] # the name that the import binds in the package
+sys.modules[__name__] = train  # type: ignore[assignment] # so polyplay.train stays the function

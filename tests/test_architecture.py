@@ -34,7 +34,7 @@ BUDGET = {
     "workers": 2365,
     "workers/hosts": 1299,
     "population": 1506,
-    "systems": 1980,
+    "systems": 1978,
     "runs": 4567,
     "evaluation": 1575,
     "cli": 2789,

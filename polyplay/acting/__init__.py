@@ -1,4 +1,4 @@
-"""The acting loops: receive rows, choose actions, write rows, send."""
+"""The acting loops: receive rows from environments, choose actions, store the rows, send the actions."""
 
 from polyplay.acting.actor import EpsilonLadder, Exploration, GaussianNoise, LinearEpsilon, RunSchedule
 from polyplay.acting.predictor import LaneTable

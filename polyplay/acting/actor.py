@@ -4,8 +4,9 @@ All acting loops use these parts to call the policy, write rows, count games, ex
 receives rows, chooses actions, writes rows and sends actions.
 
 The loop also paces acting against learning. A group of lanes that has finished its rollout is parked: its actions are
-not sent. When all are parked, their slots are committed, new ones are taken, and weights are pulled once (the pull
-waits for the round that the lag allows). New weights choose the actions of the parked rows again. Then all are sent.
+not sent. When all groups are parked, their slots (memory of rollouts) are committed, new slots are taken, and weights
+are pulled once, after a wait if the lag requires it. New weights choose the parked rows' actions again. Then all
+actions are sent.
 """
 
 from __future__ import annotations
@@ -40,29 +41,29 @@ from polyplay.weights.params import WeightCache
 
 
 class Exploration(ABC):
-    """The rate of random actions of an ε-greedy actor, or the size of noise on real actions. It has no state to save,
-    so a replaced actor explores like the one before.
+    """The probability of random actions of an ε-greedy actor, or the size of noise on real actions. There is no state
+    to save, so the replacement of a lost actor explores in the same way.
     """
 
-    lanes: int = 1  # of all workers together
+    lanes: int = 1  # number of lanes of all workers together
 
     @abstractmethod
     def at(self, acts: np.ndarray, lanes: np.ndarray) -> np.ndarray:
         """Return ε, or the noise's deviation, float32 [B]: a pure function of the arguments, or of the run's counts.
-        acts: number of earlier acts of each lane, int64 [B]. lanes: numbers among all workers' lanes, int64 [B].
+        acts: each lane's number of earlier acts, int64 [B]. lanes: numbers among all workers' lanes, int64 [B].
         """
 
     @abstractmethod
     def label(self) -> str:
-        """Return its line in the diagram."""
+        """Return the line that describes this exploration in a diagram."""
 
 
 @dataclass(frozen=True)
 class LinearEpsilon(Exploration):
-    """ε is `start` for the first `after` agent steps, then falls linearly to `end` over `over` more, and stays.
+    """ε is `start` for the first `after` agent steps, falls linearly to `end` over the next `over`, and stays there.
 
-    Mnih et al. 2015: 1 to 0.1 over 1M agent steps after 50k. lanes: of all workers together. They act in step, so one
-    lane's acts times `lanes` are all agent steps, plus one per game: the row that ends a game is also acted in.
+    Mnih et al. 2015: 1 to 0.1 over 1M agent steps after 50k. lanes: number of lanes of all workers together. Lanes act
+    in step, so a lane's acts times `lanes` are all agent steps, plus one per game: lanes also act in a game's last row.
     """
 
     start: float = 1.0
@@ -81,8 +82,8 @@ class LinearEpsilon(Exploration):
 
 @dataclass(frozen=True)
 class RunSchedule(LinearEpsilon):
-    """LinearEpsilon by the agent steps that `weights` count in this run and earlier ones, for lanes that do not act in
-    step (Gorila's free actors). Replaced and resumed actors thus continue at the run's present ε.
+    """LinearEpsilon for lanes that do not act in step (Gorila's free actors). ε depends on the agent steps that
+    `weights` count, those before a resume included. So replaced and resumed actors continue at the run's present ε.
     """
 
     weights: Any = None  # SharedWeights
@@ -93,9 +94,9 @@ class RunSchedule(LinearEpsilon):
 
 @dataclass(frozen=True)
 class EpsilonLadder(Exploration):
-    """ε of lane i of N is always base^(1 + α·i/(N − 1)) (Ape-X, Horgan et al. 2018, §4.1; R2D2): 0.4 to 6.6e-4.
+    """Lane i of N always has ε = base^(1 + α·i/(N − 1)), from 0.4 to 6.6e-4 (Ape-X, Horgan et al. 2018, §4.1; R2D2).
 
-    For a single lane, i/(N − 1) counts as 0, so ε = base.
+    A single lane has ε = base.
     """
 
     lanes: int
@@ -112,7 +113,7 @@ class EpsilonLadder(Exploration):
 
 @dataclass(frozen=True)
 class GaussianNoise(Exploration):
-    """Every lane's actions always get normal noise of this deviation in half ranges (Ape-X DPG: 0.3)."""
+    """Constant normal noise on all actions; deviation: in half ranges, where the bounds are ±1 (Ape-X DPG: 0.3)."""
 
     deviation: float = 0.3
 
@@ -123,15 +124,15 @@ class GaussianNoise(Exploration):
         return np.full(np.shape(lanes), self.deviation, np.float32)
 
 
-PURE = LinearEpsilon, EpsilonLadder, GaussianNoise  # `at` depends only on its arguments: computed for many acts at once
+PURE = LinearEpsilon, EpsilonLadder, GaussianNoise  # `at` depends only on its arguments: computed for many acts ahead
 
 
-# Players on a device, called from the CPU.
+# Players whose weights are on a device, called with numbers on the CPU.
 
 
 def player_from_cpu(player: Player, device: torch.device | str, compile: str = "off") -> Player:  # noqa: A002
-    """Return a player whose inputs and outputs are on the CPU, while its weights are on a device. compile: as in
-    RunControl; unless off, a small network on a CPU acts without torch, and a network on a GPU acts by CUDA graphs.
+    """Return a player that takes inputs and returns outputs on the CPU, while its weights are on a device. compile: as
+    in RunControl; unless "off", small networks on a CPU act without torch, and networks on a GPU by CUDA graphs.
     """
     device = torch.device(device)
     if device.type != "cpu":
@@ -141,7 +142,7 @@ def player_from_cpu(player: Player, device: torch.device | str, compile: str = "
 
 
 class PlayerOnDevice(Player):
-    """A player on a device: one copy there (except observations already there) and one copy back per call."""
+    """A player whose weights are on a device: inputs are copied there if needed; outputs come back in one copy."""
 
     def __init__(self, player: Player, device: torch.device):
         self.player, self.device, self.noise = player, device, player.noise
@@ -168,7 +169,7 @@ class PlayerOnDevice(Player):
         return both["out"], both.get("after", {})
 
 
-OFTEN, MOST = 4, 4  # OFTEN: call at which a kind of rows is captured; MOST: most captured kinds
+OFTEN, MOST = 4, 4  # OFTEN: call with rows of the same shapes at which a graph is made; MOST: most graphs
 
 
 class CapturedPlayer(PlayerOnDevice):
@@ -178,7 +179,7 @@ class CapturedPlayer(PlayerOnDevice):
 
     def __init__(self, player: Player, device: torch.device):
         super().__init__(player, device)
-        self.calls = dict[Any, tuple[StaticCall, Batch]]()  # for rows of each kind, with examples of the outputs
+        self.calls = dict[Any, tuple[StaticCall, Batch]]()  # by rows' shapes and types: graph, example outputs
         self.came = Counter[Any]()
 
     def act(self, step: Batch, state: Batch) -> tuple[Batch, Batch]:
@@ -193,7 +194,7 @@ class CapturedPlayer(PlayerOnDevice):
         return both["out"], both.get("after", {})
 
     def _capture(self, kind: Any, leaves: list[torch.Tensor]) -> bool:
-        """Capture acting in rows of this kind; return whether it worked."""
+        """Capture a CUDA graph of acting in rows of these shapes and types; return whether it worked."""
         like = Batch()
 
         def function(*given: torch.Tensor) -> tuple[torch.Tensor, ...]:
@@ -210,8 +211,8 @@ class CapturedPlayer(PlayerOnDevice):
         return kind in self.calls
 
 
-# A row with `first` is not a transition: its player has left, or has not come yet. A match is over once all its lanes
-# have such rows in one turn, after some lanes had other rows. It then restarts or pauses.
+# No transition leads to a row with `first`: the lane's player has left, or has not come yet. A match is over once all
+# its lanes have such rows in one turn, after some lanes had other rows. Then the match restarts or pauses.
 
 
 class MatchEnds:
@@ -220,13 +221,13 @@ class MatchEnds:
     def __init__(self, lanes: np.ndarray):
         self.lanes, self.match = lanes, np.empty(lanes.size, np.int64)
         self.match[lanes] = np.arange(len(lanes))[:, None]
-        self.came, self.ended, self._first = np.zeros((3, lanes.size), bool)  # of each lane, in this match
+        self.came, self.ended, self._first = np.zeros((3, lanes.size), bool)  # per lane, in the lane's present match
         self._turn = np.zeros(lanes.size, np.int64)
 
     def watch(self, which: slice | np.ndarray, step: Batch) -> tuple[np.ndarray, np.ndarray]:
-        """Take rows of these lanes. Return the matches that were over before these rows, int [n] each: matches in which
-        all players that came have ended, and matches whose environment was restarted in the middle. Call `forget` for
-        both before the next matches.
+        """Process rows of the lanes `which`. Return the matches that were over before these rows, int [n] each: first
+        matches in which all players that came have ended, then matches whose environment was restarted in the middle.
+        Callers must `forget` both before the next rows of these matches.
         """
         first, none = step["first"], np.zeros(0, np.int64)
         self._turn[which] += 1
@@ -237,13 +238,13 @@ class MatchEnds:
             return none, none
         matches = np.unique(self.match[which][first])
         lanes = self.lanes[matches]
-        here = (self._turn[lanes] == self._turn[lanes[:, :1]]).all(1)  # all rows of the turn
+        here = (self._turn[lanes] == self._turn[lanes[:, :1]]).all(1)  # whether all rows of the turn came
         over = here & self._first[lanes].all(1) & self.came[lanes].any(1)
         whole = (self.came[lanes] == self.ended[lanes]).all(1)
         return matches[over & whole], matches[over & ~whole]
 
     def save(self) -> Batch:
-        """Return the state of all matches under way."""
+        """Return the state of all unfinished matches."""
         return {"came": self.came, "ended": self.ended, "first": self._first, "turn": self._turn}
 
     def load(self, saved: Batch) -> None:
@@ -262,11 +263,11 @@ POLICY_INPUTS = ("obs", "mask", "reward", "first", "events", "task")  # columns 
 def act_rows(
     player: Player, step: Batch, state: Batch, noise: np.ndarray | None = None, epsilon: np.ndarray | None = None
 ) -> tuple[Batch, Batch]:
-    """Return a player's outputs [B] as arrays for a pool's rows [B], given the state before them, and the state after
-    them. Nothing is copied on a CPU.
+    """Let a player act in a pool's rows [B]. Return the outputs [B] as arrays, and the state after the rows. On a CPU,
+    nothing is copied.
 
-    noise: float32 [B, player.noise] within (0, 1); None: the most probable action. epsilon: float32 [B], see
-    Exploration; None: only the player itself explores.
+    state: before the rows. noise: float32 [B, player.noise] in (0, 1); None: the most probable actions. epsilon:
+    float32 [B], see Exploration; None: no exploration but the player's own.
     """
     inputs = {key: step[key] for key in POLICY_INPUTS if key in step}
     if noise is not None:
@@ -285,16 +286,16 @@ def _to_array(x: torch.Tensor) -> np.ndarray:
 
 
 class EpisodeCounter:
-    """Unclipped returns and lengths of full games per lane, even if a learner's episodes end earlier."""
+    """Unclipped returns and lengths of full games per lane, even if the episodes in learning are shorter than games."""
 
     def __init__(self, lanes: int):
         self.ret, self.length = np.zeros(lanes), np.zeros(lanes)
         self.ended, self.over = np.ones(lanes, bool), np.ones(lanes, bool)
 
     def count(self, ctx: WorkerContext, lanes: np.ndarray, step: Batch, lane: int, agent: int = 0) -> tuple[int, int]:
-        """Count rows of these lanes, int64 [B], and report games that ended. Return the number of agent steps, which
-        the caller adds to the run's, and of games. lane: number of the pool's first lane. agent: the lanes' agent; -1:
-        the player does not learn, so its games and steps do not count.
+        """Count rows of these lanes, int64 [B], and report games that ended. Return the numbers of agent steps, which
+        the caller adds to the run's, and of games that ended. lane: number of the pool's first lane. agent: agent that
+        plays these lanes; -1: the player does not train, so its games and steps do not count.
         """
         row = [step[key] for key in ("reward", "first", "over", "terminated", "truncated")]
         begun, games = _count(self.ret, self.length, self.ended, self.over, lanes, *row)
@@ -311,11 +312,11 @@ class EpisodeCounter:
 def _count(
     ret: np.ndarray, length: np.ndarray, ended: np.ndarray, was_over: np.ndarray, lanes: np.ndarray, *row: np.ndarray
 ) -> tuple[int, int]:
-    """Count rows of an EpisodeCounter's lanes; return how many are first ones, and how many end games."""
+    """Count rows of an EpisodeCounter's lanes. Return the number of first rows, and of rows that end games."""
     reward, first, over, terminated, truncated = row
     begun = games = 0
     for b, i in enumerate(lanes):
-        # a first row starts a new game after one that was over, or after a lane had to be restarted in mid-episode
+        # a first row starts a new game if the last game was over, or if the lane was restarted in mid-episode
         if first[b] and (was_over[i] or not ended[i]):
             ret[i] = length[i] = 0.0
         ret[i] += reward[b]
@@ -326,9 +327,9 @@ def _count(
 
 
 def report_faults(ctx: WorkerContext, pool: Pool, counts: bool = True) -> None:
-    """Count a pool's repairs, and log each once."""
+    """Report a pool's restarts (0 unless `counts`), and log each fault and remark once."""
     ctx.counters.set("restarts", pool.restarts if counts else 0)
-    with contextlib.suppress(IndexError):  # another thread was faster
+    with contextlib.suppress(IndexError):  # another thread took the last one
         while pool.faults:
             ctx.log("warning", pool.faults.pop(0))
         while pool.remarks:
@@ -348,19 +349,19 @@ def write_row(rows: Batch, at: Index, step: Batch, out: Batch, version: int) -> 
     rows["version"][at] = version
 
 
-Pull = Callable[[int], int | None]  # pulls the weights of a round; returns their version, None: not published yet
+Pull = Callable[[int], int | None]  # pulls a round's weights; returns their version, or None: not published yet
 
 
 @dataclass
 class LanePlayer:
-    """A player of lanes; one may act in several groups of an actor's lanes."""
+    """A player in an actor's lanes; the same LanePlayer may act in several groups of lanes."""
 
     policy: Player
-    out: Producer | RolloutSlots | None  # None: its rows are not written
-    agent: int = 0  # written into its rows; -1: not an agent that learns
+    out: Producer | RolloutSlots | None  # where the player's rows are written; None: nowhere
+    agent: int = 0  # number written into the player's rows; -1: the player does not train
     pull: Pull = lambda k: None
-    version: int = -1  # of the weights that act; -1: none yet
-    fresh: bool = False  # other weights acted in the row that begins the rollout
+    version: int = -1  # version of the weights that act; -1: none yet
+    fresh: bool = False  # whether older weights acted in the row that begins the rollout
 
 
 class ScriptedPolicy(ArrayPlayer):
@@ -374,8 +375,8 @@ class ScriptedPolicy(ArrayPlayer):
         return {"action": tree.map(np.asarray, self.bot(step["obs"], step.get("mask")))}, state
 
 
-DRAWN = 256  # acts whose noise is drawn at once
-REPORTED = 0.25  # most seconds until the run's counters get an actor's counts
+DRAWN = 256  # number of acts whose noise is drawn at once
+REPORTED = 0.25  # most seconds between two reports of an actor to the run's counters
 
 
 @dataclass
@@ -383,31 +384,31 @@ class LaneGroup:
     """A fixed group of lanes, and its progress in a rollout."""
 
     lanes: slice
-    indices: np.ndarray  # of its lanes in the pool
-    numbers: np.ndarray  # of its lanes among all workers'
-    acts: np.ndarray  # how often each of them acted
-    state: Batch  # before the next row
-    player: LanePlayer  # that acts in it
-    noise: np.ndarray = field(default_factory=lambda: np.zeros(0, np.float32))  # [DRAWN, B, n] of acts
-    epsilon: np.ndarray | None = None  # [DRAWN, B] of the same acts; None: computed for each act, or not used
-    drawn: int = 0  # number of the first act in both
-    slot: int | None = None  # None: its rows are not written
-    rows: Batch = field(default_factory=dict)  # [T+1, B, …] of its slot
-    at: int = -1  # rows of the rollout so far; -1: the first has not begun
+    indices: np.ndarray  # numbers of the lanes in the pool
+    numbers: np.ndarray  # numbers of the lanes among all workers' lanes
+    acts: np.ndarray  # how often each lane has acted
+    state: Batch  # policy's state before the next row
+    player: LanePlayer  # player that acts in the group
+    noise: np.ndarray = field(default_factory=lambda: np.zeros(0, np.float32))  # drawn ahead, [DRAWN, B, noise]
+    epsilon: np.ndarray | None = None  # [DRAWN, B], for the same acts; None: computed per act, or not used
+    drawn: int = 0  # number of the first act in `noise` and `epsilon`
+    slot: int | None = None  # slot for the rows; None: rows are not written
+    rows: Batch = field(default_factory=dict)  # the slot's rows [T+1, B, …]
+    at: int = -1  # index of the next row in the rollout; -1: no rollout has begun
     parked: bool = False
-    step: Batch = field(default_factory=dict)  # the parked row as it arrived
+    step: Batch = field(default_factory=dict)  # the row in which the group is parked, as it arrived
     outputs: Batch = field(default_factory=dict)  # the policy's outputs in the last row
-    after: Batch = field(default_factory=dict)  # the policy's state after it
+    after: Batch = field(default_factory=dict)  # the policy's state after the last row
 
 
 class Actor:
-    """Acts in every lane of a pool. Its state between two rollouts can be saved if the pool's can.
+    """Acts in every lane of a pool. Between two rollouts, an actor can be saved if its pool can.
 
-    One player acts in all groups of lanes, or each group has its own (a table, see worker).
+    One player acts in all groups of lanes, or each group has its own player (at a table, see acting.worker).
     """
 
     def __init__(self, ctx: WorkerContext, pool: Pool, players: Sequence[LanePlayer], first_lane: int):
-        """players: one per group, or one for all. They write to the same `out`, and take equally many uniforms."""
+        """players: one per group, or one for all groups. All have the same `out` and the same amount of noise."""
         assert players[0].out is not None
         self.ctx, self.pool, self.players, self.out = ctx, pool, players, players[0].out
         self.first_lane, indices = first_lane, np.arange(pool.lanes)
@@ -421,34 +422,34 @@ class Actor:
             state = player.policy.initial(self.width)
             own = indices[lanes]
             self.groups.append(LaneGroup(lanes, own, first_lane + own, self.acts[lanes], state, player))
-        self.rows = dict[int, Batch]()  # of each slot
-        self.restored, self.begun = False, time.monotonic()  # begun: start of the rollout
-        # since the last report: seconds, agent steps, calls of players; and the time of that report
+        self.rows = dict[int, Batch]()  # rows of each slot
+        self.restored, self.begun = False, time.monotonic()  # begun: time when the rollout began
+        # since the last report: seconds in pool and players, agent steps, calls of players; and the time of that report
         self.env, self.infer, self.steps, self.calls, self.reported = 0.0, 0.0, 0, 0, 0.0
-        self.watch: Callable[[slice, Batch], None] | None = None  # called with all rows that come
-        self.device: torch.device | None = None  # to which observations are moved as they come
+        self.watch: Callable[[slice, Batch], None] | None = None  # called with lanes and rows that come
+        self.device: torch.device | None = None  # to which observations are moved on arrival
         self.explore: Exploration | None = None  # exploration that the policy does not do itself
-        self.held: WeightCache | None = None  # the weights that act, if not every pull brings new ones
-        self.pulled = 0  # players that have the weights of the next rollout, while others wait for theirs
-        self.bootstrap = True  # whether the last row's outputs are needed; else only the next rollout acts in it
+        self.held: WeightCache | None = None  # copy of the weights, and its age in rollouts
+        self.pulled = 0  # number of players that have the next rollout's weights, while others still wait
+        self.bootstrap = True  # whether a last row needs outputs; else the next rollout acts in this row
 
     def move_rows(self, device: torch.device) -> None:
-        """Keep observations on a GPU, in the slots too: both acting and learning read them there."""
+        """Keep observations on a GPU, also in the slots, since both acting and learning read them there."""
         if device.type != "cpu":
             self.device, self.out.rows["obs"] = device, to_device(self.out.rows["obs"], device)
 
     def rollouts(self, pull: Pull | None = None) -> Iterator[list[int] | None]:
-        """Yield the slots of each finished rollout, one per group whose rows are written; the caller commits them.
-        None: nothing yet.
+        """Yield the slots of each finished rollout, one per group whose rows are written; the caller commits these
+        slots. Yield None if nothing is ready yet.
 
-        pull(k) pulls the weights for round k (a rollout of every group) and returns their version; None: they are not
-        published yet. Players of a table pull their own weights.
+        pull(k) pulls the weights for round k (a rollout of every group) and returns their version, or None if they are
+        not published yet. Without `pull`, each player pulls its own weights, as at a table.
         """
         if pull is not None:
             self.players[0].pull = pull
         if pull is not None or not self.restored:  # at a resumed table, some players may have their weights already
             yield from self._pull(0)
-        k = self.out.committed // len(self.groups)  # rounds done: a replacement continues where the actor was lost
+        k = self.out.committed // len(self.groups)  # finished rounds: a replacement continues where the actor was lost
         if not self.restored:
             self.begun = time.monotonic()
             yield from self._gather()
@@ -470,7 +471,7 @@ class Actor:
             for group in self.groups:  # row 0 is the parked row
                 acts = again or group.player.fresh or not self.bootstrap
                 if acts:
-                    group.acts -= self.bootstrap  # the same noise as the first time
+                    group.acts -= self.bootstrap  # repeat the act with the same noise
                 if group.slot is not None:
                     self.out.rows["agent"][group.slot] = group.player.agent
                 step, group.step, group.at, group.parked = group.step, {}, 0, False
@@ -479,7 +480,7 @@ class Actor:
             yield slots
 
     def _pull(self, k: int) -> Generator[None, None, None]:
-        """Pull the weights of all players for round k; these act for a rollout."""
+        """Pull the weights of all players for round k. Yield None while a player's weights are not published."""
         for player in self.players[self.pulled :]:
             with self.ctx.counters.timed("wait"):
                 while (version := player.pull(k)) is None:
@@ -494,7 +495,7 @@ class Actor:
         self.pulled = 0
 
     def _gather(self) -> Iterator[None]:
-        """Receive, act, write and send until every group is parked on its last row."""
+        """Receive rows, act, write rows and send actions until every group is parked on its last row."""
         waiting = sum(not g.parked for g in self.groups)
         try:
             while waiting:
@@ -527,7 +528,7 @@ class Actor:
             self._report()
 
     def _receive(self) -> tuple[slice | None, Batch]:
-        """Return the lanes of a group and their rows; None: nothing yet."""
+        """Return the lanes of a group and their rows; None and {} if nothing has come yet."""
         began = time.perf_counter()
         try:
             lanes, step = self.pool.recv(self.ctx.patience)
@@ -535,7 +536,7 @@ class Actor:
             return None, {}
         finally:
             self.env += time.perf_counter() - began
-        assert isinstance(lanes, slice)  # pools that serve lanes as they get ready are for Predictors
+        assert isinstance(lanes, slice)  # pools that give any ready lanes are for Predictors
         return lanes, step
 
     def _report(self) -> None:
@@ -548,15 +549,15 @@ class Actor:
         self.env, self.infer, self.steps, self.calls, self.reported = 0.0, 0.0, 0, 0, time.perf_counter()
 
     def late(self) -> bool:
-        """Tell whether the run ends without waiting for the present rollout."""
+        """Tell whether the run ends without waiting for the present rollout, since the rollout takes too long."""
         if self.between:
             return False
         rows = 1 + min(group.at for group in self.groups if not group.parked)
         return self.ctx.late((time.monotonic() - self.begun) / max(rows, 1) * (self.out.T + 1 - rows))
 
     def _serve(self, group: LaneGroup, step: Batch, acts: bool = True) -> None:
-        """Act in the group's next row, or (not `acts`) use the actions chosen in it before. Write the row, and the
-        state before it if a rollout or a window begins with it. Then send the actions, or park on the last row.
+        """Act in the group's next row; acts=False: keep the row's outputs. Write the row, and also the state before the
+        row if a rollout or a window begins with it. Then send the actions, or park the group on the last row.
         """
         at, out = group.at, self.out
         if acts:
@@ -590,7 +591,7 @@ class Actor:
         self.calls += 1
 
     def _draw(self, group: LaneGroup, now: int) -> None:
-        """Draw the noise of the group's next acts, and ε if it depends only on acts and lanes."""
+        """Draw the noise of the group's next acts, and compute ε if it depends only on acts and lanes."""
         steps, group.drawn = now + np.arange(DRAWN)[:, None], now
         group.noise = uniform(self.ctx.noise_seed, group.numbers, steps, self.noise)
         if self.explore is not None and type(self.explore) in PURE:
@@ -605,7 +606,7 @@ class Actor:
         return all(g.parked for g in self.groups)
 
     def save(self) -> Batch | None:
-        """Return everything between two rollouts as arrays, or None if the pool cannot save itself."""
+        """Return the actor's state between two rollouts as arrays; None if the pool cannot be saved."""
         pool = self.pool.state()
         if pool is None:
             return None
@@ -619,7 +620,7 @@ class Actor:
         return {"pool": pool, "games": dict(vars(self.games)), **own}
 
     def load(self, saved: Batch) -> None:
-        """Restore what `save` returned. Raises UserError: an earlier version saved it."""
+        """Restore what `save` returned. Raises UserError: an earlier version of Polyplay saved it."""
         try:
             self.pool.load(saved["pool"])
         except KeyError as e:
@@ -640,7 +641,7 @@ class Actor:
 
 
 class TapeRecorder(Player):
-    """A policy that records its activations, for a learner with the same weights (nets.layers.Tape)."""
+    """A policy that records activations while acting, for a learner with the same weights (nets.layers.Tape)."""
 
     def __init__(self, policy: ActorCritic, groups: int, T: int):
         self.policy, self.noise, self.groups, self.T = policy, policy.noise, groups, T
@@ -658,7 +659,7 @@ class TapeRecorder(Player):
         return self.policy.act(step, state, self.tapes[-1])
 
     def take(self) -> Tape:
-        """Return the tape of the rollout that was just finished: rows 0..T-1 of all groups, side by side."""
+        """Return the tape of the rollout that just finished: rows 0..T-1, and in each row the groups in turn."""
         tape = join_tapes(self.tapes[-self.groups * (self.T + 1) : -self.groups])
-        self.tapes = self.tapes[-self.groups :]  # the next rollout begins with the parked rows, if weights stay
+        self.tapes = self.tapes[-self.groups :]  # of the parked rows, with which the next rollout begins
         return tape

@@ -1,6 +1,6 @@
 """Full games of one policy; matches of two teams, or of two players on a board.
 
-Every lane plays its share of the games.
+Every lane plays a fixed share of the games.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ from polyplay.games.board_pool import Opponent
 from polyplay.games.boards import Game
 from polyplay.nets.policy import Player, Policy
 
-Viewer = Callable[[Batch, Pool], None]  # called with every step and the pool
+Viewer = Callable[[Batch, Pool], None]  # called with every step's rows and the pool
 
-Choose = Callable[[Batch], Tree]  # rows of a team's lanes → their actions
-TeamPlayer = Callable[[Pool, np.ndarray], Choose]  # plays lanes of these numbers, from their first rows
+Choose = Callable[[Batch], Tree]  # rows of a team's lanes → actions for these lanes
+TeamPlayer = Callable[[Pool, np.ndarray], Choose]  # begins to play the pool's lanes of these numbers
 
 LANES = 16
-SEED = 10_000_019  # evaluation never repeats the seeds of training
-CHANCE = 20_000_003  # separates ε's numbers from the policy's noise
+SEED = 10_000_019  # added to seeds: evaluation never repeats the seeds of training
+CHANCE = 20_000_003  # added to seeds of ε's random numbers, to separate them from the policy's noise
 
 
 class PlayedGame(NamedTuple):
@@ -53,8 +53,8 @@ Watch = Callable[[list[PlayedGame], int], bool]
 
 @dataclass(frozen=True)
 class PlayOptions:
-    """How games are played. epsilon: probability of a uniform random action instead of the policy's, per lane and step.
-    greedy: the policy takes its most probable action.
+    """How to play games. epsilon: probability of a uniform random action instead of the policy's, per lane and step.
+    greedy: the policy takes its most probable action instead of a sampled one.
     """
 
     episodes: int
@@ -66,8 +66,8 @@ class PlayOptions:
 def play_games(
     envs: Envs, policy: Player, how: PlayOptions, viewers: Sequence[Viewer] = (), watch: Watch | None = None
 ) -> list[tuple[float, int]]:
-    """Return (return, length) of full games, in the order of their numbers. Every lane has its quota, so short games
-    are not preferred. watch: tells after every step whether to continue; if not, fewer games are returned.
+    """Return (return, length) of full games, in the order of their numbers. Every lane has a quota of games, so short
+    games are not preferred. watch: tells after every step whether to continue; if not, fewer games are returned.
     """
     games, lanes = list[PlayedGame](), lanes_of(envs, how.episodes)
     with closing(play_steps(envs, policy, how, viewers)) as steps:
@@ -79,7 +79,7 @@ def play_games(
 
 
 def lanes_of(envs: Envs, episodes: int) -> int:
-    """Return the number of lanes that play `episodes` games; each of several tasks has as many lanes."""
+    """Return the number of lanes for `episodes` games. If there are several tasks, all have equally many lanes."""
     few = min(episodes, LANES)
     if order := envs.spec.order if envs.only < 0 else ():
         return max(few // len(order), 1) * len(order)
@@ -89,14 +89,14 @@ def lanes_of(envs: Envs, episodes: int) -> int:
 def play_steps(
     envs: Envs, policy: Player, how: PlayOptions, viewers: Sequence[Viewer] = ()
 ) -> Generator[list[PlayedGame], None, None]:
-    """After every step of all lanes, yield the games that ended in it, within the lanes' quotas. A player that never
-    comes to a match has no game there.
+    """After every step of all lanes, yield the games that ended in this step, within the lanes' quotas. A player that
+    never joins a match has no game in it.
     """
     lanes = lanes_of(envs, how.episodes)
-    if envs.options.get("starts"):  # a restarted game would take another's start state
+    if envs.options.get("starts"):  # a restarted game would take another game's start state
         envs = replace(envs, options={**envs.options, "stride": lanes}, max_restarts=0)
     quota = how.episodes // lanes + (np.arange(lanes) < how.episodes % lanes)
-    quota = np.maximum(quota, bool(envs.spec.tasks))  # each task is played
+    quota = np.maximum(quota, bool(envs.spec.tasks))  # each task is played at least once
     ret, length, done = np.zeros(lanes), np.zeros(lanes, np.int64), np.zeros(lanes, np.int64)
     ends, everyone = MatchEnds(np.arange(lanes).reshape(-1, envs.spec.seats)), np.arange(lanes)
     with closing(play_rows(envs, lanes, how.seed + SEED, [(policy_player(policy, how), slice(None))])) as rows:
@@ -122,12 +122,12 @@ def play_steps(
 def play_rows(
     envs: Envs, lanes: int, seed: int, players: Sequence[tuple[TeamPlayer, np.ndarray | slice]], first: int = 0
 ) -> Generator[tuple[Batch, Tree, Pool], None, None]:
-    """Play full games with all lanes in step, even if they aren't in training. Yield every row of lanes `first` …, the
-    actions chosen in it (the next step overwrites them), and the pool. players: each with its lanes, counted from
-    `first`.
+    """Play full games with all lanes in step, even if lanes do not act in step in training. The lanes' numbers begin
+    with `first`. Yield every row, the actions chosen in this row (the next step overwrites them), and the pool.
+    players: pairs of a player and its lanes, counted from `first`.
     """
     shown = replace(envs, lanes=lanes, workers=0, at_once=0, groups=1, active=0, agents=1)
-    if envs.spec.tasks:  # their spec takes long to compute
+    if envs.spec.tasks:  # the spec of tasks takes long to compute
         shown = envs.share(lanes=lanes, workers=0, groups=1)
     with closing(shown.open(seed, first)) as pool:
         seated = [(begin(pool, first + np.arange(lanes)[own]), own) for begin, own in players]
@@ -143,8 +143,8 @@ def play_rows(
 def choose_with_value(
     spec: EnvSpec, policy: Player, how: PlayOptions, numbers: np.ndarray, step: Batch, state: Batch, act: int
 ) -> tuple[Tree, np.ndarray | None, Batch]:
-    """Return (actions, the network's values [B] or None, state after them) of lanes of these numbers; `act`: how often
-    they acted before.
+    """Return (actions, the network's values [B] or None, the state after the row) for the lanes `numbers`. Values are
+    None if the network has none. act: how often these lanes acted before.
     """
     acts = np.full(len(numbers), act)
     noise = None if how.greedy else uniform(how.seed + SEED, numbers, acts, policy.noise)
@@ -160,14 +160,14 @@ def choose_with_value(
 def some_random(
     spec: EnvSpec, how: PlayOptions, numbers: np.ndarray, step: Batch, action: Tree, acts: np.ndarray
 ) -> Tree:
-    """Replace each action with probability ε by a random one. acts: int64 [B], how often lanes acted before."""
+    """Replace each action with probability ε by a random one. acts: int64 [B], how often each lane acted before."""
     luck = uniform(how.seed + CHANCE, numbers, acts, 1 + spaces.action_width(spec.action))
     other = spaces.random_actions(spec.action, luck[:, 1:], step.get("mask"))
     return spaces.mix_random(action, other, luck[:, 0] < how.epsilon)
 
 
 def load_policy(system: Any, path: Path, agent: int = 0) -> Policy:
-    """Load a policy. path: a checkpoint, or the file of an agent's weights alone."""
+    """Load a policy. path: a checkpoint, or a file that has only the weights of an agent."""
     policy, alone = system.policy(), path.suffix == checkpoint.ARRAYS
     saved = (
         checkpoint.read_self(path) if alone else checkpoint.open_checkpoint(path).arrays(checkpoint.policy_name(agent))
@@ -177,8 +177,8 @@ def load_policy(system: Any, path: Path, agent: int = 0) -> Policy:
 
 
 def load_player(system: Any, path: Path, device: str = "cpu", simulations: int | None = None, agent: int = 0) -> Player:
-    """Load the player of full games: the network on a device, or a search that uses it, with this number of simulations
-    (None: its own).
+    """Load the player of full games: the network on a device, or the system's tree search, which uses the network.
+    simulations: number per move of the search; None: the search's own.
     """
     policy = load_policy(system, path, agent).to(device)
     if system.player is None:
@@ -201,7 +201,7 @@ def summarize_games(games: list[tuple[float, int]], frames_per_step: int) -> Row
 
 
 def policy_player(policy: Player, how: PlayOptions) -> TeamPlayer:
-    """Return a player that acts by a policy, with a state for each lane."""
+    """Return a player that acts by a policy and keeps the policy's state for each lane."""
 
     def begin(pool: Pool, lanes: np.ndarray) -> Choose:
         state, acts = policy.initial(len(lanes)), itertools.count()
@@ -227,7 +227,7 @@ def random_player(seed: int) -> TeamPlayer:
 
 
 def scripted_player(bot: Bot) -> TeamPlayer:
-    """Return a bot as a player, which raises UserError at the first rows if it cannot play there, see seat_bot."""
+    """Return a player that acts by a bot. It raises UserError at the start if the bot can't play there (seat_bot)."""
 
     def begin(pool: Pool, lanes: np.ndarray) -> Choose:
         seated = seat_bot(bot, pool, lanes)
@@ -237,8 +237,8 @@ def scripted_player(bot: Bot) -> TeamPlayer:
 
 
 def play_both_sides(envs: Envs, player: TeamPlayer, other: TeamPlayer, matches: int, seed: int) -> np.ndarray:
-    """Return the player's points, float64 [matches]: 1 for a win and ½ for a draw. It is the first team in the first
-    half of the matches, and the second team in the second half, from the same seeds.
+    """Return the points of `player`, float64 [matches]: 1 for a win, ½ for a draw. `player` is the first team in the
+    first half of the matches and the second team in the second half; both halves have the same seeds.
     """
     steps = both_side_steps(envs, player, other, matches, seed)
     while True:
@@ -251,7 +251,7 @@ def play_both_sides(envs: Envs, player: TeamPlayer, other: TeamPlayer, matches: 
 def both_side_steps(
     envs: Envs, player: TeamPlayer, other: TeamPlayer, matches: int, seed: int
 ) -> Generator[None, None, np.ndarray]:
-    """Do the same as play_both_sides, but yield after every step of all matches."""
+    """Play and return as play_both_sides does, but yield after every step of all matches."""
     first = yield from team_steps(envs, (player, other), matches // 2, seed)
     second = yield from team_steps(envs, (other, player), matches // 2, seed)
     return np.concatenate([first, 1 - second])
@@ -260,14 +260,14 @@ def both_side_steps(
 def team_steps(
     envs: Envs, players: tuple[TeamPlayer, TeamPlayer], matches: int, seed: int
 ) -> Generator[None, None, np.ndarray]:
-    """Return the first team's points, float64 [matches]; yield after every step of all matches. The team with more team
-    reward over the match wins; if rows have no team reward, the team with the larger sum of its seats' returns. Each
-    place for matches has its quota, so short matches are not preferred.
+    """Return the first team's points, float64 [matches]: 1 for a win, ½ for a draw. Yield after every step of all
+    matches. The team with the higher total team reward wins; if rows have no team reward, the sum of its seats' returns
+    counts instead. Each place for a parallel match has a quota of matches, so short matches are not preferred.
     """
     at_once, team = min(matches, LANES), np.array(envs.spec.sides)
     points, scores = np.full(matches, np.nan), np.zeros((at_once, 2))
     sides = [np.flatnonzero(np.tile(team, at_once) == t) for t in (0, 1)]
-    # match m has lanes m·seats …, in the order of the seats
+    # match m has the lanes m·seats, m·seats + 1, …, in the order of the seats
     done, everyone = np.zeros(at_once, np.int64), np.arange(at_once * len(team))
     ends = MatchEnds(everyone.reshape(at_once, len(team)))
     with closing(play_rows(envs, len(everyone), seed + SEED, list(zip(players, sides, strict=True)))) as rows:
@@ -288,8 +288,8 @@ def team_steps(
 
 
 def _team_scores(step: Batch, team: np.ndarray) -> np.ndarray:
-    """Return the additions of a row to the teams' scores of every match, float64 [matches, 2]. A team reward is the
-    same for all seats whose players are present. team: the team of each seat.
+    """Return what a row adds to the teams' scores in every match, float64 [matches, 2]. All seats of a team whose
+    players are present have the same team reward. team: the team of each seat.
     """
     board, own = (-1, len(team)), (team[:, None] == (0, 1)).astype(np.float64)  # own: [seats, teams]
     if "team_reward" not in step:
@@ -298,13 +298,13 @@ def _team_scores(step: Batch, team: np.ndarray) -> np.ndarray:
     return np.where(there, step["team_reward"].reshape(board), 0.0) @ own / np.maximum(there @ own, 1)
 
 
-GIVES_UP = -1  # instead of a move: the player loses this game
-MatchWatch = Callable[[dict[int, float], int], bool]  # ({game: points} that ended, moves made) → whether to continue
+GIVES_UP = -1  # returned instead of a move: the player gives up and loses this game
+MatchWatch = Callable[[dict[int, float], int], bool]  # ({ended game: points}, number of moves) → whether to continue
 
 
 @dataclass(frozen=True)
 class MatchStarts:
-    """Starts of a match's games. begins: bool [n], whether the player moves next, not the other."""
+    """Starting positions of a match's games. begins: bool [n], whether `player` moves first, not `other`."""
 
     records: np.ndarray  # int8 [n, record]
     begins: np.ndarray
@@ -320,10 +320,10 @@ def match(
     at_once: int | None = None,
     over: Callable[[np.ndarray, np.ndarray], None] = lambda records, at: None,
 ) -> np.ndarray:
-    """Return the player's points, float64 [n]: 1 for a win and ½ for a draw; nan if `watch` ended the match before.
+    """Return the points of `player`, float64 [n]: 1 for a win, ½ for a draw; nan if `watch` ended the match before.
 
-    at_once: games played together (None: all). over: called with the records and the games that have just ended, by a
-    last move or because a player gave up. Raises ValueError: a player made an illegal move.
+    at_once: number of games played together; None: all. over: called with all records, and the numbers of games that
+    have just ended by a last move or because a player gave up. Raises ValueError: a player made an illegal move.
     """
     records, own, n = starts.records.copy(), starts.begins.copy(), len(starts.records)
     random = np.random.default_rng(seed).integers(2**63, size=n, dtype=np.uint64)
@@ -346,7 +346,7 @@ def match(
 
 
 def _play(board: Game, records: np.ndarray, at: np.ndarray, actions: np.ndarray, side: str) -> np.ndarray:
-    """Play the moves, and return their results, int8 [n]. Raises ValueError: a move is illegal."""
+    """Play `actions` in the games `at`; return their results, int8 [n]. Raises ValueError: an action is illegal."""
     results, moves = np.full(len(at), kernels.LOST, np.int8), actions != GIVES_UP
     made, chosen = at[moves], actions[moves]
     for game, action in zip(made.tolist(), chosen.tolist(), strict=True):
@@ -360,8 +360,8 @@ def _play(board: Game, records: np.ndarray, at: np.ndarray, actions: np.ndarray,
 def draw_openings(
     board: Game, n: int, plies: int, draw: Callable[[np.ndarray], np.ndarray]
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return positions after `plies` moves, or before a move that ends a game sooner, int8 [n, record], and the moves
-    to them, int64 [n, plies], -1: none. draw: chooses moves for records.
+    """Return n positions, int8 [n, record], and the moves that led to them, int64 [n, plies]; -1: no move. A position
+    is reached after `plies` moves, or before a move that would end the game. draw: chooses moves for records.
     """
     records, on = np.stack([board.new() for _ in range(n)]), np.arange(n)
     moves = np.full((n, plies), -1)

@@ -1,8 +1,8 @@
 """The acting loop for lanes that each run at their own pace: any free thread serves the lanes that are ready.
 
-A lane's rows fill a slot of a TrainingQueue. A chunk ends after T transitions, with its episode, or because its lane
-must leave. So each chunk is from one episode, and no transition is lost or repeated. GA3C's predictors share one
-`LaneTable`; an A3C worker has one of a single lane.
+A lane's rows fill a slot of a TrainingQueue, as a chunk. A chunk ends after T transitions, with the episode, or because
+the lane must leave. So each chunk is from one episode, and no transition is lost or repeated. GA3C's predictors share
+one `LaneTable`; each A3C worker has its own table of a single lane.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from polyplay.core.worker import Adjustable, Edge, WorkerContext
 from polyplay.envs.pool import Envs, Lanes, Pool
 from polyplay.nets.policy import Player
 
-Chunk = tuple[int, int]  # a slot, and how many transitions it holds
+Chunk = tuple[int, int]  # a slot, and the number of transitions in it
 
 
 class LaneTable(Edge):
-    """A pool, and the state of each of its lanes, shared by all threads that act in it.
+    """A pool of environments and the state of each lane, shared by all threads that act in the pool.
 
-    One thread at a time serves a lane, from recv() to send(), and owns the lane's cells here until then.
+    One thread at a time serves a lane, from recv() to send(); only this thread then uses the lane's entries here.
     """
 
     def __init__(self, envs: Envs, out: TrainingQueue, first_lane: int = 0):
@@ -36,16 +36,16 @@ class LaneTable(Edge):
         self._pool: Pool | None = None
         self.taken = 0
         self._opening = threading.Lock()
-        self._can_recv = threading.Condition()  # for pools that step in send(): one thread at a time
+        self._can_recv = threading.Condition()  # for pools that step environments in send(): one thread at a time
 
     def open(self, ctx: WorkerContext, policy: Player) -> LaneTable:
         """Open the pool, unless another thread has opened it."""
         with self._opening:
             if self._pool is None:
                 n = self.envs.lanes
-                self.slot, self.at = np.full(n, -1), np.zeros(n, np.int64)  # at: the next row
+                self.slot, self.at = np.full(n, -1), np.zeros(n, np.int64)  # at: index of the next row in the slot
                 self.acts, self.games = np.zeros(n, np.int64), EpisodeCounter(n)
-                self.noise = np.zeros((n, DRAWN, policy.noise), np.float32)  # of acts, beginning with number `drawn`
+                self.noise = np.zeros((n, DRAWN, policy.noise), np.float32)  # noise of acts, from act `drawn`
                 self.drawn = np.full(n, -DRAWN)
                 self.state: Batch = policy.initial(n)
                 self.numbers = np.arange(n)
@@ -67,7 +67,7 @@ class LaneTable(Edge):
         return f"{envs.title} × {envs.active or envs.lanes}, at most {envs.at_once or envs.lanes} served at once"
 
     def dial(self, name: str) -> Adjustable:
-        """Return the number of lanes as schedulers change it; it stays fixed if lanes cannot come and go."""
+        """Return the adjustable number of lanes, for schedulers. If lanes can't come and go, the number stays fixed."""
         first = self.envs.active or self.envs.lanes
 
         def ask(n: int) -> None:
@@ -77,7 +77,7 @@ class LaneTable(Edge):
         return Adjustable(name, 1, self.envs.lanes, lambda: self._pool.present if self._pool else first, ask)
 
     def recv(self, timeout: float) -> tuple[Lanes, Batch]:
-        """See Pool."""
+        """See Pool.recv."""
         if self._waits:
             return self.pool.recv(timeout)
         with self._can_recv:
@@ -86,7 +86,7 @@ class LaneTable(Edge):
             return self.pool.recv(timeout)
 
     def send(self, lanes: Lanes, action: Tree) -> None:
-        """See Pool."""
+        """See Pool.send."""
         if self._waits:
             return self.pool.send(lanes, action)
         with self._can_recv:
@@ -98,7 +98,7 @@ class LaneTable(Edge):
 
     @property
     def queued(self) -> int:
-        """Number of lanes that waited at the last `recv`: the received ones and those still ready."""
+        """Number of lanes that wait for actions: those received by the last `recv`, and those that are ready."""
         return self.taken + self.pool.ready
 
     def close(self) -> None:
@@ -113,15 +113,15 @@ class Predictor:
     def __init__(self, ctx: WorkerContext, table: LaneTable, policy: Player, version: Callable[[], int]):
         self.ctx, self.table, self.policy, self.version = ctx, table, policy, version
         self.out = table.out
-        self.together = False  # chunks end together
+        self.together = False  # whether all lanes' chunks end together
 
     def chunks(self, renew: Callable[[], int] | None = None) -> Iterator[list[Chunk]]:
-        """Yield finished chunks, before more is written; an empty list: nothing yet.
+        """Yield finished chunks, before any further row is written; an empty list if none has finished yet.
 
-        Without `renew` the weights may change at any row. With it (a table of one lane, or of one match, whose chunks
-        end together) they change only between chunks, by a call of `renew`, as in A3C. Then the new weights act in a
-        chunk's last row, which is also the next chunk's first. The ended chunk has no outputs in that row; the learner
-        computes its value (A2C(values="unrolled")).
+        Without `renew`, the weights may change at any row. With `renew`, for a table of one lane, or of one match whose
+        chunks end together, weights change only between chunks, by a call of `renew`, as in A3C. Then the new weights
+        act in a chunk's last row, which is also the next chunk's first. The ended chunk has no outputs in this row, so
+        the learner computes the row's value (A2C(values="unrolled")).
         """
         table = self.table
         self.together = renew is not None
@@ -156,7 +156,7 @@ class Predictor:
             self._answer(lanes, numbers, leaves, outputs, after)
 
     def _ends(self, numbers: np.ndarray, go: np.ndarray) -> np.ndarray:
-        """Tell which of these lanes' chunks end with the present row."""
+        """Tell for each of these lanes whether its chunk ends with the present row. go: see `_write`."""
         has = self.table.slot[numbers] >= 0
         ends = has & (~go | (self.table.at[numbers] == self.out.T))
         return has if self.together and ends.any() else ends
@@ -180,7 +180,7 @@ class Predictor:
         return table.noise[numbers, at]
 
     def _write(self, numbers: np.ndarray, step: Batch, outputs: Batch, version: int, go: np.ndarray) -> list[Chunk]:
-        """Write rows into the lanes' slots; return the chunks that they finish. go: lanes whose episode continues."""
+        """Write rows into the lanes' slots; return the chunks that end here. go: lanes that end no episode and stay."""
         table = self.table
         slot, at = table.slot[numbers], table.at[numbers]
         has = slot >= 0
@@ -194,7 +194,7 @@ class Predictor:
         return [self._finish(int(s), int(t)) for s, t in zip(slot[ends], at[ends], strict=True)]
 
     def _finish(self, slot: int, last: int) -> Chunk:
-        """Finish a chunk whose last row is `last`: rows after it become padding, without a transition."""
+        """Finish and return a chunk with last row `last`: later rows become padding, which has no transitions."""
         rows = self.out.rows
         if last < self.out.T:
             tree.map(lambda x: x[slot].__setitem__(slice(last + 1, None), x[slot, last]), rows)
@@ -203,7 +203,7 @@ class Predictor:
         return slot, last - int(np.count_nonzero(rows["first"][slot, 1 : last + 1]))
 
     def _slots(self, numbers: np.ndarray) -> Iterator[list[Chunk]]:
-        """Take empty slots for these lanes; while the queue is full, this thread waits."""
+        """Take an empty slot for each of these lanes. While the queue is full, this thread waits and yields []."""
         with self.ctx.counters.timed("wait"):
             for i in numbers.tolist():
                 while (slot := self.out.slot()) is None:
@@ -211,7 +211,7 @@ class Predictor:
                 self.table.slot[i] = slot
 
     def _begin(self, numbers: np.ndarray, version: int, step: Batch, outputs: Batch, state: Batch) -> None:
-        """Also write these rows as the first ones of the lanes' new chunks."""
+        """Write these rows also as the first rows of the lanes' new chunks."""
         slot = self.table.slot[numbers]
         write_row(self.out.rows, (slot, 0), step, outputs, version)
         tree.map(lambda into, x: into.__setitem__(slot, x.numpy()), self.out.state, state)
@@ -231,6 +231,6 @@ class Predictor:
 
 
 def _rows_of(which: np.ndarray, rows: Batch) -> Batch:
-    """Return some lanes' rows, of arrays or tensors; which: bool [lanes]. If all are chosen, nothing is copied."""
+    """Return the rows of the lanes `which`, bool [lanes], from arrays or tensors; not copied if all are chosen."""
     pick = np.flatnonzero(which)
     return rows if which.all() else tree.map(lambda x: x[pick], rows)

@@ -1,4 +1,4 @@
-"""Workers that act: actors with lanes of one player, predictors of shared lanes, actors with tables of players."""
+"""Workers that act: actors with one player, predictors of shared lanes, actors with tables of several players."""
 
 from __future__ import annotations
 
@@ -51,8 +51,8 @@ def act(
     keep: int = 1,
 ) -> Iterator[None]:
     """Act in the worker's own environments, with its own copy of the weights, and write rollouts into a queue. lag:
-    rollouts that acting may be ahead of learning; -1: acting never waits. nice: added to the process's niceness
-    (`nice`). keep: rollouts between pulls of the weights.
+    number of rollouts that acting may be ahead of learning; -1: acting never waits. nice: added to the process's
+    niceness (`nice`). keep: number of rollouts between pulls of the weights.
     """
     if nice and multiprocessing.parent_process() is not None:
         platform.be_nicer(nice)
@@ -73,7 +73,7 @@ def act(
             actor.load(saved)
 
         def pull(k: int) -> int | None:
-            """Pull the weights of round k - lag or later ones; if lag is -1, the newest."""
+            """Pull weights of round k - lag or later (lag -1: the newest). Return the version; None: unpublished."""
             if held.age:
                 return held.version
             if not params.wait(0 if lag < 0 else max(k - lag, 0), ctx.index, out.patience):
@@ -96,7 +96,7 @@ def act(
 def predict(
     ctx: WorkerContext, *, agents: LaneTable, policy: PolicyFactory, out: TrainingQueue, params: Hogwild
 ) -> Iterator[None]:
-    """Serve shared lanes as one of several predictors, with the weights that the trainers change."""
+    """Act in shared lanes, as one of several predictors, with the weights that the trainers change."""
     while not params.counts.ready:
         time.sleep(min(ctx.patience, 0.005))
         yield
@@ -114,25 +114,25 @@ def predict(
 
 
 def open_pool(ctx: WorkerContext, envs: Envs, saved: Batch) -> Pool:
-    """Open the worker's lanes, with their earlier seeds if it resumes exactly."""
+    """Open the worker's lanes. If `saved` has the state of a pool, seeds are the same as before the resume."""
     if "pool" in saved:
         ctx.incarnation = int(saved["incarnation"])
     return envs.share(progress=ctx.control.run).open(ctx.env_seed, lane=ctx.index * envs.lanes)
 
 
 class MatchResults:
-    """Results of matches. A team's outcome is the sum of its seats' team rewards, or of their returns if rows have no
-    team rewards. A match whose environment was restarted has no result.
+    """Results of matches. A team's outcome is the sum of its seats' team rewards, or of its seats' returns if rows have
+    no team rewards. A match whose environment was restarted has no result.
     """
 
     def __init__(self, pool: Pool, games: EpisodeCounter, width: int):
-        """games: has counted the same rows before; width: lanes of a player."""
+        """games: a counter that has already counted the rows that `watch` gets. width: number of lanes of a player."""
         seating, spec = pool.seating, pool.spec
         assert seating is not None
         self.seating, self.games, self.width = seating, games, width
-        self.team, self.gained = np.array(spec.sides), np.zeros(pool.lanes)  # gained: team rewards of each lane
+        self.team, self.gained = np.array(spec.sides), np.zeros(pool.lanes)  # gained: sum of each lane's team rewards
         self.scores = np.zeros((seating.matches, self.team.max() + 1))
-        self.first = np.arange(0, spec.seats, spec.seats // seating.blocks)  # seat of each block
+        self.first = np.arange(0, spec.seats, spec.seats // seating.blocks)  # first seat of each block
         self.ends, self.players = MatchEnds(seating.own), self._players(np.arange(seating.matches))
         self.found: list[tuple[np.ndarray, np.ndarray]] = []
 
@@ -140,7 +140,7 @@ class MatchResults:
         return self.seating.lanes[matches][:, self.first] // self.width
 
     def watch(self, lanes: slice, step: Batch) -> None:
-        """Take the rows that came."""
+        """Process the rows `step` of these lanes."""
         whole, broken = self.ends.watch(lanes, step)
         if len(whole):
             self.found.append((self.players[whole], self.scores[whole]))
@@ -167,8 +167,8 @@ class MatchResults:
         self.ends.load(saved["ends"])
 
     def take(self) -> tuple[np.ndarray, np.ndarray]:
-        """Return the matches that ended since the last call: int [n, blocks], the group of lanes in each block of
-        seats; and float [n, teams], each team's outcome.
+        """Return the matches that ended since the last call: int [n, blocks], the group of lanes that played each block
+        of seats; and float [n, teams], each team's outcome.
         """
         found, self.found = self.found, []
         if not found:
@@ -176,8 +176,9 @@ class MatchResults:
         return np.concatenate([x for x, _ in found]), np.concatenate([x for _, x in found])
 
 
-# An agent's player holds a copy of the agent's weights and writes rollouts for its learner. A past agent's weights come
-# from a file; its rows and those of a bot are not written. Players change between two rollouts, while all matches rest.
+# A training agent's player holds a copy of the agent's weights and writes rollouts for the agent's learner. A past
+# agent's weights come from a file. Rows of past agents and bots are not written. Players change between rollouts while
+# matches rest.
 
 
 def act_at_table(
@@ -190,9 +191,9 @@ def act_at_table(
     league: League | None = None,
     lag: int = -1,
 ) -> Iterator[None]:
-    """Act with a player for each group of lanes, drawn by the league; without a league, agents play in turn. lag:
-    rounds by which acting may be ahead of the same agent's learning, whose batches must then be one rollout; -1: no
-    limit.
+    """Act with a player for each group of lanes, drawn by the league; without a league, agents get groups in turn. lag:
+    number of rounds that acting may be ahead of the same agent's learning; the agent's batches must then be one
+    rollout; -1: no limit.
     """
     producer = out.producer(ctx.index)
     saved = actor_checkpoint.load_actor(ctx) if actor_checkpoint.between_rounds(ctx) is not None else {}
@@ -205,7 +206,7 @@ def act_at_table(
         if saved:
             producer.load(saved["stream"], saved.get("flight", {}))
             table.load(saved)
-            yield  # in this round all workers restore their state
+            yield  # in this turn, all workers restore their state
         while not table.begin():
             yield
         for slots in actor.rollouts():
@@ -219,22 +220,22 @@ def act_at_table(
 
 
 class Seat(LanePlayer):
-    """A place at a table: its player, and the memory of the player's weights."""
+    """A place at a table: its player, and memory for the player's weights."""
 
     def __init__(self, ctx: WorkerContext, policy: PolicyFactory, producer: Producer, params: AgentParams, lag: int):
         self.ctx, self.producer, self.params, self.lag = ctx, producer, params, lag
         self.net = build_network(policy, ctx.seed, ctx.precision, enter_device(ctx.device))
         self.vector, self.network = FlatParams(self.net), player_from_cpu(self.net, ctx.device, ctx.control.compile)
         super().__init__(self.network, producer)
-        self.seats_of_agent = 1  # players of the same agent at the table
+        self.seats_of_agent = 1  # number of seats at the table with the same player
 
     def sit(self, policy: Player, pull: Pull, agent: int = -1) -> None:
-        """Seat a player from the next rollout. agent: learns from its rows; -1: they are not stored."""
+        """Seat a player from the next rollout. agent: the agent that trains on the rows; -1: they are not stored."""
         self.policy, self.agent, self.pull, self.version = policy, agent, pull, -1
         self.out = self.producer if agent >= 0 else None
 
     def save(self) -> Batch:
-        """Return the weights that play here."""
+        """Return the weights that play here, and their version."""
         return {"vector": to_host(self.vector.flat), "version": np.array(self.version)}
 
     def load(self, saved: Batch) -> None:
@@ -243,7 +244,7 @@ class Seat(LanePlayer):
         self.version = int(saved["version"])
 
     def newest(self, k: int) -> int | None:
-        """Pull the agent's newest weights; if lag ≥ 0, wait until they include this actor's older rollouts."""
+        """Pull the agent's newest weights; if lag ≥ 0, wait for weights trained on this actor's older rollouts."""
         due = 0 if self.lag < 0 else self.producer.made(self.agent) - self.lag * self.seats_of_agent
         params = self.params.each[self.agent]
         if not params.wait(0, self.ctx.index, self.producer.queue.patience, max(due, 0)):
@@ -258,17 +259,17 @@ class ActorSeating:
         self, ctx: WorkerContext, actor: Actor, seats: list[Seat], league: League | None, bots: Sequence[Bot] = ()
     ):
         self.ctx, self.actor, self.seats, self.league = ctx, actor, seats, league
-        self.bots = [[seat_bot(bot, actor.pool, group.lanes) for bot in bots] for group in actor.groups]  # of each seat
+        self.bots = [[seat_bot(bot, actor.pool, group.lanes) for bot in bots] for group in actor.groups]  # per seat
         self.draw, self.numbers = 0, np.zeros(len(seats), np.int32)
-        self.held: Batch = {}  # weights of seats, by number, from a checkpoint
+        self.held: Batch = {}  # weights from a checkpoint, by seat number
         self.results: MatchResults | None = None
         if league is not None:
             self.results = MatchResults(actor.pool, actor.games, actor.width)
             actor.watch = self.results.watch
 
     def begin(self) -> bool:
-        """Seat the first players; return False if the league has drawn none yet."""
-        if self.draw:  # taken up from a checkpoint
+        """Seat the first players. Return False if the league has not drawn any yet."""
+        if self.draw:  # restored from a checkpoint
             for i, player in enumerate(self.numbers.tolist()):
                 self._seat(i, player)
             for number, held in self.held.items():
@@ -289,7 +290,7 @@ class ActorSeating:
         return True
 
     def between(self) -> None:
-        """Between two rollouts, report results, and change players if others were drawn and all matches rest."""
+        """Between two rollouts, report results. If other players were drawn, change players once all matches rest."""
         if self.league is None or self.results is None:
             return
         matches, outcomes = self.results.take()
@@ -312,7 +313,7 @@ class ActorSeating:
         self.league.acknowledge(self.ctx.index, draw)
 
     def _sit(self, players: np.ndarray) -> None:
-        """Seat these players; those that stay keep their weights."""
+        """Seat these players; players that stay keep their weights."""
         changed = np.ones(len(players), bool) if not self.draw else players != self.numbers
         for i in np.flatnonzero(changed):
             self._seat(int(i), int(players[i]))
@@ -342,14 +343,14 @@ class ActorSeating:
     # ------------------------------------------------------------------------------------------- saving
 
     def save(self) -> Batch:
-        """Return the players, the matches under way, and the weights already pulled while others are awaited."""
+        """Return the players, the unfinished matches, and weights already pulled while other players still wait."""
         held = self.held or {str(i): self.seats[i].save() for i in range(self.actor.pulled)}
         results = {} if self.results is None else self.results.save()
         return {"draw": np.array(self.draw), "numbers": self.numbers, "held": held, "results": results}
 
     def load(self, saved: Batch) -> None:
-        """Load an actor's part of a checkpoint, if it includes the lanes. `begin` seats the players once the league
-        names them.
+        """Load an actor's part of a checkpoint, if it includes the lanes. `begin` then seats the players, once the
+        league knows them.
         """
         if "pool" not in saved:
             return

@@ -1,15 +1,15 @@
-"""The acting workers' part of a checkpoint, so that a resumed run continues as if it had never stopped.
+"""Parts of a checkpoint from acting workers, so that a resumed run continues as if it had never stopped.
 
-`workers/ROLE-I.safetensors`  worker I's whole state, if its pool can save itself, and its rollouts that were still on
-                              their way to a learner
-`workers/ROLE-I.json`         its counters; without a saved state, the reason and the lost episodes
-`workers/stream-C.json`       slots that learner C had taken from every actor, and not returned; whose turn is next;
-                              and the actors that did not write their part
+`workers/ROLE-I.safetensors`  worker I's whole state, if its environments can be saved, and its rollouts that were still
+                              on their way to a learner
+`workers/ROLE-I.json`         worker I's counters; without a saved state, also the reason and the lost episodes
+`workers/stream-C.json`       numbers of slots that learner C had taken from each actor, and had not returned; which
+                              actor's turn is next; actors that did not write their parts
 
-A learner that saves waits until each of its actors has finished its rollout and written its part. So the states of
-actors and learner match the rollouts in flight, however far acting runs ahead. If workers take turns, actors wait too:
-saving keeps the order, and a resumed run continues with the same turn. In a league, all workers write their parts
-between two rounds of turns (workers.turns), or current matches are lost. Imports no torch.
+A learner that saves waits until each of its actors has finished a rollout and written its part. So the states of actors
+and learner match the rollouts in flight, however far acting runs ahead. If all workers take turns in one thread, actors
+wait too: saving keeps the order, and a resumed run continues with the same turn. In a league, all workers write their
+parts between two rounds of turns (workers.crew), or current matches are lost. Imports no torch.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ from polyplay.core.files import refusal_text
 from polyplay.core.tree import Batch
 from polyplay.core.worker import WorkerContext
 
-LEAGUE = "league/memory"  # shared state of a league's workers, in a checkpoint between two rounds of turns
-SAVE_TIMEOUT = 10.0  # seconds for actors to write their parts; the checkpoint leaves out later parts
+LEAGUE = "league/memory"  # shared state of a league's workers, in a checkpoint made between two rounds of turns
+SAVE_TIMEOUT = 10.0  # seconds for actors to write their parts; a checkpoint does not include later parts
 
 
 def save_actor(ctx: WorkerContext, part: CheckpointPart, actor: Any, flight: Batch, more: Batch | None = None) -> None:
-    """Write an acting worker's part: rollouts in flight (`flight`), `more` and, between two rollouts, the actor's
-    state. actor: acting.Actor. Raises OSError.
+    """Write an acting worker's part of a checkpoint: the rollouts in flight (`flight`), the arrays `more` and, if the
+    actor is between two rollouts, the actor's state. actor: acting.Actor. Raises OSError.
     """
     state, games, name = actor.save() if actor.between else None, actor.games, f"workers/{ctx.role}-{ctx.index}"
     arrays = {**(state or {}), **({"flight": flight} if flight else {}), **(more or {})}
@@ -78,7 +78,7 @@ def answer_save(ctx: WorkerContext, actor: Any, producer: Producer) -> bool:
 
 
 def save_at_table(ctx: WorkerContext, number: int, actor: Any, producer: Producer, table: Batch) -> None:
-    """Write this actor's part of a checkpoint made between two rounds of turns. table: the players at its table."""
+    """Write this actor's part of a checkpoint made between two rounds of turns. table: players of this actor."""
     assert ctx.directory is not None
     try:
         more = {"stream": producer.save(), "table": table}
@@ -88,7 +88,7 @@ def save_at_table(ctx: WorkerContext, number: int, actor: Any, producer: Produce
 
 
 def rest_at_end(ctx: WorkerContext, producer: Producer) -> Iterator[None]:
-    """Wait if this actor has written its part of the run's last checkpoint, which would lack any later steps."""
+    """Wait once this actor has written its part of the run's last checkpoint, which would lack any later steps."""
     queue, p = producer.queue, producer.p
     while queue.last(p) and queue.asked(p) is None:
         queue.check()
@@ -97,8 +97,8 @@ def rest_at_end(ctx: WorkerContext, producer: Producer) -> Iterator[None]:
 
 
 def between_rounds(ctx: WorkerContext) -> OpenCheckpoint | None:
-    """Return the checkpoint of a resumed run if every worker can continue exactly from it, else None. It must be from
-    between two rounds of turns, and workers must take turns again.
+    """Return a resumed run's checkpoint if every worker can continue exactly from it, else None. It must have been made
+    between two rounds of turns, and all workers must take turns again.
     """
     if ctx.resume is None or ctx.control.anew or not ctx.serial:
         return None
@@ -107,9 +107,9 @@ def between_rounds(ctx: WorkerContext) -> OpenCheckpoint | None:
 
 
 def load_actor(ctx: WorkerContext, consumers: int = 0) -> Batch:
-    """Return the arrays that this worker saved in a resumed run's checkpoint; {} if none, or if it replaces a lost one.
+    """Return this worker's arrays in a resumed run's checkpoint; {} without any, or if it replaces a lost worker.
 
-    `consumers`: number of consumers of its queue; 0 without a queue.
+    `consumers`: number of consumers of the worker's queue; 0 without a queue.
     """
     if ctx.resume is None or ctx.control.anew or ctx.incarnation % 1000:
         return {}
@@ -126,15 +126,15 @@ def rollouts_learnt(ctx: WorkerContext, queue: RolloutQueue) -> list[int]:
 
 
 def slots_read(ctx: WorkerContext, queue: RolloutQueue) -> int:
-    """Return the number of this actor's slots that its learner had not returned at the checkpoint of a resumed run. 0
-    if workers take no turns: a learner that starts before the actor would never return these slots.
+    """Return the number of this actor's slots that the learner had not returned at a resumed run's checkpoint. Return 0
+    unless all workers take turns: a learner that starts before the actor would never return these slots.
     """
     read = _queue_end(ctx, ctx.index % queue.consumers).get("reading", {}) if ctx.serial else {}
     return read.get(str(ctx.index), 0)
 
 
 def saved_turn(ctx: WorkerContext, queue: RolloutQueue) -> int:
-    """Return RolloutQueue.turns of this learner at the checkpoint of a resumed run."""
+    """Return this learner's RolloutQueue.turns, from the checkpoint of a resumed run."""
     end = _queue_end(ctx, ctx.index)
     return end.get("turn", sum(end.get("taken", {}).values()))
 
@@ -171,7 +171,7 @@ def wait_for_actors(
 def save_queue_end(ctx: WorkerContext, part: CheckpointPart, queue: RolloutQueue, lost: list[int]) -> None:
     """Write the counts of this learner's end of the queue. lost: actors that wrote no part. Raises OSError."""
     own = range(ctx.index, queue.producers, queue.consumers)
-    reading = {str(p): len(queue.held(queue.pairs(p), READING)) for p in own}  # taken, not yet returned
+    reading = {str(p): len(queue.held(queue.pairs(p), READING)) for p in own}  # slots taken, not yet returned
     counts = {"taken": {str(p): queue.learnt(p) for p in own}, "reading": reading}
     part.json(f"workers/stream-{ctx.index}", {**counts, "turn": int(queue.turns[ctx.index]), "lost": lost})
 
@@ -180,7 +180,7 @@ def save_queue_end(ctx: WorkerContext, part: CheckpointPart, queue: RolloutQueue
 
 
 def saved_counters(root: Path) -> list[dict[str, Any]]:
-    """Return the reports of the acting workers in a checkpoint, or in its parts."""
+    """Return the acting workers' JSON reports from a checkpoint, or from the directory of its parts."""
     files = sorted(p for p in (root / "workers").glob("*.json") if not p.name.startswith("stream-"))
     return [json.loads(p.read_text("utf-8")) for p in files]
 

@@ -1,9 +1,10 @@
-"""Log of an asynchronous run: the rollouts of each update. With it, the run can be reproduced.
+"""Log of the rollouts of each update in an asynchronous run, by which the run can be reproduced.
 
-Learner C's `deliveries-C.jsonl` has a line per batch: the number of its last update, then for each rollout, in order,
-its actor, the version of the weights that made it and, if not 0, the actor's incarnation. A process that starts to
-write adds a line {"from": update, "threads": threads of a worker, "length": agent steps over which the learning rate
-decays, or 0}. A line {"compiled": update} names the first compiled update.
+Learner C's `deliveries-C.jsonl` has a line per batch: the number of the last update on this batch, then for each
+rollout, in order, the actor, the version of the weights that acted and, if not 0, the actor's incarnation (it changes
+when the actor is replaced). A process that starts to write adds a line {"from": number of updates so far, "threads":
+threads per worker, "length": agent steps over which the learning rate decays, or 0}. A line {"compiled": update} names
+the first compiled update.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ LOG = "deliveries-{}.jsonl"
 def log_writer(
     ctx: WorkerContext, queue: RolloutQueue, update: int, threads: int, length: float, each: int = 1
 ) -> Callable[[list[int]], None]:
-    """Return a function that logs a batch by its slots. update: number of updates before. each: updates per batch."""
+    """Return a function that logs a batch, given the slots. update: updates made so far. each: updates per batch."""
     if ctx.directory is None:
         return lambda slots: None
     path = ctx.directory / LOG.format(ctx.index)
@@ -59,11 +60,11 @@ class DeliveredRollout:
 
 @dataclass(frozen=True)
 class DeliveryLog:
-    """One learner's log: the rollouts of each batch, in order, and the number of threads of a worker."""
+    """Log of one learner: the rollouts of each batch, in order, and the number of threads per worker."""
 
     batches: list[list[DeliveredRollout]]
     threads: int
-    changes: dict[int, bool]  # update → whether it and later ones were compiled, in order
+    changes: dict[int, bool]  # update → whether updates from this one were compiled; ascending
 
     def compiled(self, update: int) -> bool:
         """Tell whether this update was compiled."""

@@ -1,10 +1,10 @@
-"""The league of a run, in shared memory: players, ratings and tables. Imports no torch.
+"""League of a run, in shared memory: players, ratings, and tables (the players of each actor). Imports no torch.
 
     actor ──► results of matches ──► referee ──► ratings, points, tables ──► actor
     learner ──► its weights become a past agent ──► referee
 
-Every array has one writer, so a killed process leaves no lock. Players are numbered: first the current agents 0 … A-1,
-then places for past agents, then bots. Only the referee writes ratings, players and tables.
+Every array has one writer, so no locks are needed, which a killed process could keep. Players are numbered: first the
+current agents 0 … A-1, then places for past agents, then bots. Only the referee writes ratings, players and tables.
 """
 
 from __future__ import annotations
@@ -28,49 +28,50 @@ RESULTS = 4096  # matches that an actor may report before the referee takes them
 
 
 class Identity(NamedTuple):
-    """Identity of a league's player. agent: the agent whose weights play, or a bot's index in `bots`."""
+    """Identity of a player in a league. agent: number of the agent whose weights play, or a bot's index in `bots`."""
 
     kind: int
     agent: int
-    version: int  # of a past agent's weights
+    version: int  # version of a past agent's weights
 
 
 class CopyOrder(NamedTuple):
-    """Order to copy weights: agent `agent` of a league continues with those of agent `donor`."""
+    """Order to copy weights: agent `agent` of a league continues with the weights of agent `donor`."""
 
     number: int
     agent: int
     donor: int
 
 
-# Matches in the order played: numbers of their tables' draws, int64 [n]; the player of each block of seats, int32 [n,
-# blocks]; the outcome of each team, float32 [n, teams]: more is better, equal is a tie.
+# Matches in the order played: number of the draw that chose the players, int64 [n]; player of each block of seats,
+# int32 [n, blocks]; outcome of each team, float32 [n, teams], where a higher number wins and equal numbers are a tie.
 Results = tuple[np.ndarray, np.ndarray, np.ndarray]
 
 
 def blocks_of_teams(teams: Sequence[int], seated: int) -> list[list[int]]:
-    """Return each team's blocks, with at least one of its seats. teams: of each seat; seated: players per table."""
+    """Return each team's blocks (seats with one player). teams: team of each seat; seated: players per table."""
     per = len(teams) // min(seated, len(teams))
     return [sorted({i // per for i, t in enumerate(teams) if t == team}) for team in sorted(set(teams))]
 
 
 class League(Closable, Edge):
-    """Players and tables. A table has `seated` players. The seats of a match form `blocks` equal blocks of consecutive
-    seats, each with one player. `blocks` is the number of players, or of seats if these are fewer.
+    """Players and tables. A table is the choice of `seated` players for an actor's matches. The seats of a match form
+    `blocks` equal blocks of consecutive seats; one player plays all seats of a block. `blocks` is the smaller one of
+    `seated` and the number of seats.
     """
 
     memory: ClassVar[str] = "league"
     LOCAL = ("taken", "reported", "lost", "drawn", "acknowledged", "entered", "posts", "newest", "reserve", "begun")
     elo = shared_array(np.float64, lambda s: (s.players,))
-    quality = shared_array(np.float64, lambda s: (s.players,))  # of past agents
-    games = shared_array(np.int64, lambda s: (s.players, s.players))  # played by the row's player against the column's
-    points = shared_array(np.float64, lambda s: (s.players, s.players))  # won + drawn / 2 of these games
+    quality = shared_array(np.float64, lambda s: (s.players,))  # quality of past agents, by which they are drawn
+    games = shared_array(np.int64, lambda s: (s.players, s.players))  # games of the row's player against the column's
+    points = shared_array(np.float64, lambda s: (s.players, s.players))  # wins + ties / 2 in these games
     kind = shared_array(np.int8, lambda s: (s.players,))
     agent = shared_array(np.int32, lambda s: (s.players,))
     version = shared_array(np.int64, lambda s: (s.players,))
-    # hyperparameters of each agent, from its learner; nan: not known yet
+    # hyperparameters of each agent, written by its learner; NaN: not known yet
     hyper = shared_array(np.float64, lambda s: (s.agents, len(s.varied)))
-    values = shared_array(np.float64, lambda s: (len(s.varied),))  # new hyperparameters of the ordered copy
+    values = shared_array(np.float64, lambda s: (len(s.varied),))  # new hyperparameters for the ordered copy
     _order = shared_array(np.int64, lambda s: (LINE // 8,))
     _copied = shared_array(np.int64, lambda s: (LINE // 8,))
     _run = shared_array(np.int64, lambda s: (LINE // 8,))
@@ -113,34 +114,35 @@ class League(Closable, Edge):
 
     def _attach(self) -> None:
         super()._attach()
-        # Per actor: numbers of matches that the referee took, that the actor reported, and that came too fast and were
-        # lost; the newest draw, and the draw in use (0: none yet). Per agent: numbers of past agents entered, and
-        # posted; version of the last posted one; player number of the next one (-1: none is free)
+        # per actor: number of matches that the referee took, that the actor reported, and that were lost because they
+        # came too fast; number of the newest draw of players, and of the draw in use (0: no draw yet)
+        # per agent: number of past agents entered, and posted; version of the past agent posted last; player number of
+        # the next past agent (-1: no number is free)
         self.taken, self.reported, self.lost, self.drawn, self.acknowledged = self._actors.T[:: LINE // 8]
         self.entered, self.posts, self.newest, self.reserve = self._agents.T[:: LINE // 8]
         self.begun = self._run[1:2]  # whether a referee has started before
 
     @property
     def rated(self) -> tuple[np.ndarray, ...]:
-        """Arrays that results of matches change."""
+        """Arrays that change with the results of matches."""
         return self.elo, self.quality, self.games, self.points
 
     # ------------------------------------------------------------------------------------------------ actors
 
     def table(self, actor: int) -> tuple[int, np.ndarray]:
-        """Return the newest draw's number, or 0 before the first, and its players, int32 [seated]. Raises Closed."""
+        """Return the newest draw of players: number (0: no draw yet) and players, int32 [seated]. Raises Closed."""
         self.check()
         draw = int(self.drawn[actor])
         return draw, self._tables[actor, draw % 2].copy()
 
     def wait(self, actor: int) -> bool:
-        """Wait up to `patience` seconds for a draw; return whether one came. Raises Closed."""
+        """Wait up to `patience` seconds for a new draw of players; return whether one came. Raises Closed."""
         self.check()
         return self._bells[1 + actor].wait(self.patience)
 
     def acknowledge(self, actor: int, draw: int) -> None:
-        """Note that the actor now plays with this draw and has reported all earlier matches. Before that, the referee
-        makes no other draw, and keeps the weights of past agents at the old and the new table.
+        """Note that the actor now plays with the players of this draw and has reported all earlier matches. Until then,
+        the referee makes no other draw, and keeps the weights of past agents in the old and the new draw.
         """
         self.acknowledged[actor] = draw
         self._bells[0].post()
@@ -148,8 +150,8 @@ class League(Closable, Edge):
     def report(self, actor: int, players: np.ndarray, outcomes: np.ndarray) -> None:
         """Report finished matches, in order, played with the acknowledged draw.
 
-        players: int [n, blocks], the player of each block of seats; outcomes: [n, teams], more is better, equal is a
-        tie. Acting never waits for the referee: matches that it has no room for are dropped and counted as lost.
+        players: int [n, blocks], the player of each block of seats; outcomes: [n, teams], where a higher number wins
+        and equal numbers are a tie. Acting never waits for the referee: matches without room are dropped and counted.
         """
         self.check()
         reported, n = int(self.reported[actor]), len(players)
@@ -163,14 +165,15 @@ class League(Closable, Edge):
         self._bells[0].post()
 
     def identity(self, player: int) -> Identity:
-        """Return the identity of a player at a table that was drawn and is still in use."""
+        """Return the identity of a player in a draw that is still in use."""
         return Identity(int(self.kind[player]), int(self.agent[player]), int(self.version[player]))
 
     # ------------------------------------------------------------------------------------------------ learners
 
     def post(self, agent: int, version: int) -> int | None:
-        """Make a past agent of an agent's weights, whose file must exist; return its player number, the same for a
-        repeated version. None: the referee has not entered the previous past agent yet; call again. Raises Closed.
+        """Make a past agent of an agent's weights at `version`; their file must exist. Return its player number, the
+        same for a repeated version. None: the referee has not added the previous past agent to the league yet; call
+        again. Raises Closed.
         """
         self.check()
         there = np.flatnonzero((self.kind == PAST) & (self.agent == agent) & (self.version == version))
@@ -185,13 +188,13 @@ class League(Closable, Edge):
         return player
 
     def order(self) -> CopyOrder | None:
-        """Return the copy to make, or None. Raises Closed."""
+        """Return the referee's order that is not carried out yet, or None. Raises Closed."""
         self.check()
         number, pair = divmod(int(self._order[0]), self.agents**2)
         return CopyOrder(number, *divmod(pair, self.agents)) if number > self._copied[0] else None
 
     def copied(self, number: int, version: int, donor_version: int) -> None:
-        """Record copy `number` as made: the agent's weights `version` equal the donor's weights `donor_version`."""
+        """Record that copy `number` was made: the agent's `version` has the weights of the donor's `donor_version`."""
         self._copied[1:3] = version, donor_version
         self._fence()
         self._copied[0] = number
@@ -200,7 +203,7 @@ class League(Closable, Edge):
     # ------------------------------------------------------------------------------------------------ the referee
 
     def ask(self, order: CopyOrder, values: Sequence[float]) -> None:
-        """Order a copy, after the previous one was made. Repeating an order changes nothing."""
+        """Order a copy, once the previous one was made. values: new hyperparameters. A repeated order has no effect."""
         self.values[:] = values
         self._fence()
         self._order[0] = (order.number * self.agents + order.agent) * self.agents + order.donor
@@ -213,16 +216,16 @@ class League(Closable, Edge):
         """Wait up to `patience` seconds for news. Raises Closed."""
         self.check()
         self._bells[0].wait(self.patience)
-        while self._bells[0].wait(0):  # drop the tokens of news that is read now
+        while self._bells[0].wait(0):  # drop tokens, since all news is read now
             pass
 
     def results(self, actor: int, begin: int, most: int) -> Results:
-        """Return copies of up to `most` matches of an actor, starting with number `begin`."""
+        """Return copies of up to `most` matches that an actor reported, from match number `begin`."""
         at = np.arange(begin, min(int(self.reported[actor]), begin + most)) % RESULTS
         return self._draws[actor, at], self._players[actor, at], self._outcomes[actor, at]
 
     def seat(self, actor: int, draw: int, players: Sequence[int]) -> None:
-        """Publish a draw. The actor must have acknowledged the previous one, if any."""
+        """Publish draw `draw` of players for an actor, which must have acknowledged the previous draw, if any."""
         self._tables[actor, draw % 2] = players
         self._fence()
         self.drawn[actor] = draw
@@ -234,11 +237,11 @@ class League(Closable, Edge):
         self.kind[player] = who.kind
 
     def posted(self, agent: int, entered: int) -> Identity | None:
-        """Return the past agent that an agent has posted after its first `entered` ones, or None."""
+        """Return the past agent that an agent posted after its first `entered` past agents, or None."""
         return Identity(PAST, agent, int(self.newest[agent])) if self.posts[agent] > entered else None
 
     def enter(self, agent: int, entered: int, reserve: int) -> None:
-        """Publish how many past agents of an agent are entered, and the player number of the next one (`reserve`)."""
+        """Publish the number of an agent's entered past agents, and the next past agent's player number (`reserve`)."""
         self.reserve[agent] = reserve
         self._fence()
         self.entered[agent] = entered
@@ -264,10 +267,10 @@ class League(Closable, Edge):
         ]
 
     def crossing(self) -> Crossing:
-        """Return the flows of results and tables. Tables come last, after the identities of their players."""
+        """Return the flows of results and tables. Tables are sent last, after the identities of their players."""
         flows: list[Flow] = [Cells(MAIN, [EVERYONE], [self.agent, self.version, self.kind])]
         for a in range(self.actors):
-            # `acknowledged` comes after all earlier reports
+            # `acknowledged` is sent after all earlier reports
             cells = [x[a : a + 1] for x in (self.lost, self.reported, self.acknowledged)]
             rows = [self._draws[a], self._players[a], self._outcomes[a]]
             bells = [self._bells[0]]
@@ -287,7 +290,7 @@ class League(Closable, Edge):
 
 
 class TableFlow(Cells):
-    """Flow of the players at an actor's table. The weights of the past agents at it are sent first."""
+    """Flow of the players at an actor's table. The weights of past agents at the table are sent first."""
 
     def __init__(self, league: League, a: int):
         cells = [league.taken[a : a + 1], league._tables[a], league.drawn[a : a + 1]]

@@ -1,10 +1,10 @@
 """Flows of queues between machines. Imports no torch.
 
-A writer and a reader of a queue are a pair. If they are on different machines, full slots go to the reader's side, the
-reader's results come back, and the numbers of slots go both ways.
+A writer and a reader of a queue form a pair. If the two are on different machines, full slots are sent to the reader's
+side, the reader's results are sent back, and the numbers of slots are sent both ways.
 
-If a row of stacked pictures continues the row before, only its newest plane is sent. Rows are compared, so the result
-is exact.
+If a row's stack of image planes continues the stack of the row before, only the newest plane is sent. Stacks are
+compared, so the result is exact.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from polyplay.core.shared_memory import Ring, memory_barrier
 
 
 def words(pictures: np.ndarray) -> np.ndarray:
-    """View pictures as [..., k, n]; for speed as 8-byte words, if the bytes of a plane are a multiple of 8."""
+    """View stacks of k image planes as [..., k, n], for speed in 8-byte words if a plane's size is a multiple of 8."""
     flat = pictures.reshape(*pictures.shape[:-2], -1)
     return flat.view(np.uint64) if flat.shape[-1] % 8 == 0 else flat
 
@@ -30,7 +30,7 @@ def words(pictures: np.ndarray) -> np.ndarray:
 @cached_njit()
 def pack_planes(rows: np.ndarray, whole: np.ndarray, planes: np.ndarray) -> int:
     """Pack rows [T, B, k, n]; return the number of packed planes. `whole`, uint8 [T, B], is 1 where a row does not
-    continue the row before. `planes` [≤ T·B·k, n] has all k planes of such a row, else only the newest.
+    continue the row before. `planes` [≤ T·B·k, n] has all k planes of such a row, and of other rows only the newest.
     """
     T, B, k, n = rows.shape
     at = 0
@@ -67,10 +67,10 @@ def unpack_planes(rows: np.ndarray, whole: np.ndarray, planes: np.ndarray) -> No
 
 
 class SlotContent(Protocol):
-    """Content of a queue's slots."""
+    """Content of a queue's slots, as flows between machines read and write it."""
 
     def cells(self, slots: slice) -> list[np.ndarray]:
-        """Return arrays of these slots' marks, which a pair sends when it begins."""
+        """Return the arrays of these slots' marks, which a flow sends when it begins."""
 
     def put(self, slot: int) -> list[np.ndarray]:
         """Return the writer's data in a slot."""
@@ -83,12 +83,12 @@ class SlotContent(Protocol):
 
 
 class RolloutContent:
-    """Rows and the number of their actor's incarnation; stacked pictures come last, as a mask and planes."""
+    """Content of a rollout's slot: the actor's incarnation, rows and, last, stacked images as a mask and planes."""
 
     def __init__(self, queue: RolloutQueue):
         self.queue = queue
         leaves = list(tree.leaves({"rows": queue.rows, "state": queue.state}))
-        # [slots, T+1, lanes, k, height, width] of bytes: pictures that may be stacks of planes
+        # [slots, T+1, lanes, k, height, width] of bytes: images that may be stacks of planes
         stacked = [x for _, x in leaves if x.dtype == np.uint8 and x.ndim == 6 and x.shape[3] > 1][:1]
         self.pictures = words(stacked[0]) if stacked else None
         self.leaves = [x for _, x in leaves if not stacked or x is not stacked[0]]
@@ -122,8 +122,8 @@ class RolloutContent:
 
 
 class Pair(Flow):
-    """Rings of slot numbers between a writer and a reader. The token counts the numbers taken and put on this side. The
-    count of taken numbers is sent with the next put or checkpoint request: the other side does not need it earlier.
+    """Flow of the rings of slot numbers between a writer and a reader. The token counts the numbers that this side took
+    and put. The first count is sent only with the next put or checkpoint request, when the other side needs it.
     """
 
     both = True
@@ -136,12 +136,12 @@ class Pair(Flow):
         self._holder = READING + (queue.each > 1) * reader.i
 
     def _rings(self, gives: bool) -> tuple[Ring, Ring]:
-        """Return the ring that this side writes, and the ring that it reads."""
+        """Return the ring that this side writes, and the ring that this side reads."""
         full, empty = self.queue._full[self.i], self.queue._empty[self.i]
         return (full, empty) if gives else (empty, full)
 
     def token(self, gives: bool) -> tuple[int, int]:
-        """Return the counts of numbers taken and put. The written ring's tail is read first, slots' data after it."""
+        """Return the counts of numbers taken and put. Read the written ring's tail first, and the slots' data later."""
         written, read = self._rings(gives)
         look = gives, int(written._tail[0]), int(self.queue._asked[self._asks])
         if look != self._looked:
@@ -159,7 +159,7 @@ class Pair(Flow):
         yield RINGS, 0, [np.concatenate([new, written._ring])]
 
     def begin(self, gives: bool, token: tuple[int, int]) -> Iterator[Piece]:
-        """Yield the full slots, then the rings as of `token`: this side's end keeps taking and putting numbers."""
+        """Yield the full slots, then the rings as of `token`, since this side continues to take and put numbers."""
         queue, (taken, put) = self.queue, token
         empty, full = np.array(queue._rings[0, self.i]), np.array(queue._rings[1, self.i])
         mine, theirs = (full, empty) if gives else (empty, full)
@@ -188,7 +188,7 @@ class Pair(Flow):
     def _replay(self, numbers: np.ndarray, gives: bool) -> None:
         """Repeat the other side's takes and puts on this side."""
         (taken, put), ring = numbers[:2].tolist(), numbers[2:]
-        read, written = self._rings(gives)  # from the other side's view
+        read, written = self._rings(gives)  # as the other side sees them
         memory_barrier()
         for _ in range(taken - int(read._head[0])):
             read.take(self.queue.use, self._holder if gives else FILLING)
@@ -206,7 +206,7 @@ def queue_flows(queue: SharedQueue, per: int, slots: SlotContent) -> list[Flow]:
 
 
 def asking(queue: SharedQueue, r: int, *first: np.ndarray) -> Cells:
-    """Return the flow of reader `r`'s requests to its writers. first: cells that arrive before a request."""
+    """Return the flow of reader `r`'s checkpoint requests to its writers. first: cells that arrive before a request."""
     asks = len(queue._asked)
     writers = [End("out", w) for w in range(r, len(queue.answered), asks)]
     return Cells(End("source", r), writers, [*first, queue._last[r : r + 1], queue._asked[r : r + 1]])

@@ -1,4 +1,4 @@
-"""Description of a replay: plain, checked values that become a ReplayBuffer in the replay's worker."""
+"""Description of a replay: checked options, from which the worker that holds the replay makes a ReplayBuffer."""
 
 from __future__ import annotations
 
@@ -27,18 +27,19 @@ if TYPE_CHECKING:
     from polyplay.buffers.replay_buffer import ReplayBuffer
 
 FLAGS = ("first", "terminated", "truncated")  # flags of a row: stored as bits of one byte
-BOTH = ("obs", "mask")  # stored for both ends of a transition
+BOTH = ("obs", "mask")  # fields that a batch has for both ends of a transition
 REWARDS = ("none", "clip", "sign")
-ALPHA, BETA = 0.75, 0.4  # of a growing window
-HEADROOM = 8  # a soft capacity has an eighth more room
+ALPHA, BETA = 0.75, 0.4  # constants of a growing window, see Replay.limit
+HEADROOM = 8  # a soft replay has room for 1/HEADROOM more than its capacity
 
 
 class Proportional(NamedTuple):
-    """P = p^α / Σ p^α; weights (N·P)^-β over their maximum in the batch (Schaul et al. 2016; 0^α = 0 for every α).
+    """Prioritized draws: P = p^α / Σ p^α, with importance weights (N·P)^-β divided by the largest in the batch (Schaul
+    et al. 2016; 0^α = 0 for every α).
 
-    first: an item's first priority. "max": the largest so far. "td": |G + D·value - chosen| from the outputs of the
-    acting policy (Ape-X); for a sequence, η·max + (1 - η)·mean over its rows (R2D2). rescale: the loss's ε of value
-    rescaling (0: none). mixture: u, if items are drawn by (1 - u)·P + u/N.
+    first: initial priority of an item. "max": the largest so far. "td": |G + D·value - chosen| from the outputs of the
+    acting policy (Ape-X); for a sequence, η·max + (1 - η)·mean over its rows (R2D2). rescale: ε of the loss's value
+    rescaling (0: off). mixture: u; items are drawn with probability (1 - u)·P + u/N.
     """
 
     alpha: float = 0.6
@@ -48,44 +49,44 @@ class Proportional(NamedTuple):
     first: str = "max"
     eta: float = 0.9
     rescale: float = 0.0
-    beta_end: float | None = None  # β at the end of the run, moved there by the learner; None: constant
+    beta_end: float | None = None  # β at the end of the run, reached linearly; None: β is constant
 
 
 @dataclass(frozen=True)
 class Replay:
-    """Keep the last `capacity` transitions of all `lanes` that feed one buffer, and draw batches from them.
+    """Replay that keeps the last `capacity` transitions of `lanes` parallel environments, from which batches are drawn.
 
-    An item is a transition of `n_step` steps. With `sequence` m > 0 it is m rows to train on, with `burn_in` rows
-    before and n_step rows after them. Every item belongs to one episode.
+    An item of a batch is a transition of `n_step` steps. If `sequence` = m > 0, an item is instead m rows to train on,
+    after `burn_in` rows and before n_step rows. No item spans two episodes.
     """
 
     # fields of a stored row: obs, action, reward, first, terminated, truncated, version, … (rollout_queue.row_spec)
     spec: Spec
     lanes: int
     capacity: int  # transitions, split evenly over the lanes
-    batch: int  # items drawn at once
-    state: Spec = field(default_factory=dict)  # fields of the recurrent state; {} without one
+    batch: int  # items per batch
+    state: Spec = field(default_factory=dict)  # fields of the recurrent state; {}: no recurrent state
     sampler: Proportional | None = None  # None: all items are equally probable
     n_step: int = 1
-    gamma: float = 0.99  # per agent step
-    reward: str = "none"  # before summing: "clip" limits rewards to ±1, "sign" keeps only the sign
-    scale: float = 1.0  # multiplies the sum
-    start: int = 1  # agent steps before the first sample
-    ratio: float | None = None  # rows trained on per agent step after the start; None: unlimited
-    slack: int = 2  # batches by which sampling may lag behind that ratio
-    stack: int = 0  # planes of stacked observations, of which only the newest is stored; 0: all are stored
+    gamma: float = 0.99  # discount per agent step
+    reward: str = "none"  # change of rewards before summing: "clip" limits them to ±1, "sign" keeps only the sign
+    scale: float = 1.0  # factor of the summed rewards
+    start: int = 1  # agent steps before the first batch is drawn
+    ratio: float | None = None  # rows trained on per agent step after `start`; None: unlimited
+    slack: int = 2  # batches by which drawing may lag behind `ratio`
+    stack: int = 0  # planes in a stacked observation, of which only the newest is stored; 0: all are stored
     sequence: int = 0
     burn_in: int = 0
     period: int = 0  # rows between the starts of sequences; 0: half of `sequence`
-    soft: bool = False  # store more than `capacity` until trim()
-    grows_from: int = 0  # items after which only the newest are kept, see `limit`; 0: up to `capacity`
-    buffers: int = 2  # batches whose arrays are valid at a time
+    soft: bool = False  # whether the replay may exceed `capacity` until trim() is called
+    grows_from: int = 0  # number of items from which a growing window starts, see `limit`; 0: keep `capacity`
+    buffers: int = 2  # number of drawn batches whose arrays are valid at the same time
 
     @classmethod
     def of(cls, envs: Envs, network: PolicyLike, sampler: Proportional | None = None, **options: Any) -> Replay:
-        """Describe a replay for these environments and this network. Of stacked images only the newest plane is stored;
-        the network's values are stored if first priorities need them. options: other fields, and `lanes` if it differs
-        from `envs.lanes`.
+        """Describe a replay for these environments and this network. Of a stacked image, only the newest plane is
+        stored. The network's values are stored if initial priorities need them. options: other fields, and `lanes` if
+        the number differs from `envs.lanes`.
         """
         spec = envs.spec
         left = {"agent"} if sampler and sampler.first == "td" else {"agent", "value", "chosen"}
@@ -121,42 +122,42 @@ class Replay:
 
     @property
     def items(self) -> str:
-        """Description of a batch, for people."""
+        """Text that describes the items of a batch."""
         what = f"sequences of {self.sequence} after {self.burn_in}" if self.sequence else "transitions"
         return f"{self.batch} {what}{f' of {self.n_step} steps' if self.n_step > 1 else ''}"
 
     def limit(self, inserted: int) -> int:
-        """Return the largest number of items to keep after N insertions: the capacity. In a window that grows from c,
-        it is also at most c (1 + 0.4 ((N / c)^0.75 - 1) / 0.75) (KataGo: Wu 2019, appendix C, with c = 250,000).
+        """Return the largest number of items to keep after N insertions: `capacity`. In a window that grows from c, the
+        number is at most c (1 + 0.4 ((N / c)^0.75 - 1) / 0.75) (KataGo: Wu 2019, appendix C, with c = 250,000).
         """
         c = self.grows_from
         grown = c * (1 + BETA * ((inserted / c) ** ALPHA - 1) / ALPHA) if 0 < c < inserted else inf
         return int(min(self.capacity, grown))
 
     def describe(self) -> list[str]:
-        """Return a line about the stored rows, and a line about the draws."""
+        """Return two lines of text: one about the stored rows, one about the draws."""
         pace = "free" if self.ratio is None else f"{self.ratio:g} per agent step"
         drawn = f"{self.items}: {pace}, {'uniform' if self.sampler is None else 'proportional'}"
         return [f"replay  {self.capacity:,} agent steps{', soft' * self.soft}", f"draws   {drawn}"]
 
     @property
     def every(self) -> int:
-        """Rows between the starts of sequences; 0: items are transitions."""
+        """Number of rows between the starts of sequences; 0: items are transitions."""
         return self.sequence and (self.period or max(1, self.sequence // 2))
 
     @property
     def window(self) -> int:
-        """Rows that must follow an item's first trained row."""
+        """Number of rows that must follow an item's first trained row."""
         return self.sequence + self.n_step - 1 if self.sequence else self.n_step
 
     @property
     def length(self) -> int:
-        """Rows of a sequence."""
+        """Number of rows of a sequence, including burn-in and the n_step rows at its end."""
         return self.burn_in + self.sequence + self.n_step
 
     @property
     def rows(self) -> int:
-        """Rows in each lane's ring."""
+        """Number of rows in each lane's ring buffer."""
         own = -(-self.capacity // self.lanes)
         own += -(-own // HEADROOM) if self.soft else 0
         return own + self.window + self.burn_in + max(self.stack, 1) - 1
@@ -167,12 +168,12 @@ class Replay:
         return self.rows // self.every + 2 if self.sequence and self.state else 0
 
     def stacked(self, path: str, leaf: Field) -> bool:
-        """Tell whether a leaf of the spec is a stack of planes."""
+        """Tell whether a field at `path` is a stack of image planes."""
         inside = path == "obs" or path.startswith("obs/")
         return bool(self.stack) and inside and len(leaf.shape) > 1 and leaf.shape[0] == self.stack
 
     def bytes(self, batches: bool = True) -> int:
-        """Return the bytes of RAM of a full replay. batches: include its own arrays for batches."""
+        """Return the bytes of RAM of a full replay. batches: include the arrays for drawn batches."""
         slots, total = self.lanes * self.rows, 0
         for path, leaf in tree.leaves(self.spec):
             stacked = self.stacked(path, leaf)
@@ -195,8 +196,8 @@ class Replay:
         return {**rows, **extras, "weight": Field((B,), "float32"), "id": Field((B,), "int64")}
 
     def open(self, seed: int, batches: bool = True) -> ReplayBuffer:
-        """Return the empty buffer, for one thread. `seed` determines the draws. batches: allocate its own arrays for
-        batches; else it draws only into the caller's arrays.
+        """Return an empty buffer for use in one thread. `seed` determines the draws. batches: allocate arrays for drawn
+        batches; without these, the buffer draws only into the caller's arrays.
         """
         from polyplay.buffers.replay_buffer import ReplayBuffer
 
@@ -221,21 +222,21 @@ def _check_limits(owner: Replay | Proportional, limits: Mapping[str, tuple[float
         _refuse(not least <= value <= most, f"{name}={value}: must be {allowed}")
 
 
-# A replay buffer as files: safetensors of at most 64 MB with checksums, and replay.json. Saving needs no second copy in
-# RAM.
+# A saved replay buffer: safetensors files of at most 64 MB with checksums, and replay.json. Saving needs no second copy
+# in RAM.
 #
-# Only slots that hold rows are written. Of a sum tree, only the leaves are saved: they determine its sums exactly.
+# Only slots that hold rows are written. Of a sum tree, only the leaves are saved, which determine all sums exactly.
 
 
 SCHEMA = 4
 INDEX = "replay.json"
-PIECE = 64 * 2**20  # bytes to save or load at once
-# fields in which a loading replay may differ: no saved data depend on them
+PIECE = 64 * 2**20  # bytes to save or load at a time
+# fields in which a replay may differ from the saved replay that it loads: no saved data depend on these fields
 FREE_SPACE = ("batch", "gamma", "reward", "scale", "start", "ratio", "slack", "buffers")
 
 
 def save_buffer(buffer: ReplayBuffer, directory: Path) -> None:
-    """Write everything that determines future draws into `directory`. Raises OSError."""
+    """Write a buffer's state, which determines all future draws, into `directory`. Raises OSError."""
     directory.mkdir(parents=True, exist_ok=True)
     for left in directory.glob("*.safetensors"):  # from a process that was killed while writing
         left.unlink()
@@ -253,7 +254,7 @@ def save_buffer(buffer: ReplayBuffer, directory: Path) -> None:
 
 
 def load_buffer(buffer: ReplayBuffer, directory: Path) -> None:
-    """Restore a saved buffer exactly. Raises UserError: damaged files, or another description."""
+    """Restore a saved buffer exactly. Raises UserError: files are damaged, or from a replay with other options."""
     head, parts = _head(directory, (buffer.replay,)), _parts(buffer)
     for file in head["files"]:
         piece = _read(directory / file["name"], file["crc32"])
@@ -269,13 +270,13 @@ def load_buffer(buffer: ReplayBuffer, directory: Path) -> None:
 
 
 def check_saved(root: Path, replays: Sequence[Replay]) -> None:
-    """Check that a checkpoint's replays can be loaded into one of these. Raises UserError."""
+    """Check that each replay in a checkpoint can be loaded into one of `replays`. Raises UserError: one cannot."""
     for index in sorted(root.glob(f"replay/*/{INDEX}")):
         _head(index.parent, replays)
 
 
 def _head(directory: Path, replays: Sequence[Replay]) -> dict[str, Any]:
-    """Return the index of a saved replay, whose `layout` must equal that of one of `replays`. Raises UserError."""
+    """Return a saved replay's replay.json. Its `layout` must be that of one of `replays`. Raises UserError."""
     try:
         head = json.loads((directory / INDEX).read_text("utf-8"))
     except (OSError, ValueError) as e:
@@ -323,7 +324,7 @@ def _parts(buffer: ReplayBuffer) -> dict[str, dict[str, np.ndarray]]:
 
 
 def _pieces(buffer: ReplayBuffer) -> Iterator[tuple[str, str, int, np.ndarray]]:
-    """Yield the part, key, first row, and rows of each file."""
+    """Yield (part, key, first row, rows) for each file to write."""
     R, heads = buffer.replay.rows, buffer.index.lane[0].tolist()
     used = [(lane * R, lane * R + min(head, R)) for lane, head in enumerate(heads)]  # slots that hold rows
     for part, arrays in _parts(buffer).items():

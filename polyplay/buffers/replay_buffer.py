@@ -1,17 +1,18 @@
-"""A replay: rows of experience from many lanes, from which batches of items are drawn repeatedly.
+"""Replay buffer: rows of experience from many lanes (parallel environments), from which batches of items are drawn.
 
-A buffer is for one thread. Rows are added as the acting loop wrote them (docs/concepts/rows.md). Later items in the
+Only one thread uses a buffer. Rows are added as the acting loop wrote them (docs/concepts/rows.md). Later items in the
 same slot get other ids. See docs/concepts/replay.md.
 
-A lane's rows are numbered from 0; row u lies in slot lane·R + u mod R. A row is "live" (may be drawn) once its window
-is complete: `window` more rows of its episode, or the episode's end, have arrived. A window never leaves its episode:
+A lane's rows are numbered from 0; row u lies in slot lane·R + u mod R, where R is the number of slots per lane. A row
+is "live" (may be drawn) once the row's window is complete: `window` more rows of the episode, or its end, have arrived.
+A window never leaves the episode:
 
-- an ordinary row u completes row u - window;
-- a terminated or truncated row completes all pending rows, with shorter windows;
-- a first row completes the pending rows of an interrupted episode: their windows end with the last observed row.
+- an ordinary row u completes the window of row u - window;
+- a terminated or truncated row completes the windows of all pending rows, which are then shorter;
+- a first row completes the windows of an interrupted episode's pending rows; they end with its last observed row.
 
-All of this is stored in one byte of flags per row. Rows that only hold planes of a stack are EXTRA: no item starts
-there.
+These states are stored in one byte of flags per row. A row that only holds planes of a stack is EXTRA: no item starts
+with such a row.
 """
 
 from __future__ import annotations
@@ -32,35 +33,35 @@ from polyplay.core.errors import NotFinite
 from polyplay.core.numbers import rescale, unscale
 from polyplay.core.tree import Batch
 
-# Compiled loops over per-lane rings of rows: their flags, and the rows that may be drawn.
+# Compiled loops over each lane's ring buffer of rows. They update the rows' flags, and find the rows that may be drawn.
 
 
 FIRST, TERMINATED, TRUNCATED, EXTRA, LIVE, DRAWN, ANCHOR, ITEM = (1 << i for i in range(8))
 _END, _BREAK = TERMINATED | TRUNCATED, FIRST | EXTRA
-# where a stack's older planes are. CONTINUES: in the rows before; ZEROS, REPEAT: not stored, as they are zeros or
-# repeat the newest; STORED: in EXTRA rows
+# where the older planes of a row's stack are. CONTINUES: in the rows before; ZEROS: not stored, all are 0; REPEAT: not
+# stored, all repeat the newest plane; STORED: in EXTRA rows
 CONTINUES, ZEROS, REPEAT, STORED = range(4)
-PADDED = 128  # bit of a row's `older`: planes before the oldest stored one repeat it; else they are 0
-GENERATION = 2**32  # an id is the slot, plus GENERATION times the number of rows that the slot has held
-# places of counters; ARRIVALS: sum of the live rows' `arrival`
+PADDED = 128  # bit of a row's `older`: missing planes repeat the oldest stored plane; without the bit, they are 0
+GENERATION = 2**32  # an item's id is its slot, plus GENERATION times the number of rows that the slot has held
+# indices of ItemIndex.counts; ARRIVALS: sum of `arrival` over the live rows
 SIZE, STEPS, INSERTED, EVICTED, NEVER_SAMPLED, ARRIVALS, SAMPLED, LATE = range(8)
 
 
 class ItemIndex(NamedTuple):
-    """Numbers about the rows of every lane, and about the items that start at these rows."""
+    """Numbers about the rows of every lane, and about the items that start with these rows."""
 
-    lane: np.ndarray  # int64 [5, L]: head, tail, start of the episode, first pending row, last anchor
-    counts: np.ndarray  # int64 [8], see above
-    # by slot:
-    flags: np.ndarray  # uint8
-    older: np.ndarray  # uint8: number of the stack's planes in the slots before
-    id: np.ndarray  # int64: of the slot's item
-    arrival: np.ndarray  # int64: transitions that had arrived by the row's arrival
+    lane: np.ndarray  # int64 [5, lanes], row numbers: head, tail, episode's start, first pending row, last ANCHOR row
+    counts: np.ndarray  # int64 [8]: numbers of items and rows, from SIZE to LATE
+    # the other arrays have one element per slot:
+    flags: np.ndarray  # uint8: sum of FIRST, …, ITEM
+    older: np.ndarray  # uint8: number of planes of the row's stack that are in the slots before, plus PADDED
+    id: np.ndarray  # int64: id of the item that starts in the slot
+    arrival: np.ndarray  # int64: number of transitions added up to this row
 
 
 @inlined
 def _slot(base: int, R: int, p: int, back: int) -> int:
-    """Return the slot `back` rows before position p of a ring, 0 ≤ back ≤ R."""
+    """Return the slot `back` rows before position p of the ring buffer that starts at slot `base`, 0 ≤ back ≤ R."""
     return base + (p - back if p >= back else p - back + R)
 
 
@@ -71,21 +72,21 @@ def append_rows(
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, int]:  # fmt: skip
     """Add rows; return their slots and all changes.
 
-    given: first, terminated and truncated of the rows, bool [T, B]; kinds uint8 [T, B]; lanes int64 [B].
-    shape int64 [5]: R, planes in a stack, window, burn-in, period (0: every row may be drawn; else only ITEM rows).
-    Returns slots [T, B]; extra [n, 3], (slot, row of [T·B], plane); slots of rows that are live now; slots of rows
-    that are not live any longer (a slot in both has a new row); and the row of [T·B] whose stack does not follow the
-    previous one, or -1.
+    given: first, terminated and truncated of the rows, bool [T, B]; kinds uint8 [T, B], see stack_kinds; lanes int64
+    [B]; anchored: whether states before row 0 are given. shape int64 [5]: R, planes in a stack, window, burn-in, period
+    (0: every row may be drawn; else only ITEM rows). Return the slots [T, B]; extra planes [n, 3] as (slot, row of
+    [T·B], plane); slots of rows that became live; slots of rows that are live no longer (a slot in both has a new row);
+    and the row of [T·B] whose stack does not continue the row before, or -1.
     """
     lane, counts, flags, older, ids, arrival = index  # unpacked once: every access to a tuple's field counts references
     R, k, window, burn_in, period = shape[0], shape[1], shape[2], shape[3], shape[4]
-    reach = burn_in + max(k, 1) - 1 - R  # row u retires row u + reach, and all earlier rows
+    reach = burn_in + max(k, 1) - 1 - R  # row u drops row u + reach, and all earlier rows
     extras = n_added = n_removed = 0
     first, terminated, truncated = given
     T, B = first.shape
     more = np.count_nonzero(kinds == STORED) * (k - 1) if k else 0
     slots, extra = np.empty((T, B), np.int64), np.empty((more, 3), np.int64)
-    added = np.empty((T + window) * B, np.int64)  # includes pending rows
+    added = np.empty((T + window) * B, np.int64)  # pending rows may be added too
     removed = np.empty(T * B + more, np.int64)
     steps, arrivals, never, broken = counts[STEPS], counts[ARRIVALS], counts[NEVER_SAMPLED], -1
     for b in range(B):
@@ -148,7 +149,7 @@ def append_rows(
     counts[INSERTED] += n_added
     counts[EVICTED] += n_removed
     live = 0
-    for i in range(n_added):  # some may have been removed again
+    for i in range(n_added):  # some of these rows may have been removed again
         if flags[added[i]] & LIVE:
             added[live] = added[i]
             live += 1
@@ -157,8 +158,8 @@ def append_rows(
 
 @inlined
 def _item(flags: np.ndarray, base: int, R: int, p: int, flag: int, since: int, burn_in: int, period: int) -> int:
-    """Return ITEM if, judging by earlier rows, a sequence starts with the row at position p, else 0. since: the row's
-    number in its episode.
+    """Return ITEM if a sequence's trained rows may start with the row at position p, judging by earlier rows, else 0.
+    since: number of the row in its episode, from 0.
     """
     after_anchor = near_start = False
     if since <= burn_in and since % period == 0:
@@ -173,7 +174,7 @@ def _complete(
     flags: np.ndarray, arrival: np.ndarray, base: int, R: int, u: int, p: int, begin: int, end: int, period: int,
     added: np.ndarray, n: int, arrivals: int,
 ) -> tuple[int, int]:  # fmt: skip
-    """Make the pending rows begin … end - 1 live; row u is at position p. → n, arrivals."""
+    """Make the pending rows `begin` to `end` - 1 live; row u is at position p. Return the new n and arrivals."""
     for row in range(begin, end):
         slot = _slot(base, R, p, u - row)
         if not period or flags[slot] & ITEM:
@@ -189,7 +190,7 @@ def _retire(
     flags: np.ndarray, arrival: np.ndarray, base: int, R: int, u: int, p: int, tail: int, last: int,
     removed: np.ndarray, n: int, arrivals: int, never: int,
 ) -> tuple[int, int, int, int]:  # fmt: skip
-    """Drop rows tail … last. → new tail, n, arrivals, never."""
+    """Drop the rows `tail` to `last`. Return the new tail, n, arrivals and never (see _drop)."""
     while tail <= last:
         slot = _slot(base, R, p, u - tail)
         n, arrivals, never = _drop(flags, arrival, slot, removed, n, arrivals, never)
@@ -201,7 +202,7 @@ def _retire(
 def _drop(
     flags: np.ndarray, arrival: np.ndarray, slot: int, removed: np.ndarray, n: int, arrivals: int, never: int
 ) -> tuple[int, int, int]:
-    """Clear a row's LIVE flag. → n, sum of arrivals, rows never sampled."""
+    """Clear a row's LIVE flag. Return the new n, sum of arrivals, and number of rows that were never sampled."""
     if flags[slot] & LIVE:
         never += 0 if flags[slot] & DRAWN else 1
         arrivals -= arrival[slot]
@@ -238,14 +239,14 @@ def remove_oldest(index: ItemIndex, excess: int, R: int) -> np.ndarray:
 
 @compiled
 def _skip(at: int, R: int, tail: np.ndarray, pending: np.ndarray, flags: np.ndarray) -> None:
-    """Move a lane's tail to its oldest live row, or to the first pending row."""
+    """Move a lane's tail to the lane's oldest live row or, if no row is live, to the first pending row."""
     while tail[at] < pending[at] and not flags[at * R + tail[at] % R] & LIVE:
         tail[at] += 1
 
 
 @compiled
 def draw_evenly(rng: np.ndarray, n: int, R: int, index: ItemIndex) -> np.ndarray:
-    """Draw the slots of `n` rows with equal probability. At least one row must be live."""
+    """Draw the slots of `n` live rows, each with equal probability. At least one row must be live."""
     out, head, tail, flags = np.empty(n, np.int64), index.lane[0], index.lane[1], index.flags
     ends = np.cumsum(head - tail)
     there = np.uint64(ends[-1])
@@ -264,8 +265,8 @@ def draw_evenly(rng: np.ndarray, n: int, R: int, index: ItemIndex) -> np.ndarray
 def n_step_windows(
     slots: np.ndarray, R: int, n: int, gamma: float, form: int, scale: float, flags: np.ndarray, reward: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return the n-step windows that start in `slots` [B]: slot of the last row; G = scale·Σ γʲ·r; D = γᵐ, 0 where
-    terminated. form: r is unchanged (0), limited to ±1 (1), or its sign (2).
+    """Return for the n-step windows that start in `slots` [B]: slot of the last row; G = scale·Σ γʲ·r; D = γᵐ for m ≤ n
+    steps, 0 where terminated. form: r is the reward (0), the reward limited to ±1 (1), or its sign (2).
     """
     end = np.empty(slots.size, np.int64)
     total, discount = np.empty(slots.size, np.float32), np.empty(slots.size, np.float32)
@@ -290,7 +291,7 @@ def n_step_windows(
 
 @compiled
 def plane_slots(slots: np.ndarray, R: int, k: int, older: np.ndarray, empty: int) -> np.ndarray:
-    """Return the slots of the planes of stacks [n], oldest first, int64 [n, k]. empty: slot of a zero plane."""
+    """Return the slots of the k planes of each row's stack, oldest first, int64 [n, k]. empty: slot of a zero plane."""
     out = np.empty((slots.size, k), np.int64)
     for i in range(slots.size):
         slot = slots[i]
@@ -303,25 +304,25 @@ def plane_slots(slots: np.ndarray, R: int, k: int, older: np.ndarray, empty: int
     return out
 
 
-# Find the new planes of a stack.
+# Find which planes of a row's stack must be stored.
 
 
 def _as_words(array: np.ndarray, lead: int) -> np.ndarray:
-    """View an array with all dimensions after the first `lead` joined, as 8-byte words if its size allows."""
+    """View an array with the dimensions after the first `lead` joined, as 8-byte words if the size allows."""
     whole = np.ascontiguousarray(array).reshape(*array.shape[:lead], -1)
     return whole.view(np.uint64 if whole.shape[-1] * whole.itemsize % 8 == 0 else np.uint8)
 
 
 @compiled
 def _goes_on(rows: np.ndarray, last: np.ndarray, begun: np.ndarray) -> np.ndarray:
-    """Return bool [T, B]: whether a row's stack continues the row before. rows [T, B, k, n], last [B, k, n]."""
+    """Return bool [T, B]: whether a row's older planes are in the row before. rows [T, B, k, n], last [B, k, n]."""
     T, B, k, n = rows.shape
     found = np.empty((T, B), np.bool_)
     for t in range(T):
         for b in range(B):
             new, old = rows[t, b].reshape(-1), (rows[t - 1, b] if t else last[b]).reshape(-1)
             differs = new[0] ^ new[0]
-            for i in range((k - 1) * n):  # no branch inside, so it compiles to wide loads and ORs
+            for i in range((k - 1) * n):  # no branch inside, so the loop compiles to wide loads and ORs
                 differs |= new[i] ^ old[i + n]
             found[t, b] = (t > 0 or begun[b]) and differs == 0
     return found
@@ -330,8 +331,8 @@ def _goes_on(rows: np.ndarray, last: np.ndarray, begun: np.ndarray) -> np.ndarra
 def stack_kinds(stacks: list[tuple[np.ndarray, np.ndarray]], begun: np.ndarray, T: int) -> np.ndarray:
     """Return how to rebuild each row's older planes, uint8 [T, B]: CONTINUES, ZEROS, REPEAT or STORED.
 
-    stacks: pairs of a leaf's rows [T, B, k, …] and the lanes' last rows so far [B, k, …]; all leaves get the same kind.
-    begun bool [B]: whether a last row exists.
+    stacks: for each stacked field, its new rows [T, B, k, …] and the lanes' last rows so far [B, k, …]. A row has the
+    same kind for all fields. begun bool [B]: whether a lane has a last row.
     """
     possible = np.full((T, len(begun)), 15)
     for rows, ends in stacks:
@@ -347,14 +348,14 @@ def stack_kinds(stacks: list[tuple[np.ndarray, np.ndarray]], begun: np.ndarray, 
 _LOWEST = np.array([0] + [(i & -i).bit_length() - 1 for i in range(1, 16)], np.uint8)
 
 
-# The leaves of rows by slot. Each plane of stacked observations is stored once, everything else unchanged.
+# The fields of rows, by slot. Each plane of stacked observations is stored once; other fields are stored unchanged.
 
 
-Leaves = dict[str, np.ndarray]  # by path
+Leaves = dict[str, np.ndarray]  # arrays by path in a tree
 
 
 class Columns:
-    """Arrays by path. For a stack: newest planes by slot, then an empty plane; `last` has each lane's last row."""
+    """Stored arrays by path. For a stack: newest planes by slot, then a zero plane; `last` has each lane's last row."""
 
     def __init__(self, replay: Replay):
         self.k, self.R = replay.stack, replay.rows
@@ -376,7 +377,7 @@ class Columns:
                 self.arrays[path][extra[:, 0]] = rows[path][t, b, extra[:, 2]]
 
     def take(self, slots: np.ndarray, older: np.ndarray, parts: dict[str, int | slice], batch: Batch) -> None:
-        """Read the rows in `slots` [T, B] into a batch. parts: by path, which rows; of stacks all."""
+        """Read the rows in `slots` [T, B] into a batch. parts: path → which of the T rows; of stacks, all are read."""
         planes = slots
         if self.last:
             planes = plane_slots(slots.reshape(-1), self.R, self.k, older, self.empty)
@@ -384,24 +385,24 @@ class Columns:
         leaves = dict(tree.leaves(batch))
         for path, part in parts.items():
             at = planes if path in self.last else slots[part]
-            np.take(self.arrays[path], at, axis=0, out=leaves[path], mode="clip")  # clip: avoids a copy
+            np.take(self.arrays[path], at, axis=0, out=leaves[path], mode="clip")  # "clip" avoids a copy
 
 
-# Sequences: the rows of an item, and the filler where its episode has no rows.
+# Sequences: the rows of an item, and filler rows where the item extends beyond its episode.
 #
-# The trained rows start where one of these is true (append_rows):
+# The trained rows of an item start where one of these is true (append_rows):
 #
-# - acting stored its state `burn_in` rows earlier in the episode (at least `every` rows after the last stored one);
-# - the episode started a multiple of `every` rows earlier, at most `burn_in`: its first row resets the state.
+# - a state was stored `burn_in` rows earlier in the episode (at least `every` rows after the last stored state);
+# - the episode started a multiple of `every` rows earlier, at most `burn_in`: the state is 0 at its first row.
 #
-# So every transition of every episode is in some item. Rows before and after the episode are copies of its nearest row,
-# with `first` and without reward: they belong to no transition, and a recurrent state starts from 0 after them.
+# So every transition of every episode is in some item. Filler rows copy the episode's nearest row, with `first` set and
+# reward 0. They belong to no transition, and the recurrent state after them starts from 0.
 
 
 @compiled
 def sequence_rows(slots: np.ndarray, T: int, R: int, burn_in: int, flags: np.ndarray) -> tuple[np.ndarray, ...]:
     """Return, for items whose first trained row is in slots [B]: the slot of each row, int64 [T, B]; whether the row is
-    no filler, bool [T, B]; and whether the transition to the item's next row exists, bool [T, B].
+    in the episode (no filler), bool [T, B]; and whether the transition to the item's next row exists, bool [T, B].
     """
     B = slots.size
     at, real, valid = np.empty((T, B), np.int64), np.empty((T, B), np.bool_), np.empty((T, B), np.bool_)
@@ -422,11 +423,11 @@ def sequence_rows(slots: np.ndarray, T: int, R: int, burn_in: int, flags: np.nda
     return at, real, valid
 
 
-# Recurrent states of the rows that start sequences: one per `every` rows, not one per row.
+# Recurrent states of the rows with which sequences start: one state per `every` rows, not one per row.
 
 
 class RecurrentStates:
-    """Arrays [lanes · anchors + 1, …] by path; the last state is 0, for sequences that start with their episode."""
+    """States [lanes · anchors + 1, …] by path. The last state is 0, for sequences that start with an episode."""
 
     def __init__(self, replay: Replay, index: ItemIndex):
         self.index, self.R, self.anchors, self.every = index, replay.rows, replay.anchors, replay.every
@@ -435,14 +436,14 @@ class RecurrentStates:
         self.arrays = {p: np.zeros((self.zero + 1, *f.shape), f.dtype) for p, f in leaves.items()}
 
     def _at(self, slots: np.ndarray) -> np.ndarray:
-        """Return the place of the state of each slot's row, int64 [n]."""
+        """Return the index of the stored state of each slot's row, int64 [n]."""
         lanes = slots // self.R
         newest = self.index.lane[0, lanes] - 1
         number = newest - (newest - slots) % self.R  # number of the row in its lane
         return lanes * self.anchors + number // self.every % self.anchors
 
     def put(self, state: Batch, slots: np.ndarray) -> None:
-        """Store the states [B, …] before the rows in slots [B], but only of rows that are anchors."""
+        """Store the states [B, …] before the rows in slots [B], but only for rows with the flag ANCHOR."""
         anchors = self.index.flags[slots] & ANCHOR > 0
         if self.arrays and anchors.any():
             at = self._at(slots[anchors])
@@ -457,12 +458,12 @@ class RecurrentStates:
         return tree.nest({p: a[at] for p, a in self.arrays.items()})
 
 
-QUANTILES_OF = 4096  # items whose priority quantiles metrics() reports
-BITS = dict(zip(FLAGS, (FIRST, TERMINATED, TRUNCATED), strict=True))  # bits of a row's byte
+QUANTILES_OF = 4096  # most items from which metrics() estimates quantiles of priorities
+BITS = dict(zip(FLAGS, (FIRST, TERMINATED, TRUNCATED), strict=True))  # field → bit of a row's flags
 
 
 class BadPriority(ValueError):
-    """A priority for a replay was NaN, negative or infinite; nothing was changed."""
+    """A priority for a replay was NaN, negative or infinite. No priority was changed."""
 
 
 def wrong_priority(ids: np.ndarray, priority: np.ndarray) -> str:
@@ -475,7 +476,7 @@ def wrong_priority(ids: np.ndarray, priority: np.ndarray) -> str:
 
 
 class ReplayBuffer:
-    """Buffer of the replay that a Replay describes."""
+    """Replay buffer with the options of a Replay."""
 
     def __init__(self, replay: Replay, seed: int, batches: bool = True):
         r, slots = replay, replay.lanes * replay.rows
@@ -489,17 +490,17 @@ class ReplayBuffer:
         self.windows = self.R, r.n_step, r.gamma, REWARDS.index(r.reward), r.scale, *read  # see n_step_windows
         self.states = RecurrentStates(r, self.index)
         self.each = max(r.sequence, 1)  # trained rows per item
-        self.steps = 0.0  # agent steps so far; for replicas that average gradients, their mean: all owe the same
-        # priorities by slot: p^α is in the tree
+        self.steps = 0.0  # agent steps so far; in replicas that average gradients, the replicas' mean
+        # the tree holds p^α by slot
         self.sampler, self.tree = r.sampler, SumTree(slots if r.sampler is not None else 0)
-        self.max_priority = 1.0  # largest so far
-        self.first_priority = 1.0  # mean over the items added last
+        self.max_priority = 1.0  # largest priority so far
+        self.first_priority = 1.0  # mean initial priority of the items added last
         self.beta = 0.0 if r.sampler is None else r.sampler.beta  # β of the last sample
-        own = [tree.map(np.copy, tree.zeros(r.drawn())) for _ in range(r.buffers * batches)]  # pages touched
+        own = [tree.map(np.copy, tree.zeros(r.drawn())) for _ in range(r.buffers * batches)]  # copies fill memory pages
         self._own_nbytes, self._turn = sum(a.nbytes for b in own for _, a in tree.leaves(b)), cycle(own)
         drawn = dict(tree.leaves(r.drawn()))
         whole = {p for p in self.columns.arrays if r.sequence or p.split("/")[0] in BOTH}
-        self._rows = {p: slice(None) if p in whole else 0 for p in self.columns.arrays if p in drawn}  # rows of an item
+        self._rows = {p: slice(None) if p in whole else 0 for p in self.columns.arrays if p in drawn}  # rows to read
 
     @property
     def size(self) -> int:
@@ -508,7 +509,7 @@ class ReplayBuffer:
 
     @property
     def inserted(self) -> int:
-        """Number of items so far."""
+        """Number of items added so far."""
         return int(self.index.counts[INSERTED])
 
     @property
@@ -521,12 +522,12 @@ class ReplayBuffer:
     def add(
         self, batch: Batch, lanes: Sequence[int] | np.ndarray | slice, state: Batch | None = None, overlap: bool = False
     ) -> float:
-        """Add rows [T, B, …] of B `lanes` (int array or slice), in order per lane; the next call continues them. Return
-        their agent steps.
+        """Add rows [T, B, …] of B `lanes` (int array or slice); over all calls, the rows of each lane come in order.
+        Return the number of agent steps in these rows.
 
-        state [B, …]: recurrent state before row 0. overlap: the last row is counted, but only stored by the next call,
-        which starts with it. Raises ValueError: a repeated lane, or stacks that do not continue; NotFinite: first
-        priorities from the rows are not finite.
+        state [B, …]: recurrent state before row 0. overlap: the last row is counted now, but stored by the next call,
+        whose first row it is. Raises ValueError: a lane is repeated, or a stack does not continue the row before;
+        NotFinite: initial priorities computed from the rows are not finite.
         """
         T = len(batch["first"]) - overlap
         if self.most < T:
@@ -558,16 +559,16 @@ class ReplayBuffer:
         return steps
 
     def _prioritize(self, added: np.ndarray, removed: np.ndarray) -> None:
-        """Set the first priority of added items, and clear the priority of removed ones."""
-        self._put(removed, 0.0)  # first: an added item may have the slot of a removed one
+        """Set the initial priorities of added items, and clear the priorities of removed items."""
+        self._put(removed, 0.0)  # first the removed items: an added item may have the slot of a removed one
         if len(added):
             first = self.first_priorities(added)
             self.first_priority = float(np.mean(first))
             self._put(added, first)
 
     def first_priorities(self, slots: np.ndarray) -> np.ndarray | float:
-        """Return first priorities of items that may be drawn: the largest so far, or one per item from the outputs of
-        the acting policy (Ape-X, R2D2). Raises NotFinite: a value is not finite.
+        """Return initial priorities of the items in `slots`: the largest so far for all, or one priority per item from
+        the outputs of the acting policy (Ape-X, R2D2). Raises NotFinite: a priority is not finite.
         """
         r, sampler = self.replay, self.sampler
         assert sampler is not None
@@ -586,7 +587,7 @@ class ReplayBuffer:
         return error
 
     def _row_errors(self, slots: np.ndarray, eps: float) -> np.ndarray:
-        """Return |h(G + D·h⁻¹(value)) - chosen| [n] of windows that start in `slots`; no h without rescaling."""
+        """Return |h(G + D·h⁻¹(value)) - chosen| [n] of windows that start in `slots`. eps: ε of h; 0: without h."""
         end, total, discount = n_step_windows(slots, *self.windows)
         ahead = self.columns.arrays["value"][end]
         ahead = unscale(ahead, eps) if eps else ahead
@@ -595,7 +596,7 @@ class ReplayBuffer:
         return np.abs(goal - self.columns.arrays["chosen"][slots]).astype(np.float64)
 
     def _put(self, slots: np.ndarray, priority: np.ndarray | float) -> None:
-        """Set the priorities of slots: float64 [n], or one for all; 0: none. For a repeated slot the last counts."""
+        """Set priorities of slots: float64 [n], or one for all; 0 clears. For a repeated slot the last counts."""
         if self.sampler is not None and len(slots):
             alpha = self.sampler.alpha
             mass = np.asarray(priority**alpha if alpha else priority > 0, np.float64)
@@ -610,8 +611,8 @@ class ReplayBuffer:
     # ---------------------------------------------------------------------------------------- sampling
 
     # The ratio of learning to acting is bounded on both sides. Learning may draw a batch while drawn + batch ≤ ratio ·
-    # steps since the start; acting may continue while drawing is less than `slack` batches behind. At any time one of
-    # the two may continue, however much is added at once. Drawn items and batches count as their trained rows.
+    # steps since the start. Acting may continue while drawing is less than `slack` batches behind. At any time, one of
+    # the two may continue, however many rows are added at once. `drawn` and `batch` are counted in trained rows.
 
     def due(self, batches: int = 1, coming: float = 0.0) -> bool:
         """Tell whether `batches` more batches may be sampled after `coming` more agent steps. batches=0: whether the
@@ -627,14 +628,14 @@ class ReplayBuffer:
 
     @property
     def room(self) -> bool:
-        """Tell whether whole rollouts may be added, because learning is not behind."""
+        """Tell whether whole rollouts may be added, because drawing is less than `slack` batches behind."""
         return self.replay.ratio is None or not self.due(self.replay.slack)
 
     def sample(self, left: float = 1.0, into: Batch | None = None) -> Batch:
-        """Draw a batch of items, see docs/concepts/replay.md. Its arrays are valid until `buffers` more samples.
+        """Draw a batch of items, see docs/concepts/replay.md. Its arrays are valid until `buffers` further calls.
 
-        left: remaining share of the run, by which β moves to its last value. into: the caller's arrays for the whole
-        batch, as `Replay.drawn` describes them. Raises ValueError: no item may be drawn.
+        left: remaining share of the run, which determines β. into: the caller's arrays for the whole batch, as
+        `Replay.drawn` describes them. Raises ValueError: no item may be drawn.
         """
         r, index, n = self.replay, self.index, self.replay.batch
         if not index.counts[SIZE]:
@@ -669,7 +670,7 @@ class ReplayBuffer:
         if sampler.beta_end is not None:
             self.beta = sampler.beta_end + (sampler.beta - sampler.beta_end) * left
         share = (1 - u) * self.tree.leaves[slots] / self.tree.total + u / self.size
-        weight = (self.size * share) ** -self.beta  # (N·P)^-β, over its maximum
+        weight = (self.size * share) ** -self.beta  # (N·P)^-β, then divided by the maximum
         return slots, (weight / weight.max()).astype(np.float32)
 
     def _read_sequences(self, slots: np.ndarray, batch: Batch) -> Batch:
@@ -686,8 +687,8 @@ class ReplayBuffer:
         return extras | {"valid": valid, "state": self.states.take(at[0], extras["first"][0])}
 
     def update_priorities(self, ids: ArrayLike, priority: ArrayLike) -> int:
-        """Set the priorities [B] of items by id [B]; for a repeated id the last counts. Return the number of late
-        priorities, whose items were already removed. Raises BadPriority: one is not valid; nothing changes.
+        """Set the priorities [B] of the items with `ids` [B]; for a repeated id the last counts. Return the number of
+        priorities that are late: their items were already removed. Raises BadPriority, before any change: one is wrong.
         """
         ids, given = np.asarray(ids, np.int64), np.asarray(priority, np.float64)
         if ids.ndim != 1 or given.shape != ids.shape:
@@ -705,7 +706,7 @@ class ReplayBuffer:
         return late
 
     def priorities(self, slots: np.ndarray) -> np.ndarray:
-        """Return the priorities of slots, float64 [n]; 1 without a sampler."""
+        """Return the priorities of the items in `slots`, float64 [n]; ones without a sampler."""
         if self.sampler is None:
             return np.ones(len(slots))
         mass = self.tree.leaves[slots]
@@ -715,13 +716,13 @@ class ReplayBuffer:
 
     @property
     def nbytes(self) -> int:
-        """Bytes in use, including the arrays for batches."""
+        """Number of bytes of memory in use, including the arrays for drawn batches."""
         parts = (self.index._asdict(), self.columns.arrays, self.columns.last, self.states.arrays)
         priorities = self.tree.nodes.nbytes if self.sampler is not None else 0
         return sum(a.nbytes for part in parts for a in part.values()) + priorities + self._own_nbytes
 
     def metrics(self) -> dict[str, float]:
-        """Return counts since the start, the present state (age in agent steps), quantiles of some priorities."""
+        """Return counts since the start, the current state (age in agent steps), and quantiles of some priorities."""
         counts, size, since = self.index.counts, self.size, self.steps - self.replay.start
         evicted = int(counts[EVICTED])
         metrics = {
@@ -739,7 +740,7 @@ class ReplayBuffer:
         }
         if self.sampler is None or not size:
             return metrics
-        rng = counter_rng(int(self.rng[1]))  # a separate one: metrics do not change later draws
+        rng = counter_rng(int(self.rng[1]))  # a separate generator, so that metrics do not change later draws
         slots = draw_evenly(rng, min(QUANTILES_OF, 4 * size), self.R, self.index)
         quantiles = np.quantile(self.priorities(slots), (0.1, 0.5, 0.9, 1.0)).tolist()
         names = ("priority_p10", "priority_p50", "priority_p90", "priority_max")

@@ -1,8 +1,8 @@
-"""A replay in a separate worker. It stores the rollouts of its share of the actors, keeps drawn batches ready for the
-learners, and takes new priorities from the learners. Imports no torch.
+"""Replay worker, a worker that holds a replay. The worker stores the rollouts of its share of the actors, keeps drawn
+batches ready for the learners, and takes new priorities from the learners. Imports no torch.
 
-A lost replay is replaced by an empty one, which starts to sample after `start` agent steps. Until then, learning uses
-the other replays and the batches that the lost replay had handed out.
+A lost replay worker is replaced by one with an empty replay, which draws batches only after `start` agent steps. Until
+then, learners use the other replays, and the batches that the lost worker had handed out.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from polyplay.core.worker import WorkerContext, seed_of
 if TYPE_CHECKING:
     from polyplay.buffers.replay_buffer import ReplayBuffer
 
-# A replay in a worker: insert rollouts, report, save and load.
+# A worker's replay buffer: report metrics, save and load.
 
 
 REPORT = 100  # updates between two reports of a buffer's metrics
@@ -41,7 +41,7 @@ REPLAY_METRICS = tuple(f"replay_{name}" for name in METRICS)
 
 
 def report_replay(ctx: WorkerContext, buffer: ReplayBuffer) -> None:
-    """Report a buffer's metrics."""
+    """Add a buffer's metrics to the worker's counters."""
     metrics = buffer.metrics()
     ctx.counters.losses({f"replay_{name}": metrics[name] for name in METRICS if name in metrics})
 
@@ -52,8 +52,8 @@ def replay_folder(ctx: WorkerContext, index: int | None = None) -> str:
 
 
 def restore_replay(ctx: WorkerContext, buffer: ReplayBuffer, replicas: int = 1) -> bool:
-    """Load this worker's buffer from the checkpoint; return False if it was not saved. replicas: number of workers of
-    the role. They owe equally many updates, so all start empty if one replay is missing. Raises UserError.
+    """Load this worker's buffer from the checkpoint; return False if the buffer was not saved. replicas: number of
+    workers that make equally many updates, so that all start empty if one replay is missing. Raises UserError.
     """
     root = checkpoint.open_checkpoint(ctx.resume).path
     path = root / replay_folder(ctx)
@@ -67,25 +67,25 @@ def restore_replay(ctx: WorkerContext, buffer: ReplayBuffer, replicas: int = 1) 
     return True
 
 
-# Batches on their way from replay workers to learners, and priorities on their way back: slots in shared memory.
+# Queue of batches from replay workers to learners, and of priorities on their way back: slots in shared memory.
 #
-# A slot is one drawn batch. A replay worker fills it; a learner trains on it in place, writes the items' new priorities
-# into it and gives it back to the worker that drew it. The number of slots limits the batches in flight. Every pair of
-# a replay worker and a learner has `depth` slots and two rings of their numbers. A ring has one writer and one reader,
-# so a killed process leaves no lock. A number enters a ring only when its slot is complete; a slot that a dead process
-# held is in no ring and has the mark of its holder.
+# A slot holds one drawn batch. A replay worker fills the slot. A learner trains on the batch in place, writes new
+# priorities of the items into the slot and gives it back to the replay worker. The number of slots limits batches in
+# flight. Every pair of a replay worker and a learner has `depth` slots and two rings (ring buffers) of slot numbers. A
+# ring has one writer and one reader, so a killed process leaves no lock. A number enters a ring only when its slot is
+# complete; a slot that a dead process held is in no ring, and its mark names the holder.
 
 
-# places of a slot's marks: 1 + the incarnation of the replay worker that drew it; whether a learner has scored it
+# columns of a slot's marks: 1 + the incarnation of the replay worker that filled it; whether a learner set priorities
 _BY, _SCORED = 1, 2
-# places of cells that learner 0 writes for all replay workers
+# cells that learner 0 writes: remaining share of the run, updates, agent steps that `fresh` has returned
 _LEFT, _VERSION, _COUNTED = 0, 1, 2
-# places of cells that each replay worker writes for the learners
+# cells that each replay worker writes: agent steps stored, and those of them in a saved replay
 _FRESH, _KEPT = 0, 1
 
 
 class SampleQueue(SharedQueue):
-    """Batches from replay workers, the consumers of `queue`, to `learners`. Each replay worker holds a `replay`."""
+    """Queue of batches from replay workers (consumers of `queue`, each with a `replay`) to `learners` learners."""
 
     memory: ClassVar[str] = "replay"
     priority = shared_array(np.float32, lambda q: (q.slots, q.replay.batch))
@@ -95,7 +95,7 @@ class SampleQueue(SharedQueue):
 
     def __init__(self, replay: Replay, queue: RolloutQueue, learners: int = 1, depth: int = 2):
         self.replay, self.replay_workers, self.learners = replay, queue.consumers, learners
-        self._stream, pairs = queue, self.replay_workers * learners  # pairs: those of replay worker 0 come first
+        self._stream, pairs = queue, self.replay_workers * learners  # replay worker 0's pairs come first
         trees = {"_items": tree.widen(replay.drawn(), (pairs * depth,))}
         super().__init__(trees, pairs * depth, pairs, learners, (1, self.replay_workers))
         self._learning[_LEFT] = 1.0
@@ -111,7 +111,7 @@ class SampleQueue(SharedQueue):
         return self._stream.bell(i // self.learners)
 
     def crossing(self) -> Crossing:
-        """Return the flows to other machines. Replay workers wait on the bells of their stream."""
+        """Return the flows to other machines. Replay workers wait for the semaphores of the rollout queue."""
         from polyplay.buffers.queue_flows import asking, queue_flows
 
         memories = [End("out", m) for m in range(self.replay_workers)]
@@ -127,17 +127,17 @@ class SampleQueue(SharedQueue):
         return tree.at(self._items, slot)
 
     def writer(self, m: int, by: int = 0) -> SampleWriter:
-        """Return the end of replay worker `m`, in incarnation `by`."""
+        """Return replay worker `m`'s end of the queue. by: the worker's incarnation, new for each replacement."""
         return SampleWriter(self, m, by)
 
     def reader(self, c: int) -> SampleReader:
-        """Return the end of learner `c`."""
+        """Return learner `c`'s end of the queue."""
         return SampleReader(self, c)
 
     # ------------------------------------------------------------------------------------ how far learning is
 
     left = property(lambda self: float(self._learning[_LEFT]))  # remaining share of the run
-    version = property(lambda self: int(self._learning[_VERSION]))  # updates
+    version = property(lambda self: int(self._learning[_VERSION]))  # number of updates
 
     def learnt(self, left: float, version: int) -> None:
         """Publish learner 0's progress to the replay workers."""
@@ -145,11 +145,11 @@ class SampleQueue(SharedQueue):
 
     @property
     def news(self) -> bool:
-        """Tell whether agent steps came since learner 0 last counted them."""
+        """Tell whether replay workers have stored agent steps since learner 0 last called `fresh`."""
         return bool(self._remembering[:, _FRESH].sum() > self._learning[_COUNTED])
 
     def fresh(self, kept: bool = False) -> float:
-        """Return the agent steps inserted since the last call; kept: only those in saved replays. For learner 0."""
+        """Return the agent steps stored since learner 0's last call. kept: count only steps in saved replays."""
         total = self._remembering[:, _KEPT if kept else _FRESH].sum()
         new = max(0.0, float(total - self._learning[_COUNTED]))
         self._learning[_COUNTED] += new
@@ -157,7 +157,7 @@ class SampleQueue(SharedQueue):
 
 
 class SampleContent:
-    """Content of slots between machines: a batch with its marks, then priorities and whether it was scored."""
+    """Slots as sent between machines: a batch with its marks; on the way back, priorities and whether any were set."""
 
     def __init__(self, samples: SampleQueue):
         self.samples, self.leaves = samples, [x for _, x in tree.leaves(samples._items)]
@@ -191,7 +191,7 @@ class SampleWriter:
         marks = self.samples.marks
         for ring in self.samples._empty[self.pairs]:
             while (slot := ring.take(self.samples.use, FILLING)) is not None:
-                self.bell.wait(0)  # its token
+                self.bell.wait(0)  # the slot's token
                 self.empty.append(slot)
                 if marks[slot, _SCORED] and marks[slot, _BY] == self.mark:
                     yield self.samples.item(slot)["id"], self.samples.priority[slot]
@@ -203,7 +203,7 @@ class SampleWriter:
         return int(mine.sum()) - sum(bool(self.samples.marks[t, _BY] == self.mark) for t in self.empty)
 
     def fill(self, draw: Callable[[Batch], Any]) -> None:
-        """Let draw(item) fill the slot that returned first, and hand the slot to its learner."""
+        """Let draw(batch) fill the empty slot that returned first, and hand the slot to its learner."""
         slot = self.empty[0]
         self.samples.marks[slot, _SCORED] = 0
         draw(self.samples.item(slot))
@@ -212,7 +212,7 @@ class SampleWriter:
         self.samples._full[slot // self.samples.share].put(slot)
 
     def inserted(self, steps: float) -> None:
-        """Count agent steps that were stored."""
+        """Count agent steps that this worker has stored."""
         self.cells[_FRESH] += steps
 
     def answer(self, version: int, failed: bool = False) -> None:
@@ -229,7 +229,7 @@ class SampleReader:
             self.give(slot, None)
 
     def batches(self) -> Iterator[int | None]:
-        """Yield slots of the replay workers in turn, or None if nothing came for a while. Raises Closed."""
+        """Yield full slots of the replay workers in turn, or None if no slot came for a while. Raises Closed."""
         samples = self.samples
         while True:
             samples.check()
@@ -253,7 +253,7 @@ class SampleReader:
         samples._empty[slot // samples.share].put(slot)
 
     def gather(self, version: int, patience: float, last: bool = False) -> Iterator[None]:
-        """Wait, without a limit, until every replay worker has written its part for `version`. last: the run's last."""
+        """Wait, without a limit, for all replay workers' parts of checkpoint `version`. last: it is the run's last."""
         self.samples.ask(0, version, last)
         for m in range(self.samples.replay_workers):
             self.samples._stream.bell(m).post()
@@ -264,7 +264,7 @@ class SampleReader:
 
 
 class ReplayShard:
-    """One of several replays, with its share of the actors and of the capacity, and its own pace."""
+    """Replay of one worker, with a share of the actors and of the capacity, which paces its own draws."""
 
     def __init__(self, ctx: WorkerContext, queue: RolloutQueue, samples: SampleQueue, trim: int):
         self.ctx, self.queue, self.samples, self.trim = ctx, queue, samples, trim
@@ -287,7 +287,7 @@ class ReplayShard:
         self.lane = slots[0] // self.queue.share // self.queue.consumers * self.queue.lanes
 
     def step(self) -> bool:
-        """Take priorities, draw a batch and insert a rollout, each if possible; return whether anything was done."""
+        """Take priorities, draw a batch and store a rollout, each if possible; return whether anything was done."""
         with self.ctx.counters.timed("replay"):
             busy = self.update_priorities()
             if self.writer.empty and self.buffer.due():
@@ -303,7 +303,7 @@ class ReplayShard:
             return busy or taken is not None
 
     def update_priorities(self) -> bool:
-        """Take the learners' priorities, trim the buffer every `trim` updates, and return whether any came."""
+        """Take the learners' priorities, and return whether any came. Trim the buffer every `trim` updates."""
         busy = False
         for ids, priority in self.writer.back():
             self.buffer.update_priorities(ids, priority)
@@ -314,14 +314,14 @@ class ReplayShard:
         return busy
 
     def wait(self) -> None:
-        """Wait until there is something to do, or a while at most."""
+        """Wait until there is something to do, at most `patience` seconds."""
         with self.ctx.counters.timed("wait"):
             self.queue.bell(self.ctx.index).wait(self.queue.patience)
 
     # ------------------------------------------------------------------------------------------------ saving
 
     def save(self, version: int) -> Iterator[None]:
-        """Wait until this replay's actors have written their parts, then write its own."""
+        """Wait until this replay's actors have written their parts of the checkpoint, then write the replay's part."""
         ctx, failed = self.ctx, False
         self.update_priorities()
         lost = yield from actor_checkpoint.wait_for_actors(ctx, self.queue, version, self.samples.last(self.writer.m))
@@ -337,7 +337,7 @@ class ReplayShard:
         from polyplay.buffers.replay_buffer import SAMPLED
 
         counts, away = self.buffer.index.counts, self.writer.away * self.buffer.replay.batch
-        counts[SAMPLED] -= away  # batches drawn but not learned from are owed again
+        counts[SAMPLED] -= away  # batches drawn but not trained on are to be drawn again
         try:
             self.buffer.save(part.folder(replay_folder(self.ctx)))
         finally:
@@ -346,7 +346,7 @@ class ReplayShard:
 
 
 def serve_replay(ctx: WorkerContext, *, source: RolloutQueue, out: SampleQueue, evict_every: int = 0) -> Iterator[None]:
-    """Store the rollouts of a share of `source`'s actors, and fill `out` with batches drawn from them.
+    """Store the rollouts of a share of `source`'s actors, and fill `out` with batches drawn from these.
 
     evict_every: learner updates between two trims of a soft replay to its capacity; 0: never.
     """

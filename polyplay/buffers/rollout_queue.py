@@ -1,9 +1,9 @@
-"""Rollouts in flight: fixed slots in shared memory, and rings of the numbers of empty and of full slots.
+"""Queue of rollouts: fixed slots in shared memory, and rings (ring buffers) of the numbers of empty and of full slots.
 
 A slot holds rows [T+1, lanes], as in docs/concepts/rows.md, and the recurrent state before row 0 or before each window.
-Every producer (an acting worker) owns its share of the slots and feeds one consumer (a learner): producer p feeds
+Every producer (an acting worker) owns a share of the slots and feeds one consumer (a learner): producer p feeds
 consumer p mod consumers. If every consumer learns a different agent's policy (`per_agent`), a producer feeds all
-consumers, and a commit names one. So every ring has one writer and one reader. Imports no torch.
+consumers, and each commit names one consumer. Every ring has one writer and one reader. Imports no torch.
 """
 
 from __future__ import annotations
@@ -27,16 +27,16 @@ from polyplay.core.tree import Batch, Field, Spec
 from polyplay.core.worker import Arrow, Edge
 from polyplay.envs.pool import Envs, EnvSpec
 
-# Common parts of the queues between acting and learning. Imports no torch.
+# Common parts of the queues between acting and learning.
 
 
-# Holder of a slot, written *before* the slot's number leaves a ring. So when a writer starts, a slot that is FILLING
-# and in no ring belonged to a writer that died.
+# Marks of a slot's holder, written *before* the slot's number leaves a ring. So when a writer starts, a slot that is
+# FILLING and in no ring belonged to a writer that died.
 FILLING, READING = 1, 2
 
 
 class Queue(Edge):
-    """An edge that one role has as `out` and another as `source`."""
+    """Edge (an object that workers share) that one role has as `out`, to write, and another as `source`, to read."""
 
     def arrows(self) -> list[Arrow]:
         """See Edge."""
@@ -44,9 +44,9 @@ class Queue(Edge):
 
 
 class SharedQueue(Closable, Queue, ABC):
-    """Slots between processes, in one block of memory. Every pair of a writer and a reader has two rings of slot
-    numbers, of empty and of full slots: so every ring has one writer and one reader, and a killed process leaves no
-    lock. Pair i's reader is i mod `readers`. A slot's owner has `share` slots and `each` consecutive pairs.
+    """Queue of slots between processes, in shared memory. Every pair of a writer and a reader has two rings of slot
+    numbers, for empty and for full slots. Every ring thus has one writer and one reader, and a killed process leaves no
+    lock. Pair i's reader is i mod `readers`. Each group of `each` consecutive pairs owns `share` slots.
 
     A reader may request its writers' parts of a checkpoint: writer i answers reader i mod the number of such readers.
     """
@@ -61,7 +61,7 @@ class SharedQueue(Closable, Queue, ABC):
     def __init__(
         self, trees: Spec, slots: int, pairs: int, readers: int, asks: tuple[int, int], bells: int = 0, each: int = 1
     ):
-        """trees: arrays besides the declared ones. asks: numbers of readers that request parts, and of writers that
+        """trees: arrays besides the declared ones. asks: number of readers that request parts, and of writers that
         answer. bells: number of semaphores besides one per reader.
         """
         self.slots, self.share, self.readers, self.each, self.asks = slots, slots * each // pairs, readers, each, asks
@@ -79,7 +79,7 @@ class SharedQueue(Closable, Queue, ABC):
 
     @abstractmethod
     def writer_bell(self, i: int) -> Semaphore:
-        """Return the semaphore of pair `i`'s writer, which gets a token for every slot that is empty again."""
+        """Return the semaphore of pair `i`'s writer. The semaphore gets a token for every slot that is empty again."""
 
     @property
     def depth(self) -> int:
@@ -95,7 +95,7 @@ class SharedQueue(Closable, Queue, ABC):
 
     def ask(self, c: int, version: int, last: bool = False) -> None:
         """Request parts of update `version`'s checkpoint from the writers that answer reader `c`; version -1 withdraws
-        the request. last: no learner uses the writers' later work.
+        the request. last: the checkpoint is the run's last, so the writers' later work is not used.
         """
         self._last[c] = last
         self._asked[c] = version + 1
@@ -113,11 +113,11 @@ class SharedQueue(Closable, Queue, ABC):
         self.answered[i] = -(version + 1) if failed else version + 1
 
     def late(self, c: int, version: int) -> list[int]:
-        """Return the writers that have not answered `c` for `version` yet."""
+        """Return the writers that have not yet answered reader `c`'s request for `version`."""
         return [i for i in self._answering(c) if abs(self.answered[i]) < version + 1]
 
     def failed(self, c: int) -> list[int]:
-        """Return the writers that could not write the last part that `c` requested."""
+        """Return the writers that could not write the part that reader `c` requested last."""
         return [i for i in self._answering(c) if self.answered[i] < 0]
 
     def _answering(self, c: int) -> range:
@@ -128,7 +128,7 @@ Log = Callable[[list[int]], None]  # called with the slots of each batch
 
 
 class QueueBatches:
-    """The learning end of a queue: batches of `n` of its slots."""
+    """Learner's end of a queue: each batch consists of `n` slots."""
 
     queue: Any  # a RolloutQueue or a TrainingQueue
     n: int
@@ -141,7 +141,7 @@ class QueueBatches:
 
     @property
     def shape(self) -> tuple[int, int]:
-        """[T, B] of a batch."""
+        """Shape [T, B] of a batch."""
         return self.queue.T, self.n * self.queue.lanes
 
 
@@ -154,7 +154,7 @@ ROWS: Spec = {
     "truncated": Field((), "bool"),
     "first": Field((), "bool"),
     "version": Field((), "int64"),
-    "agent": Field((), "int32"),  # whose weights chose the action; always 0 with one agent, as memory starts at 0
+    "agent": Field((), "int32"),  # agent whose weights chose the action; with one agent never written, so 0
 }
 
 
@@ -176,10 +176,10 @@ def rows_of(spec: EnvSpec, policy: Spec) -> Spec:
 
 
 class RolloutSlots:
-    """Slots of a worker that acts and learns in turn: it fills them, learns from them, and fills them again."""
+    """Slots of a worker that acts and learns in turn: the worker fills all slots, trains on them, and starts again."""
 
-    committed = 0  # rollouts handed over before
-    window = 0  # 0: the state is stored only before a rollout
+    committed = 0  # number of rollouts handed to another worker
+    window = 0  # 0: the recurrent state is stored only before a rollout
 
     def __init__(self, rows: Spec, state: Spec, T: int, lanes: int, slots: int):
         self.T, self.lanes, self.slots = T, lanes, slots
@@ -192,7 +192,7 @@ UNWRITTEN = -1  # version of a row that is not written yet
 
 
 def slots_per_batch(batch: int, lanes: int, actors: int, slots: int, learners: int, lag: int) -> int:
-    """Return the slots in one learner's part of a batch of `batch` trajectories. Raises UserError: a deadlock."""
+    """Return the number of slots in a learner's part of `batch` trajectories. Raises UserError: it can't be filled."""
     each, rest = divmod(batch, learners * lanes)
     if rest or not each:
         raise UserError(f"--batch {batch} is not a multiple of --learners {learners} x --lanes {lanes}")
@@ -207,13 +207,13 @@ def slots_per_batch(batch: int, lanes: int, actors: int, slots: int, learners: i
 
 
 class RolloutQueue(SharedQueue):
-    """`slots` rollouts of T+1 rows and `lanes` lanes, shared by `producers` actors and `consumers` learners."""
+    """Queue of `slots` rollouts, T+1 rows of `lanes` lanes each, from `producers` actors to `consumers` learners."""
 
     rows: Batch
     state: Batch
     by = shared_array(np.int64, lambda q: (q.slots,))  # incarnation of the actor that filled a slot
-    base = shared_array(np.int64, lambda q: (q.producers,))  # rollouts taken before this queue began, by producer
-    # slots taken and producers skipped by each consumer, including earlier runs
+    base = shared_array(np.int64, lambda q: (q.producers,))  # rollouts taken before the run was resumed, by producer
+    # number of slots taken and producers skipped by each consumer, since the start of the run
     turns = shared_array(np.int64, lambda q: (q.consumers,))
 
     def __init__(
@@ -230,7 +230,7 @@ class RolloutQueue(SharedQueue):
         window: int = 0,
     ):
         """groups: number of groups of an actor's lanes; a group fills a slot per round. per_agent: every producer feeds
-        all consumers. window: rows of a window, if the state before each window is stored (0: only before the rollout).
+        all consumers. window: rows per window, if the state before each window is stored; 0: only before the rollout.
         """
         if slots % producers or (producers < consumers and not per_agent):
             raise ValueError(f"{slots} slots for {producers} producers and {consumers} consumers do not divide")
@@ -255,7 +255,7 @@ class RolloutQueue(SharedQueue):
         window: int = 0,
     ) -> RolloutQueue:
         """Return a queue for rollouts of T steps from `actors` workers with these environments and this network. slots:
-        slots per group of an actor's lanes.
+        number of slots per group of an actor's lanes.
         """
         rows, width = rows_of(envs.spec, policy.spec()), envs.lanes // envs.groups
         n = actors * slots * envs.groups
@@ -284,11 +284,11 @@ class RolloutQueue(SharedQueue):
         return ends[:, 1] - ends[:, 0]
 
     def pairs(self, p: int) -> slice:
-        """Return the pairs of producer `p`, one with each consumer that it feeds."""
+        """Return the pairs of producer `p`, one pair with each consumer that it feeds."""
         return slice(p * self.each, (p + 1) * self.each)
 
     def producer(self, p: int) -> Producer:
-        """Return acting end `p`. A worker that replaces a lost one gets the slots that the lost one was filling."""
+        """Return producer `p`'s end. A replacement of a lost worker gets the slots that the lost worker was filling."""
         return Producer(self, p)
 
     def made(self, p: int) -> int:
@@ -300,10 +300,10 @@ class RolloutQueue(SharedQueue):
         return int(self.base[p]) + int(self.ends[self.pairs(p), 0].sum())
 
     def batches(self, n: int, in_turn: bool = False) -> RolloutBatches:
-        """Return the learning end: batches of `n` slots. `.consumer(c)` is an iterator for learner `c`.
+        """Return the learners' end: batches of `n` slots. `.consumer(c)` returns an iterator for learner `c`.
 
-        `in_turn`: take from producers strictly in turn, equally often from each. Otherwise a fast actor's next rollout
-        may be taken before a slow actor's, whose lag then exceeds its limit.
+        `in_turn`: take from producers strictly in turn, equally often from each. Otherwise, a fast actor's next rollout
+        may be taken before a slow actor's rollout, whose lag then exceeds the limit.
         """
         return RolloutBatches(self, n, in_turn)
 
@@ -329,11 +329,11 @@ class Producer:
         self.window = queue.window
         pairs = queue.pairs(p)
         self._empty, self._full, self._bell = queue._empty[pairs], queue._full[pairs], queue.writer_bell(pairs.start)
-        self._reclaimed = queue.held(pairs, FILLING)  # by a lost predecessor
+        self._reclaimed = queue.held(pairs, FILLING)  # slots that a lost predecessor was filling
         self.rows["version"][self._reclaimed] = UNWRITTEN
 
     def slot(self) -> int | None:
-        """Return an empty slot, or None if there was no such slot for a while. Raises Closed."""
+        """Return an empty slot, or None if no slot was empty for `patience` seconds. Raises Closed."""
         queue = self.queue
         queue.check()
         slot: int | None = self._reclaimed.pop() if self._reclaimed else None
@@ -344,7 +344,7 @@ class Producer:
                 queue.check()
             if slot is None:
                 return None
-            self._bell.wait(0)  # its token, so that tokens never outnumber slots
+            self._bell.wait(0)  # the slot's token, so that tokens never outnumber slots
         self.rows["version"][slot] = UNWRITTEN
         return slot
 
@@ -358,11 +358,11 @@ class Producer:
         return self.queue.made(self.p)
 
     def made(self, to: int) -> int:
-        """Return the number of rollouts handed to one consumer."""
+        """Return the number of rollouts handed to consumer `to` of this producer's consumers."""
         return int(self._full[to]._tail[0])
 
     def flight(self) -> Batch:
-        """Copy the rollouts that no learner has taken yet. All learners must be waiting."""
+        """Return copies of the rollouts that no learner has taken yet. All learners must be waiting during the call."""
         whole = {"rows": self.rows, "state": self.state, "by": self.queue.by}
         found: Batch = {}
         for to, ring in enumerate(self._full):
@@ -372,13 +372,13 @@ class Producer:
         return found
 
     def save(self) -> Batch:
-        """Return, by consumer, how many slots it has taken, and how many it is reading. No worker may run."""
+        """Return, by consumer, the number of slots taken so far and of slots being read. No worker may run."""
         pairs = self.queue.pairs(self.p)
         reading = [len(self.queue.held(slice(i, i + 1), self._reader(i))) for i in range(pairs.start, pairs.stop)]
         return {"taken": self.queue.ends[pairs, 0].copy(), "reading": np.array(reading)}
 
     def load(self, saved: Batch, flight: Batch) -> None:
-        """Restore the results of `save` and `flight` in an unused queue, before its consumers start."""
+        """Restore the results of `save` and `flight` in an unused queue, before the queue's consumers start."""
         pairs = self.queue.pairs(self.p)
         self.queue.ends[pairs] = saved["taken"][:, None]
         self.give(flight)
@@ -392,17 +392,17 @@ class Producer:
 
     def give(self, flight: Batch, reading: int = 0) -> None:
         """Put the rollouts of `flight` into an unused queue. reading: number of slots that the learner had not
-        returned; these slots are missing until it starts.
+        returned; these slots are missing until the learner starts.
         """
         for i in range(len(flight)):
             slot, kept = self.slot(), flight[str(i)]
-            assert slot is not None  # they were in slots of an equally large queue
+            assert slot is not None  # these rollouts were in slots of an equally large queue
             tree.write(self.rows, slot, kept["rows"])
             tree.write(self.state, slot, kept.get("state", {}))
             self.commit(slot, int(kept["by"]), int(kept.get("to", 0)))
         for _ in range(reading):
             self._take(READING)
-            self._bell.wait(0)  # its token
+            self._bell.wait(0)  # the slot's token
 
     def commit(self, slot: int, by: int = 0, to: int = 0) -> None:
         """Hand a finished slot to the learner, or to learner `to` of several; only the slot's number is sent. `by`: see
@@ -415,14 +415,14 @@ class Producer:
 
 
 class RolloutBatches(QueueBatches):
-    """A learner's source: a description that becomes an iterator in the learner."""
+    """Source of rollouts for learners: a description, from which each learner makes an iterator (`consumer`)."""
 
     queue: RolloutQueue
 
     def __init__(self, queue: RolloutQueue, n: int, in_turn: bool = False):
         self.queue, self.n, self.in_turn = queue, n, in_turn
         self.taken = 1 if queue.per_agent else n  # slots taken at once
-        self.order: Callable[[int, int], list[int]] | None = None  # (c, turn): producers of that batch, to reproduce
+        self.order: Callable[[int, int], list[int]] | None = None  # to reproduce: (c, turn) → producers
 
     def describe(self) -> list[str]:
         whose = ", of one agent" * self.queue.per_agent
@@ -431,13 +431,13 @@ class RolloutBatches(QueueBatches):
     def consumer(
         self, c: int, log: Log = lambda slots: None, join: Collator | None = None, wait: bool = True
     ) -> Iterator[tuple[Batch, Batch] | None]:
-        """Yield (rows [T+1, n·lanes, …], state [n·lanes, …]), or None if nothing came for a while. Raises Closed.
+        """Yield (rows [T+1, n·lanes, …], state [n·lanes, …]), or None if no batch came for a while. Raises Closed.
 
         The arrays are valid until the next batch is requested; then the slots return to their producers. No slot is
         taken before a whole batch is ready. With `per_agent`, each rollout is copied into the batch on arrival, and its
         slot returns at once: incomplete batches do not block actors, and the memory in flight does not grow with the
-        number of agents. log: called for every batch. join: replaces the default Collator. wait: whether to wait a
-        while before yielding None.
+        number of agents. log: called with the slots of every batch. join: replaces the default Collator. wait: whether
+        to wait for `patience` seconds before yielding None.
         """
         queue, bell = self.queue, self.queue.bell(c)
         join = join or Collator(queue.rows, queue.state, queue.lanes, self.n)
@@ -468,7 +468,7 @@ class RolloutBatches(QueueBatches):
                     yield join.joined
 
     def _choose(self, c: int, turn: int) -> tuple[list[int], int]:
-        """Return those producers of the next batch whose slots are ready, and the turn after them."""
+        """Return the next batch's producers, as far as their slots are ready, and the new value of `turn`."""
         queue, there = self.queue, self.queue.waiting(c)
         if self.order is not None:
             wanted = self.order(c, turn)
@@ -490,11 +490,11 @@ class RolloutBatches(QueueBatches):
 
 
 class Collator:
-    """Joins `n` slots of `lanes` lanes into a batch: a view if n is 1, else a copy into memory that it reuses."""
+    """Joins `n` slots of `lanes` lanes into a batch: a view if n is 1, else a copy into the same memory each time."""
 
     def __init__(self, rows: Batch, state: Batch, lanes: int, n: int):
         self.rows, self.state, self.lanes, self.n = rows, state, lanes, n
-        self.placed = 0  # slots already in the next batch, if they come one by one
+        self.placed = 0  # number of slots already in the next batch, if slots come one by one
         if n == 1:
             slots = len(next(x for _, x in tree.leaves(rows)))
             self.alone = [(tree.at(rows, slot), tree.at(state, slot)) for slot in range(slots)]
@@ -517,7 +517,7 @@ class Collator:
         tree.write(self._state, lanes, tree.at(self.state, slot))
 
     def save(self) -> Batch:
-        """Return the slots already in the next batch; {} without any."""
+        """Return the content of the slots already in the next batch; {} without any."""
         if not self.placed:
             return {}
         (rows, state), lanes = self.joined, self.placed * self.lanes
@@ -532,23 +532,23 @@ class Collator:
             self.placed = lanes // self.lanes
 
     def done(self) -> None:
-        """Note that the slots are no longer read, and may return to their producers."""
+        """Called when the slots of the last batch are no longer read; then they return to their producers."""
 
 
-# A queue between threads of one process: chunks of single lanes, a list of empty slots and a list of full ones.
+# Queue between threads of one process: chunks of single lanes, a list of empty slots and a list of full slots.
 #
-# Any number of threads may put and take slots, and threads may come and go; a RolloutQueue, between processes, has
-# rings per pair instead. A slot is [T+1, 1] as in a RolloutQueue. Rows after a chunk's last are padding with `first`
-# true, so they are in no transition.
+# Any number of threads may put and take slots, and threads may start and end at any time; a RolloutQueue, between
+# processes, instead has rings for each pair. A slot is [T+1, 1] as in a RolloutQueue. Rows after a chunk's last row are
+# padding with `first` true, so they are in no transition.
 
 
 class TrainingQueue(Queue):
-    """Queue of at most `capacity` full chunks; each of `agents` lanes may hold one more slot.
+    """Queue of at most `capacity` full chunks (up to T steps of a lane); each of `agents` lanes may hold one more slot.
 
     A thread that wants a slot of a full queue waits: this bounds the policy lag.
     """
 
-    lanes = 1  # of a slot
+    lanes = 1  # lanes per slot
 
     def __init__(self, rows: Spec, state: Spec, T: int, agents: int, capacity: int):
         self.T, self.agents, self.capacity = T, agents, capacity
@@ -558,8 +558,8 @@ class TrainingQueue(Queue):
         self.length = np.zeros(slots, np.int64)  # transitions of the chunk in a slot
         self._empty = list(range(slots))
         self._full: deque[int] = deque()
-        self._held = 0  # slots that are full or being learned from
-        self._rows = 0  # transitions in full slots
+        self._held = 0  # number of slots that are full or being trained on
+        self._rows = 0  # number of transitions in full slots
         self._closed = False
         lock = threading.Lock()
         self._room, self._came = threading.Condition(lock), threading.Condition(lock)
@@ -581,7 +581,7 @@ class TrainingQueue(Queue):
     # ---------------------------------------------------------------------------------- the acting side
 
     def slot(self) -> int | None:
-        """Return an empty slot, or None if there was no such slot for a while. Raises Closed."""
+        """Return an empty slot, or None if the queue had no room for `patience` seconds. Raises Closed."""
         with self._room:
             free = self._room.wait_for(
                 lambda: self._closed or (self._held < self.capacity and self._empty), self.patience
@@ -606,8 +606,8 @@ class TrainingQueue(Queue):
     # -------------------------------------------------------------------------------- the learning side
 
     def take(self, rows: int) -> list[int] | None:
-        """Take the oldest chunks until they have `rows` transitions; with 0 rows, take one chunk. None: too few
-        transitions came for a while. Raises Closed.
+        """Take the oldest chunks until these have `rows` transitions; with 0 rows, take one chunk. Return their slots;
+        None: too few transitions came in `patience` seconds. Raises Closed.
         """
         rows = max(rows, 1)
         with self._came:
@@ -624,7 +624,7 @@ class TrainingQueue(Queue):
             return taken
 
     def batch(self, slots: list[int]) -> tuple[Batch, Batch]:
-        """Copy n chunks: rows [T+1, n, …] and the state before them [n, …]."""
+        """Return copies of n chunks: rows [T+1, n, …], and the recurrent states before the rows [n, …]."""
         rows = tree.map(lambda x: np.ascontiguousarray(np.moveaxis(x[slots], 1, 0)), self.rows)
         return rows, tree.map(lambda x: x[slots], self.state)
 

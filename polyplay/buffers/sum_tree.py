@@ -1,10 +1,10 @@
-"""A sum tree: draws indices in proportion to numbers ≥ 0, float64. A node's eight children are a cache line.
+"""Sum tree, which draws indices in proportion to numbers ≥ 0, float64. A node's eight children fill a cache line.
 
-A changed parent is always summed again, in the same order, never corrected by a difference. So its bits do not depend
-on earlier writes, and the leaves determine the tree. All draws descend together, one level at a time and without
-branches, so that their waits for memory overlap. Numbers are compared by their bits: compilers turn other comparisons
-into jumps, which are mispredicted for half of the random draws. Rounding can lead a descent to a leaf of 0. It is then
-repeated with checks: it goes right only if the sum there is not 0.
+The parent of a changed node is always summed again, in the same order; no difference is added. So a parent's bits do
+not depend on earlier writes, and the leaves determine the tree. All draws descend together, one level at a time and
+without branches, so that their waits for memory overlap. Numbers are compared by their bits: compilers turn other
+comparisons into jumps, which are mispredicted for half of the random draws. Rounding can lead a descent to a leaf of 0.
+The descent is then repeated with checks: it goes right only if the sum on the right is not 0.
 """
 
 from __future__ import annotations
@@ -14,16 +14,16 @@ import numpy as np
 from polyplay.core.compiled import bits, compiled, inlined
 
 WIDTH = 8
-MOST = 1e290  # largest leaf: sums do not overflow
-_0, _1, _2, _3, _4, _8 = (np.uint64(i) for i in (0, 1, 2, 3, 4, 8))  # unsigned: no index counts from the end
+MOST = 1e290  # largest allowed leaf, so that sums do not overflow
+_0, _1, _2, _3, _4, _8 = (np.uint64(i) for i in (0, 1, 2, 3, 4, 8))  # unsigned, so that no index is negative
 _11, _32, _LOW = np.uint64(11), np.uint64(32), np.uint64(0xFFFFFFFF)
 
 
-# Random numbers from a counter: uint64 [2], a key and the number of draws so far.
+# A random generator is a counter: uint64 [2], a key and the number of draws so far.
 
 
 def counter_rng(seed: int) -> np.ndarray:
-    """Return a counter at the start of a seed's numbers."""
+    """Return the random generator of a seed, before its first number."""
     return np.array([np.random.SeedSequence(seed % 2**64).generate_state(1, np.uint64)[0], 0], np.uint64)
 
 
@@ -40,7 +40,7 @@ def below(rng: np.ndarray, limit: np.uint64) -> np.uint64:
 
 @compiled
 def uniforms(rng: np.ndarray, n: int) -> np.ndarray:
-    """Draw float64 [n] in [0, 1), 53 bits each."""
+    """Draw `n` numbers in [0, 1) with 53 random bits each, float64 [n]."""
     out = np.empty(n)
     for i in range(n):
         out[i] = np.float64(bits(rng[0], rng[1] + np.uint64(i)) >> _11) * 2.0**-53
@@ -49,7 +49,7 @@ def uniforms(rng: np.ndarray, n: int) -> np.ndarray:
 
 
 class SumTree:
-    """A tree of `n` leaves, all 0 at first."""
+    """Sum tree of `n` leaves, which are all 0 at first."""
 
     def __init__(self, n: int):
         sizes = [-(-n // WIDTH) * WIDTH]
@@ -67,18 +67,18 @@ class SumTree:
         return float(self.nodes[-1])
 
     def put(self, at: np.ndarray, values: np.ndarray) -> None:
-        """Set leaves[at] = values; for a repeated index the last counts. at int64 [n], values float64 [n], ≥ 0, finite.
+        """Set leaves[at] = values; for a repeated index the last counts. at int64 [n]; values float64 [n], finite, ≥ 0.
 
-        Neighbors share their ancestors' sums: n leaves in a row cost little more than n/8 sums.
+        Neighboring leaves share ancestors: n leaves in a row cost little more than n/8 sums.
         """
         if len(at) > len(self._work):
             self._work = np.zeros(2 * len(at), np.uint64)
         _put(self.nodes, self.offsets, at.view(np.uint64), values, self._work)
 
     def draw(self, rng: np.ndarray, n: int, stratified: bool) -> np.ndarray:
-        """Draw `n` nonzero leaves, int64 [n], with the next n random numbers; total must not be 0.
+        """Draw the indices of `n` nonzero leaves, int64 [n], with the next n random numbers. `total` must not be 0.
 
-        stratified: draw number i is from the i-th of n segments of equal mass; else all are from the whole.
+        stratified: draw i is from the i-th of n segments of equal mass; otherwise every draw is from the whole tree.
         """
         share = uniforms(rng, n)
         if stratified:
@@ -86,7 +86,7 @@ class SumTree:
         return self.find(share * self.nodes[-1])
 
     def find(self, mass: np.ndarray) -> np.ndarray:
-        """Return the leaf that contains each of `mass` (float64 [n], 0 ≤ mass < total); mass ≥ total: the last."""
+        """Return the leaf's index at each cumulative sum in `mass` (float64 [n], ≥ 0); mass ≥ total: the last leaf."""
         at = np.empty(len(mass), np.uint64)
         _find(self.nodes, self.offsets, mass, at, np.uint64(len(self.leaves)))
         return at.view(np.int64)
@@ -103,7 +103,7 @@ def _sum4(nodes: np.ndarray, b: np.uint64) -> float:
 
 @compiled
 def _put(nodes: np.ndarray, offsets: np.ndarray, at: np.ndarray, values: np.ndarray, work: np.ndarray) -> None:
-    """Write leaves and update sums. work: scratch for nodes to sum; a node that comes twice in a row is summed once."""
+    """Write leaves and update sums. work: scratch list of nodes to sum, without repeats that follow each other."""
     n, last = 0, ~_0
     for i in range(at.size):
         nodes[at[i]] = values[i]
@@ -126,7 +126,7 @@ def _put(nodes: np.ndarray, offsets: np.ndarray, at: np.ndarray, values: np.ndar
 
 @inlined
 def _reaches(x: float, total: float) -> np.int64:
-    """Return a mask: all bits if x ≥ total, else 0. The bits of numbers ≥ 0 have the same order as the numbers."""
+    """Return a mask: all bits set if x ≥ total, else 0. As integers, the bits of floats ≥ 0 have the floats' order."""
     return (np.float64(total).view(np.int64) - np.float64(x).view(np.int64) - np.int64(1)) >> np.int64(63)
 
 
@@ -164,7 +164,7 @@ def _find(nodes: np.ndarray, offsets: np.ndarray, mass: np.ndarray, at: np.ndarr
 
 @compiled
 def _find_nonzero(nodes: np.ndarray, offsets: np.ndarray, x: float) -> np.uint64:
-    """Descend once, never to a leaf of 0."""
+    """Return the index of the leaf at cumulative sum x, but never a leaf of 0."""
     at = _0
     for level in range(offsets.size - 2, -1, -1):
         b = np.uint64(offsets[level]) + at * _8

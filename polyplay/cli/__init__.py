@@ -1,1 +1,1 @@
-"""The command `polyplay`: its verbs, and the pages that it serves."""
+"""The command `polyplay`: its verbs (subcommands), and the web pages that some verbs serve."""

@@ -1,6 +1,6 @@
-"""Command-line words of a verb, printed results, and the port of a page.
+"""Parse the words of a verb's command line, print results, and open the port of a web page.
 
-A verb's subject (runs, a system, an environment) comes first, then its options.
+On a command line, the subject of a verb (runs, a system, an environment) comes first, then the options.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def parse_words(
     cls: type[T], words: Sequence[str], command: str, about: str, several: bool = False, modes: Sequence[type] = ()
 ) -> tuple[list[str], T | Any, set[str]]:
     """Return (words before the options, options, names of the given options). Unless `several`, the first list has at
-    most one word. modes: classes of options; one replaces `cls` if the words have the option of its first field.
+    most one word. modes: other classes of options; the class whose first field is a given option replaces `cls`.
 
     Raises flags.Help for --help.
     """
@@ -45,7 +45,7 @@ def parse_words(
         rest, after = take_option(words, switch[2:])
         if after is not None:
             table, command, modes = mode, f"{command} {switch}", ()
-            words = [*after, *rest] if kind is bool else words  # the subject may follow a switch
+            words = [*after, *rest] if kind is bool else words  # a subject may follow such an option
     before = next((i for i, word in enumerate(words) if word.startswith("-")), len(words))
     n = before if several else min(before, 1)
     return list(words[:n]), *flags.read_flags(table, words[n:], command, about, modes)
@@ -54,7 +54,7 @@ def parse_words(
 def run_and_options(
     cls: type[T], words: Sequence[str], verb: str, modes: Sequence[type] = ()
 ) -> tuple[Path, T | Any, set[str]]:
-    """Return (a run's directory, options, names of the given options), checked before anything heavy is loaded."""
+    """Return (a run's directory, options, names of the given options). All are checked before slow imports."""
     from polyplay.runs import directory
 
     about = "RUN is the directory of a run."
@@ -66,7 +66,7 @@ def run_and_options(
 
 
 def page_and_words(words: Sequence[str], verb: str, over: object = None) -> tuple[Page, list[str]]:
-    """Return (the system's page, remaining words). over: system of a population's members; --over overrides it."""
+    """Return (page of the named system, remaining words). over: system of a population's members without --over."""
     from polyplay import systems
     from polyplay.runs import flags
 
@@ -81,7 +81,7 @@ def page_and_words(words: Sequence[str], verb: str, over: object = None) -> tupl
 
 
 def take_option(words: Sequence[str], name: str) -> tuple[list[str], list[str] | None]:
-    """Return (words without the last --NAME and its values, these values, or None without the option)."""
+    """Return (words without the last --NAME and its values, these values; None if --NAME is not given)."""
     at = max((i for i, word in enumerate(words) if word.partition("=")[0] == f"--{name}"), default=None)
     if at is None:
         return list(words), None
@@ -110,7 +110,7 @@ LEVELS |= {"failed": ("FAILED", "bold red"), "unseen": ("–", "bright_black")}
 
 
 def _grouped(findings: Sequence[Finding]) -> list[Finding]:
-    """Merge the findings that are unseen for the same reason."""
+    """Merge findings of level "unseen" (not tested) that give the same reason."""
     rows: list[Finding] = []
     for text in dict.fromkeys(f.seen for f in findings if f.level == "unseen"):
         names = [f.name for f in findings if (f.level, f.seen) == ("unseen", text)]
@@ -120,7 +120,7 @@ def _grouped(findings: Sequence[Finding]) -> list[Finding]:
 
 
 def print_findings(title: str, findings: Sequence[Finding], card: Mapping[str, str], heading: str) -> None:
-    """Print a table of findings, with the fix of each warning or failure, then the card."""
+    """Print a table of findings, with the fix of each warning or failure, then the facts in `card`."""
     from rich.table import Column
     from rich.text import Text
 
@@ -142,7 +142,7 @@ def print_findings(title: str, findings: Sequence[Finding], card: Mapping[str, s
 
 
 def complain(text: str, e: BaseException) -> None:
-    """Print a line and the exception's notes, the last of which names the command that continues."""
+    """Print an error and the exception's notes; the last note may name the command that continues the run."""
     print("\n".join([f"polyplay: {text}", *getattr(e, "__notes__", [])]), file=sys.stderr, flush=True)
 
 
@@ -156,17 +156,17 @@ def print_result(result: Row) -> None:
         print(f"{key:<{max(map(len, short))}}  {text}")
 
 
-# The port of a local page, and its server until Ctrl-C. The server needs polyplay[watch].
+# The port of a local web page, and a server for the page until Ctrl-C. The server needs the extra polyplay[watch].
 
 
 def check_extra(verb: str) -> None:
-    """Raises UserError: a package that serves pages is missing."""
+    """Raise UserError if a package that serves web pages is missing."""
     if missing := [name for name in ("starlette", "uvicorn") if importlib.util.find_spec(name) is None]:
         raise UserError(f"{verb} needs {' and '.join(missing)}: {install_command('watch')}")
 
 
 def listen(port: int) -> socket.socket:
-    """Return a socket that only this machine can reach. Raises UserError: the port is in use."""
+    """Return a socket that only this machine can reach. Raises UserError: the port cannot be used."""
     listener = socket.socket()
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:

@@ -1,4 +1,4 @@
-"""bench: the speed of each on-policy system on this machine, and its shares of core time."""
+"""bench: the speed of each on-policy system on this machine, and how each spends the cores' time."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ from polyplay.runs.reporter import KINDS
 from polyplay.runs.terminal import default_console, ruled_table
 
 SCHEMA = 4  # version of the JSON document
-QUIET = 0.1  # cores that other programs may use
+QUIET = 0.1  # number of cores that other programs may use without a note
 NAMES = {"env": "environment", "infer": "acting forward", "learn": "learning", "overhead": "overhead"}
 NAMES |= {"idle": "waiting"}
 CHANGES: dict[str, list[tuple[str, Callable[[int], int], str]]] = {
-    # bottleneck → (option, its next value, effect); `change` proposes the first option that a page has
+    # bottleneck → (option, function from its value to the next, effect); `change` proposes the first one that applies
     "infer": [(name, lambda n: 2 * n, "larger acting batches") for name in ("agents", "lanes")],
     "learn": [
         ("epochs", lambda n: n - 1, "fewer passes over a rollout"),
@@ -59,11 +59,11 @@ CHANGES: dict[str, list[tuple[str, Callable[[int], int], str]]] = {
 def split_core_time(
     times: Mapping[str, float], own: float, others: float, workers: float, pooled: bool
 ) -> dict[str, float]:
-    """Split all core time into a share for each of NAMES, and `others` for other programs, by a run's reports.
+    """Return how all core time was spent during a run: a share for each key of NAMES, and `others` for other programs.
 
     times: shares of the workers' wall time (env, infer, learn, replay, wait). own, others: shares of all cores that the
-    run and other programs used. workers: number per core. Time that the run used beyond its workers' busy time counts
-    for the environments if these are separate processes (pooled), else as overhead.
+    run and other programs used. workers: number of workers per core. pooled: environments are separate processes; then
+    the core time of the run beyond its workers' busy time counts for the environments, else as overhead.
     """
     own = min(own, 1.0)
     others = min(others, 1.0 - own)
@@ -77,12 +77,12 @@ def split_core_time(
 
 
 def bottleneck(shares: Mapping[str, float]) -> str:
-    """Return the name in NAMES with the largest share of core time."""
+    """Return the key of NAMES with the largest share of core time."""
     return max(NAMES, key=lambda name: shares[name])
 
 
 def change(name: str, values: Row, env: str, kind: str) -> str:
-    """Return advice for a bottleneck of NAMES. values: all settings; env: its title; kind: its pool's."""
+    """Return advice for the bottleneck `name`. values: all settings; env: environment; kind: how it is stepped."""
     if name == "env" and not is_game(env, {}):
         return f"`polyplay check {env}` measures it; make its step cheaper, or use more cores"
     if name == "env":
@@ -96,8 +96,8 @@ def change(name: str, values: Row, env: str, kind: str) -> str:
     return f"{hint}; this system has no setting for it"
 
 
-# Settings added to a page's preset `quick`, which is for small machines. They were the fastest of those tried on 2
-# cores (bench/results/speed.md, originals.md), and grow with the cores.
+# Settings added to a system's preset `quick`, which is for small machines. They were the fastest settings in tests on 2
+# cores (bench/results/speed.md, originals.md), and they grow with the number of cores.
 
 
 SETTINGS: dict[str, Callable[[int], dict[str, int]]] = {
@@ -114,7 +114,7 @@ LITTLE: Row = {"device": "cpu", "trace": False, "tensorboard": False, "checkpoin
 
 
 def settings_of(system: str, spec: EnvSpec, cores: int) -> Row:
-    """Return a system's settings for its measurement, besides environment, network and precision."""
+    """Return a system's settings for the measurement, except environment, network and precision."""
     page = systems.load(system)
     preset = {"preset": "quick"} if "quick" in page.presets else {}
     there = "inputs" in page.Config.__dataclass_fields__
@@ -127,7 +127,7 @@ def pictures(obs: Spec) -> bool:
     return isinstance(obs, Field) and len(obs.shape) == 3 and obs.dtype == "uint8" and min(obs.shape[1:]) >= 64
 
 
-# Speed of a system: a real run in a separate process and directory, whose reports are read for a while.
+# The speed of a system is that of a real run in a separate process and directory: its reports are read for a while.
 
 
 WARM = 2.0  # most seconds to ignore after the first steps
@@ -135,7 +135,7 @@ SLACK = 120.0  # further seconds for the start: 64 processes load torch slowly
 
 
 def weighted_means(reports: Iterable[tuple[Row, float]], names: Iterable[str]) -> Row:
-    """Return each number's mean over reports, weighted by their seconds; None if no report has the number."""
+    """Return {name: mean over reports, weighted by their seconds}; the mean is None if no report has the number."""
     reports, means = list(reports), Row()
     for name in names:
         found = [(row[name], seconds) for row, seconds in reports if is_number(row.get(name)) and seconds > 0]
@@ -145,9 +145,9 @@ def weighted_means(reports: Iterable[tuple[Row, float]], names: Iterable[str]) -
 
 
 def find_window(rows: Sequence[Row], warm: float, seconds: float) -> list[Row]:
-    """Return the reports between two edges, or [] before the second: the first edge at least `warm` seconds after the
-    first steps, and the first at least `seconds` later. An edge is the first report with new steps after an update: a
-    worker that acts and learns in turns steps only while acting, so other ends of a window bias the rate.
+    """Return the reports between two edges, or [] if the second has not come: the first edge at least `warm` seconds
+    after the first steps, and the first at least `seconds` later. An edge is a report with the first new steps after an
+    update: a worker that acts and learns in turns steps only while acting, so other edges would bias the rate.
     """
     edges, learnt = list[float](), False
     for a, b in pairwise(rows):
@@ -163,8 +163,9 @@ def find_window(rows: Sequence[Row], warm: float, seconds: float) -> list[Row]:
 
 
 def watch_run(system: str, given: Row, seconds: float) -> Row:
-    """Run a system; return its rate, the cores used by it and by other programs, its workers' times, its config and its
-    wiring. Raises WorkerLost, with the last lines of the run's output: the run gave no reports.
+    """Run a system. Return its rate, the cores used by the run and by other programs, its workers' times, its
+    config.json and its wiring.json. Raises WorkerLost, with the last lines of the run's output: the run gave too few
+    reports.
     """
     with (
         tempfile.TemporaryDirectory(prefix="polyplay-bench-", ignore_cleanup_errors=True) as place,
@@ -183,7 +184,7 @@ def watch_run(system: str, given: Row, seconds: float) -> Row:
         finally:
             status = child.poll()
             with contextlib.suppress(ProcessLookupError):
-                platform.kill_group(child.pid)  # at once: nothing needs saving
+                platform.kill_group(child.pid)  # kill: nothing needs saving
             child.wait()
         output.seek(0)
         tail = "\n".join(output.read().strip().splitlines()[-20:])
@@ -191,7 +192,7 @@ def watch_run(system: str, given: Row, seconds: float) -> Row:
 
 
 def _watch(child: subprocess.Popen[bytes], log: Path, seconds: float, limit: float) -> list[Row]:
-    """Return the reports of a window, with `busy`: total busy seconds of all cores."""
+    """Wait for the reports of a window, and return them; add `busy`, the busy seconds of all cores. []: no window."""
     rows, until = list[Row](), time.monotonic() + limit
     while child.poll() is None and time.monotonic() < until:
         t = psutil.cpu_times()
@@ -204,7 +205,7 @@ def _watch(child: subprocess.Popen[bytes], log: Path, seconds: float, limit: flo
 
 
 def _summary_of(rows: Sequence[Row]) -> Row:
-    """Summarize a window as one row."""
+    """Summarize the reports of a window: rate, seconds, cores used, and the workers' times."""
     wall, steps, busy = (rows[-1][name] - rows[0][name] for name in ("wall_seconds", "steps", "busy"))
     reports = [(b, b["wall_seconds"] - a["wall_seconds"]) for a, b in pairwise(rows)]
     means = weighted_means(reports, ("cpu", *(f"time_{kind}" for kind in KINDS)))
@@ -213,7 +214,7 @@ def _summary_of(rows: Sequence[Row]) -> Row:
     return {"sps": steps / wall, "window_s": wall, "own_cores": own, "others_cores": others, "time": times}
 
 
-# The measurement: a run of each system, in order, as one JSON document.
+# The measurement: a run of each system, one after the other. The results are one JSON document.
 
 
 def measure(names: Sequence[str], options: BenchOptions) -> Row:
@@ -295,7 +296,7 @@ def print_table(document: Row, console: Console) -> None:
     console.print(lines)
 
 
-WIDTH = 100  # most columns
+WIDTH = 100  # most columns of the printed text
 ABOUT = "Measure how fast systems are on this machine, and where their time goes; without SYSTEM, all systems."
 
 
@@ -317,7 +318,7 @@ class BenchOptions:
 
 
 def command(words: list[str]) -> int:
-    """Print the tables and return the exit status."""
+    """Measure the systems, print the tables, and return the exit status."""
     from polyplay.workers.process import keep_to
 
     about = f"{ABOUT} Systems: {', '.join(MEASURED)}."

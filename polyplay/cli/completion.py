@@ -1,4 +1,4 @@
-"""--completion: a script of bash, zsh or fish that completes verbs, systems, options, and their values."""
+"""--completion: a script for bash, zsh or fish that completes verbs, systems, options, and the values of options."""
 
 from __future__ import annotations
 

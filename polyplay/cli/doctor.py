@@ -1,6 +1,6 @@
-"""doctor: facts for a bug report, and self-tests of what Polyplay depends on.
+"""doctor: facts for a bug report, and tests of the software and hardware that Polyplay depends on.
 
-It reads no user files, and prints no paths and no names of users or machines, except names of machines in `--hosts`.
+The command reads no user files. It prints no paths and no names of users or machines, except of machines in `--hosts`.
 """
 
 from __future__ import annotations
@@ -44,15 +44,15 @@ NEEDED = (
 )
 EXTRAS = ("ale-py", "av", "pygame-ce", "matplotlib")
 SETTINGS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OMP_WAIT_POLICY", "CUDA_VISIBLE_DEVICES")
-FILES = 1024  # descriptors: a process pool takes about 5 per environment process
+FILES = 1024  # least limit of open files without a warning: each environment process takes about 5
 TRAINED = "train a2c --env CartPole-v1 --lanes 4 --steps 2000"  # takes a few seconds, mostly to start processes
-PATIENCE = 180.0  # most seconds for this run, on a busy machine
+PATIENCE = 180.0  # most seconds for this training run, on a busy machine
 GB = 2**30
 REPORT = "report it, with all of these lines"
 
 
 def _limit(name: str, text: str, fix: str) -> Finding:
-    """Return a finding, which is a warning if there is a fix."""
+    """Return a finding: a warning if `fix` is given, else ok."""
     return Finding(name, "warning" if fix else "ok", text, fix)
 
 
@@ -109,8 +109,8 @@ def atari() -> Iterator[Finding]:
 
 
 def training() -> Iterator[Finding]:
-    """Train briefly with the command itself, in a temporary directory. This tests environment processes, which a server
-    forks, and shared memory.
+    """Train briefly with the `polyplay` command, in a temporary directory. This tests shared memory, and environment
+    processes, which are forked by a server process.
     """
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as place:
         command = [sys.executable, "-m", "polyplay", *TRAINED.split(), "--run", os.path.join(place, "run")]
@@ -127,15 +127,15 @@ def training() -> Iterator[Finding]:
 CHECKS = (versions, machine, limits, torch_build, atari, training)
 
 
-# Other machines: start a crew on each, and measure the connection to it.
+# Other machines: start a process on each machine, and measure the connection to it.
 
 
-TRIPS = 20  # round trips
-SILENT = 10.0  # seconds of silence after which a line is lost
+TRIPS = 20  # round trips measured per machine
+SILENT = 10.0  # seconds of silence after which a connection counts as lost
 
 
 def measure_machine(cluster: Cluster, info: MachineInfo) -> dict[str, Any]:
-    """Return the crew's description, with the `round_trip` of its line in seconds. Raises UserError."""
+    """Start a process on the machine; return its description and the median `round_trip` in s. Raises UserError."""
     from polyplay.workers.hosts.remote import RemoteCrew
 
     key = secrets.token_bytes(32)
@@ -146,7 +146,7 @@ def measure_machine(cluster: Cluster, info: MachineInfo) -> dict[str, Any]:
         there = line.connect(about["address"], key, SILENT)
 
         def seconds() -> float:
-            """Return the seconds until the other side answers a beat."""
+            """Return the seconds until the other machine answers a test message."""
             began = time.perf_counter()
             there.send([(line.BEAT, None, [])])
             while all(kind != line.ECHO for kind, *_ in there.receive()):
@@ -164,7 +164,7 @@ def measure_machine(cluster: Cluster, info: MachineInfo) -> dict[str, Any]:
 
 
 def other_machines(hosts: str) -> Iterator[Finding]:
-    """Start a crew on each machine, and test the connection to it. Raises UserError: wrong hosts."""
+    """Yield a finding for each machine of the cluster: whether it can be reached. Raises UserError: wrong hosts."""
     cluster = Cluster(hosts)
     cluster.connect()
     machines = cluster.machines()

@@ -1,4 +1,4 @@
-"""evaluate, export: test and use a run's weights; runs --scores."""
+"""evaluate, export, runs --scores: test and export a run's weights, and compare scores with published scores."""
 
 from __future__ import annotations
 

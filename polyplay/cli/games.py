@@ -17,12 +17,12 @@ from polyplay.games.boards import KO, Go
 from polyplay.games.boards import game as game_of
 from polyplay.runs.terminal import default_console, ruled_table, short_count
 
-NUMBERS = ("steps", "black", "white", "outcome")  # numbers that each line must have
+NUMBERS = ("steps", "black", "white", "outcome")  # numbers that each line of games.jsonl must have
 
 
 @dataclass(frozen=True)
 class GamesOptions:
-    """Lists the games that a run of a board game recorded: a sample of self-play, and all matches of its gate."""
+    """Lists the games that a run of a board game recorded: a sample of self-play, and all tests of new weights."""
 
     games: bool = False  # list the recorded games
     export: str | None = None  # directory for an SGF file of each game of Go (none: no files)
@@ -44,7 +44,7 @@ def show_games(directory: Path, options: GamesOptions) -> None:
 
 
 def read_games(directory: Path) -> list[Row]:
-    """Return the lines of games.jsonl, each with its number, from 1. Raises UserError: the run has no games."""
+    """Return the lines of games.jsonl, each with the game's number, from 1. Raises UserError: the run has no games."""
     rows = enumerate(read_lines(directory / "games.jsonl", *NUMBERS), 1)
     if not (games := [{"number": i, **row} for i, row in rows]):
         raise UserError(f"RUN: {directory} has no games; runs of alphago_zero record games as they end")
@@ -52,7 +52,7 @@ def read_games(directory: Path) -> list[Row]:
 
 
 def result_of(row: Row) -> str:
-    """Return the result as in SGF: B+3.5, W+R for a resigned game, B+ where points do not count, 0 for a draw."""
+    """Return the result as SGF writes it: B+3.5, W+R (resigned), B+ (a game without points), or 0 for a draw."""
     if not row["outcome"]:
         return "0"
     margin = row.get("margin")
@@ -61,7 +61,7 @@ def result_of(row: Row) -> str:
 
 
 def table_of_games(games: Sequence[Row]) -> Table:
-    """Return a table of games. Columns black, white: number of updates of that player's weights."""
+    """Return a table of games. Columns black and white: number of updates of the weights that played that side."""
     first = Column("game", justify="right", no_wrap=True), Column("name", overflow="fold")
     table = ruled_table(*first, numbers=("steps", "black", "white", "moves"))
     table.add_column("result")
@@ -79,7 +79,7 @@ ESCAPED = str.maketrans({"\\": r"\\", "]": r"\]"})
 
 
 def export_games(games: Sequence[Row], run: str, directory: Path) -> None:
-    """Write a file per game into a new or empty directory. run: name of the players. Raises UserError, with nothing
+    """Write a file per game into a new or empty directory. run: name for both players. Raises UserError, with nothing
     written: the directory has files, or a game is damaged or is not Go.
     """
     if directory.exists() and (not directory.is_dir() or any(directory.iterdir())):
@@ -100,9 +100,9 @@ def export_games(games: Sequence[Row], run: str, directory: Path) -> None:
 
 
 def sgf_of(board: Go, row: Row, run: str) -> str:
-    """Return a game in one line. Raises ValueError: a move is off the board."""
+    """Return a game of Go in SGF, as one line. Raises ValueError: a move is off the board."""
     ko = "simple ko" if KO[board.ko] == "simple" else f"{KO[board.ko]} superko"
-    rules = f"area scoring, {ko}, suicide {'allowed' if board.suicide else 'forbidden'}"  # SGF lacks a name for them
+    rules = f"area scoring, {ko}, suicide {'allowed' if board.suicide else 'forbidden'}"  # SGF has no name for these
     about = {"GM": "1", "FF": "4", "AP": f"polyplay:{__version__}", "SZ": str(board.rows)}
     about |= {"KM": f"{board.halves / 2:g}", "RU": rules, "CA": "UTF-8", "GN": row["name"], "RE": result_of(row)}
     nodes = [{**about, "PB": f"{run}, update {row['black']}", "PW": f"{run}, update {row['white']}"}]

@@ -1,4 +1,4 @@
-"""The commands of the Go Text Protocol, version 2, and of its analyzing extensions, for an agent that searches."""
+"""Commands of the Go Text Protocol (GTP), version 2, and of its analysis extensions, for an agent with tree search."""
 
 from __future__ import annotations
 
@@ -26,18 +26,20 @@ from polyplay.search.search import Finished, Search, SearchPolicy
 
 BLACK, WHITE = 1, 2
 COLORS = {"b": BLACK, "black": BLACK, "w": WHITE, "white": WHITE}
-PLACES = ((0, 0), (2, 2), (0, 2), (2, 0), (0, 1), (2, 1), (1, 0), (1, 2))  # handicap (column, row); 0: left, bottom
+# fixed handicap stones in order: column (0 left, 1 middle, 2 right) and row (0 bottom, 1 middle, 2 top)
+PLACES = ((0, 0), (2, 2), (0, 2), (2, 0), (0, 1), (2, 1), (1, 0), (1, 2))
 
 
 class GtpError(Exception):
-    """A failure of a command; the message is the protocol's."""
+    """Failure of a GTP command; the message is sent as the answer."""
 
 
 class GtpBoard:
     """A game of Go by the rules of GTP: moves of any color in any order, unlimited undo, any komi.
 
-    `records`: positions so far, the present one last. A second pass leaves the position as after the first, so it does
-    not end the game. A record that is three quarters full drops its oldest plies, which superko then ignores.
+    records: an array for each position so far, the present one last. Two passes do not end a game, because the second
+    leaves the position as after the first. A record also has hashes of all earlier positions; if it is three quarters
+    full, the oldest are dropped, and superko ignores them.
     """
 
     def __init__(self, board: Go):
@@ -50,11 +52,11 @@ class GtpBoard:
 
     @property
     def to_move(self) -> int:
-        """Color to move: the last mover's opponent; before the first move, the record's mover."""
+        """Color to move: the opponent of the last mover; before the first move, the color that the record says."""
         return 3 - self.moves[-1][0] if self.moves else records.mover(self.record) + 1
 
     def passed(self, color: int) -> bool:
-        """Tell whether the last move was a pass of that color."""
+        """Tell whether the last move was a pass by `color`."""
         return self.moves[-1:] == [(color, self.board.cells)]
 
     @property
@@ -62,14 +64,14 @@ class GtpBoard:
         return self.board.halves / 2
 
     def set_komi(self, komi: float) -> None:
-        """Set the komi. Raises GtpError: it is not a multiple of 0.5, or exceeds the number of cells."""
+        """Set the komi. Raises GtpError: `komi` is not a multiple of 0.5, or is larger than the number of cells."""
         if not abs(komi) <= self.board.cells or komi * 2 != int(komi * 2):
             raise GtpError("komi must be whole or half")
         self.board = replace(self.board, halves=int(komi * 2))
 
     def position(self, color: int) -> np.ndarray:
-        """Return the record with `color` to move. A record that is three quarters full drops its oldest EIGHT plies:
-        exactly EIGHT, because a record stores its last positions by ply % EIGHT.
+        """Return a copy of the record, with `color` to move. A record that is three quarters full drops its EIGHT
+        oldest plies; their number is EIGHT, because a record stores its last EIGHT positions at ply % EIGHT.
         """
         record = self.record.copy()
         if records.mover(record) != color - 1:
@@ -101,16 +103,16 @@ class GtpBoard:
         self.moves.pop()
 
     def lead(self, color: int = BLACK) -> float:
-        """Return the points by which that color leads, komi included, on the board as it stands."""
+        """Return the points by which `color` leads, komi included, if the board is scored as it stands."""
         lead = self.board.area(self.record) - self.komi
         return lead if color == BLACK else -lead
 
     def owners(self) -> np.ndarray:
-        """Return each cell's owner by area, int8 [n²]; 0: an empty cell that reaches both colors or neither."""
+        """Return each cell's owner by area, int8 [n²]: BLACK, WHITE, or 0 if an empty cell reaches both or neither."""
         return self.board.owners(self.record)
 
     def stones(self, position: int = -1) -> np.ndarray:
-        """Return the stones of `records[position]`, int8 [n²]; 0: the position before the first move."""
+        """Return the stones of `records[position]`, int8 [n²]: 0 empty, BLACK or WHITE. position 0: before any move."""
         return self.board.stones(self.records[position])
 
     def set_up(self, stones: list[tuple[int, int]], to_move: int) -> None:
@@ -121,12 +123,12 @@ class GtpBoard:
 
     @property
     def most_stones(self) -> int:
-        """Largest fixed handicap."""
+        """Largest number of stones of a fixed handicap on this board."""
         size = self.board.rows
         return 0 if size < 7 else 4 if size % 2 == 0 or size == 7 else 9
 
     def handicap(self, stones: int) -> str:
-        """Place a fixed handicap (section 4.1.1 of the protocol), and return its vertices. Raises GtpError."""
+        """Place a fixed handicap (section 4.1.1 of the protocol), return the names of its points. Raises GtpError."""
         if not 2 <= stones <= self.most_stones:
             raise GtpError("invalid number of stones")
         size, edge = self.board.rows, 3 if self.board.rows >= 13 else 2
@@ -145,19 +147,19 @@ class GtpBoard:
         self.set_up([(BLACK, cell) for cell in cells], WHITE)
 
     def vertex(self, word: str) -> int:
-        """Return the action of a vertex. Raises GtpError."""
+        """Return the action for a vertex: a point such as D4, or pass. Raises GtpError: no such vertex."""
         found = self.board.action_of(word)
         if found is None:
             raise GtpError("invalid coordinate")
         return found
 
 
-# Games of Go in SGF files, read by the package sgfmill.
+# Games of Go from SGF files, which the package sgfmill reads.
 
 
 def load_sgf(path: str, board: Go, until: int | None = None) -> tuple[GtpBoard, bool]:
-    """Return (the main line before move `until`, whether the file's komi fits this board). A komi that does not fit or
-    is missing is replaced by the board's own. Raises GtpError.
+    """Return (the game of the main line before move `until`, whether the file's komi fits this board). The board's own
+    komi replaces a komi that is missing or does not fit. Raises GtpError.
     """
     try:
         from sgfmill import sgf, sgf_moves
@@ -195,9 +197,8 @@ def load_sgf(path: str, board: Go, until: int | None = None) -> tuple[GtpBoard, 
 
 
 def by_choice(search: Search, found: Finished) -> list[int]:
-    """Return the visited moves of one search: its choice first, the others by visits. Ties follow its ranking.
-
-    A Gumbel search ranks by its improved policy, others by priors.
+    """Return the visited moves of one search: the chosen move first, the others by visits. Moves with equal visits are
+    ordered by the improved policy in a Gumbel search, and by priors in other searches.
     """
     rank = search.targets(found)[0] if search.options.halves else found.priors[0]
     moves = [int(action) for action in np.flatnonzero(found.visits[0])]
@@ -206,9 +207,8 @@ def by_choice(search: Search, found: Finished) -> list[int]:
 
 
 def analysis_line(search: Search, name: Callable[[int], str]) -> str:
-    """Return the analysis of one game's search; "" before the first visit, as an empty line would end the answer.
-
-    The line has no score, because the network does not predict one.
+    """Return the analysis of one game's search; "" before the first visit, because an empty line would end the answer.
+    The line has no score, because the network does not predict a score.
     """
     found, parts = search.look(np.array([0])), list[str]()
     for order, action in enumerate(by_choice(search, found)):
@@ -220,11 +220,11 @@ def analysis_line(search: Search, name: Callable[[int], str]) -> str:
     return " ".join(parts) + "\n" if parts else ""
 
 
-HOPELESS = -0.9  # below this value, after the other color's pass, moves into owned areas are not tried
+HOPELESS = -0.9  # below this value, the agent answers a pass by a pass instead of a move into an owned area
 
 
 def outlook(found: Finished) -> float:
-    """Return the larger of the root's value and its best child's, for the color to move."""
+    """Return the larger of two values for the color to move: that of the root, and that of the most visited move."""
     root = float(found.value[0])
     return max(root, float(found.best[0])) if found.visits[0].any() else root
 
@@ -232,8 +232,9 @@ def outlook(found: Finished) -> float:
 def move_or_pass(game: GtpBoard, color: int, search: Search, found: Finished) -> int:
     """Return the search's move, or a pass instead of a move that gains nothing.
 
-    A move into the color's own area changes no score. It becomes a pass if `color` is behind and every legal move is
-    into an owned area, or after the other color's pass; then a `color` that is behind makes a useful move, if any.
+    A move into the color's own area changes no score. If the other color has not just passed, such a move becomes a
+    pass if `color` is behind and every legal move is into an owned area. After a pass of the other color, it becomes a
+    pass, or the best legal move outside the player's area if `color` is behind; a hopeless `color` passes (HOPELESS).
     """
     action, a_pass = int(search.choose(found)[0]), game.board.cells
     if action == a_pass:
@@ -252,14 +253,14 @@ def move_or_pass(game: GtpBoard, color: int, search: Search, found: Finished) ->
     return int(np.where(useful, found.visits[0, :a_pass] + found.priors[0, :a_pass], -1.0).argmax())
 
 
-LEFT = 40  # least number of moves to divide the remaining time by
-RESERVE = 0.9  # share of a move's time to use
+LEFT = 40  # number of moves among which the remaining main time is divided
+RESERVE = 0.9  # fraction of a move's time that a search uses
 
 
 @dataclass
 class Clock:
-    """Seconds of main time, then `byo` seconds per `stones` moves. left: color → (seconds, stones to play in them;
-    0: main time).
+    """Time for each color: `main` seconds, then `byo` seconds per `stones` moves. left: color → (seconds left, moves to
+    play in these seconds; 0 moves: main time).
     """
 
     main: float
@@ -271,7 +272,7 @@ class Clock:
         return self.left.get(color, (self.main, 0) if self.main else (self.byo, self.stones))
 
     def per_move(self, color: int) -> float:
-        """Return the seconds for the next move."""
+        """Return the seconds to use for the next move."""
         seconds, stones = self.remaining(color)
         return RESERVE * (seconds / stones if stones else max(seconds / LEFT, self.byo / max(self.stones, 1)))
 
@@ -286,24 +287,24 @@ class Clock:
         self.left[color] = (self.byo, self.stones) if stones == 1 else (max(seconds, 0.0), max(stones - 1, 0))
 
 
-ANALYSED = 10_000  # simulations of an analysis
+ANALYSED = 10_000  # most simulations of an analysis
 STATUS = ("alive", "dead", "seki")
-ENDLESS = "kata-analyze"  # ends when the next line arrives
-DIGITS, LARGEST = 9, 1e9  # limits of a number
-WARM = 4  # steps of a search before the first answer
+ENDLESS = "kata-analyze"  # command whose answer ends when the next line arrives
+DIGITS, LARGEST = 9, 1e9  # limits of numbers in commands: digits of a whole number, absolute value of others
+WARM = 4  # steps of a search that `warm` makes before the first answer
 Answer = str | Iterator[str] | None  # None: an empty answer
 
 
 class GtpEngine:
-    """Answers commands, one line after another. simulations: most per search; a clock can end it earlier. resign: the
-    engine resigns if the values of the root and of its best child are both below this.
+    """Answers GTP commands, one line after another. simulations: most simulations per search; a clock can end a search
+    earlier. resign: the engine resigns if the values of the root and of the most visited move are below this.
     """
 
     def __init__(self, policy: SearchPolicy, simulations: int, version: str, resign: float = records.NEVER):
         assert isinstance(policy.board, Go)
         self.policy, self.simulations, self.resign = policy, simulations, resign
         self.game = GtpBoard(policy.board)
-        self.clock: Clock | None = None  # None: no limit
+        self.clock: Clock | None = None  # None: no time limit
         self.over = False
         self.endless = False  # whether the current answer continues until its reader stops
         self.commands: dict[str, Callable[[list[str]], Answer]] = {
@@ -418,7 +419,7 @@ class GtpEngine:
                 return
 
     def _decide(self, color: int, search: Search) -> int:
-        """Return the move, or GIVES_UP; not GIVES_UP before the color's first move, or in place of a final pass."""
+        """Return the move, or GIVES_UP to resign: never before the color's first move, or if a pass ends the game."""
         found = search.look(np.array([0]))
         action = move_or_pass(self.game, color, search, found)
         ends = action == self.game.board.cells and self.game.passed(3 - color)
@@ -441,15 +442,15 @@ class GtpEngine:
         return "0" if lead == 0 else f"{'B' if lead > 0 else 'W'}+{abs(lead):g}"
 
     def do_final_status_list(self, words: list[str]) -> str:
-        """List the stones of a status. All are alive: the board is scored as it stands."""
+        """List the stones with a status. All stones are alive, because the board is scored as it stands."""
         if not words or words[0] not in STATUS:
             raise GtpError("syntax error")
         cells = np.flatnonzero(self.game.stones()).tolist() if words[0] == "alive" else []
         return "\n".join(map(self.game.name, cells))
 
     def _asked(self, words: list[str]) -> tuple[int, float]:
-        """Return an analysis's color and the seconds between its lines. words: COLOR, INTERVAL, and pairs of key and
-        value; only the key `interval` counts. Raises GtpError.
+        """Return the color and the seconds between lines of an analysis. words: color, interval in 1/100 s, and pairs
+        of key and value, of which only the key `interval` counts. Raises GtpError.
         """
         rest = [word.lower() for word in words]
         color = COLORS[rest.pop(0)] if rest and rest[0] in COLORS else self.game.to_move
@@ -467,7 +468,7 @@ class GtpEngine:
         return self._lines(True, *self._asked(words))
 
     def _lines(self, plays: bool, color: int, every: float) -> Iterator[str]:
-        """Yield a line after each interval, and empty pieces in between: until the move if `plays`, else endlessly."""
+        """Yield an analysis line every `every` s, and "" at other steps; end with the move if `plays`, else never."""
         begun = shown = time.monotonic()
         for search in self._think(color) if plays else self._ponder(color):
             if time.monotonic() < shown + every:
@@ -479,7 +480,7 @@ class GtpEngine:
         yield f"play {self._make(color, self._decide(color, search), begun)}\n\n"
 
     def _ponder(self, color: int) -> Iterator[Search]:
-        """Yield a large search after each of its steps, endlessly."""
+        """Yield a search of ANALYSED simulations after each of its steps, and again and again after its end."""
         simulate(self.policy, ANALYSED)
         for search in self.policy.grow(self.game.position(color)[None]):
             yield search
@@ -514,7 +515,7 @@ def _number(word: str) -> float:
     raise GtpError("syntax error")
 
 
-# `polyplay play RUN --gtp`: the engine between stdin and stdout.
+# `polyplay play RUN --gtp`: the engine reads commands from stdin and answers on stdout.
 
 
 def answer_lines(engine: GtpEngine, source: TextIO, out: TextIO) -> None:
@@ -542,7 +543,7 @@ def _read(source: TextIO, lines: queue.Queue[str | None]) -> None:
 
 
 def main(open_engine: Callable[[], GtpEngine]) -> None:
-    """Answer on stdout; all other output goes to stderr. No clock runs before the first answer."""
+    """Answer commands from stdin on stdout; all other output goes to stderr. Warm up before any clock runs."""
     out = sys.stdout
     with contextlib.redirect_stdout(sys.stderr):
         engine = open_engine()

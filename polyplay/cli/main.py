@@ -1,7 +1,7 @@
-"""The `polyplay` command: imports the verb's file, calls it, and turns exceptions into an exit status.
+"""The `polyplay` command: import the verb's file, call its function, and turn exceptions into an exit status.
 
-0 success, 1 the run failed, 2 a mistake on the command line, 129 SIGHUP, 130 Ctrl-C, 143 SIGTERM. Nothing heavy is
-imported before a verb needs it.
+Exit status: 0 success, 1 the run failed, 2 a mistake on the command line, 129 SIGHUP, 130 Ctrl-C, 143 SIGTERM. Slow
+imports happen only when a verb needs them.
 """
 
 from __future__ import annotations
@@ -86,13 +86,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt as e:
         number = e.number if isinstance(e, processes.Stopped) else signal.SIGINT
         return _complain(f"ended by {processes.name(number)}", 128 + number, e)
-    except BrokenPipeError:  # `polyplay systems | head`
+    except BrokenPipeError:  # as in `polyplay systems | head`
         with contextlib.suppress(OSError):
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except (EnvFailure, WorkerLost, NotFinite, Diverged) as e:
         return _complain(f"failed: {e}", 1, e)
-    except OSError as e:  # such as a full disk or a foreign directory
+    except OSError as e:  # such as a full disk or a directory of another user
         return _complain(f"failed: {f'{e.filename}: ' if e.filename else ''}{refusal_text(e)}", 1, e)
     except SystemExit as e:
         return e.code if isinstance(e.code, int) else 0
@@ -105,7 +105,7 @@ def _complain(text: str, status: int, e: BaseException) -> int:
 
 
 def dispatch(words: list[str]) -> int:
-    """Run a verb. Raises UserError, Help, and all that a run raises."""
+    """Run a verb, and return the exit status. Raises UserError, Help, and all exceptions of runs."""
     verb, rest = (words[0], words[1:]) if words else ("--help", [])
     if verb in ("-h", "--help", "help"):
         print(usage())

@@ -1,4 +1,4 @@
-"""Pages served to this machine only: their routes, and the guard before them."""
+"""Web pages served to this machine only: their routes, and the checks that guard them."""
 
 from __future__ import annotations
 
@@ -44,8 +44,8 @@ async def add_headers(request: Request, answer: RequestResponseEndpoint) -> Resp
 
 
 def page_application(folder: Path, routes: Sequence[Route]) -> Starlette:
-    """Return an application with a page's own files, index.html at its root, the files that all pages share, and these
-    routes. It refuses requests to another host name, as sent by a foreign page whose name resolves to this machine.
+    """Return a web application with the files of a page, index.html at its root, the files that all pages share, and
+    these routes. It refuses requests to other host names, which a foreign page could resolve to this machine.
     """
     files = [*sorted(path for path in folder.iterdir() if path.is_file()), *SHARED]
     names = {path: "/" if path.name == INDEX else f"/{path.name}" for path in files}
@@ -59,7 +59,7 @@ def page_application(folder: Path, routes: Sequence[Route]) -> Starlette:
 
 
 def answer_if_new(request: Request, state: object) -> Response:
-    """Answer with a page's state as JSON, or with 304 if the page already has it."""
+    """Answer with a page's state as JSON, or with status 304 if the page already has this state."""
     text = json.dumps(to_plain(state))
     tag = f'"{hashlib.sha256(text.encode()).hexdigest()[:32]}"'
     if request.headers.get("if-none-match") == tag:
@@ -67,7 +67,7 @@ def answer_if_new(request: Request, state: object) -> Response:
     return Response(text, media_type="application/json", headers={"etag": tag})
 
 
-# The page of `polyplay watch`: its numbers as JSON, and two requests that need a token.
+# The page of `polyplay watch`: the runs' numbers as JSON, and two requests that need a token.
 
 
 WATCH = Path(__file__).parent / "page" / "watch"
@@ -79,7 +79,7 @@ ASKS: dict[str, tuple[Callable[[Path], bool], str]] = {
 
 
 class Runs:
-    """The runs of a page. Requests arrive on several threads; one reads at a time."""
+    """The runs that a page shows. Requests arrive on several threads; a lock lets one thread read at a time."""
 
     def __init__(self, directories: list[Path], token: str):
         self.readers = [RunReader(directory) for directory in directories]
@@ -92,7 +92,7 @@ class Runs:
         return answer_if_new(request, state)
 
     def ask(self, request: Request) -> Response:
-        """Pass a request of ASKS to a run, if its token is right."""
+        """Pass a request that ASKS names to a run, if the request has the right token."""
         if not hmac.compare_digest(request.headers.get(TOKEN, "").encode(), self.token.encode()):
             return JSONResponse({"answer": "the token is missing or wrong: open the URL that was printed"}, 403)
         index, asked = request.path_params["index"], ASKS.get(request.path_params["what"])
@@ -104,13 +104,13 @@ class Runs:
 
 
 def watch_application(directories: list[Path], token: str) -> Starlette:
-    """Return the page of these runs."""
+    """Return the web application that shows these runs."""
     runs = Runs(directories, token)
     routes = [Route("/state", runs.state), Route("/runs/{index:int}/{what}", runs.ask, methods=["POST"])]
     return page_application(WATCH, routes)
 
 
-# The page of `polyplay play`: the game as JSON, and the person's requests.
+# The page of `polyplay play`: the state of the game as JSON, and requests of the person who plays.
 
 
 PLAY = Path(__file__).parent / "page" / "play"
@@ -118,7 +118,7 @@ FROM_PAGE = "x-polyplay"  # header of the page's own requests; browsers forbid i
 
 
 def play_application(session: PlaySession) -> Starlette:
-    """Return the page of a session."""
+    """Return the web application for one game."""
     requests: dict[str, Callable[[Row], None]] = {
         "move": lambda given: session.move(
             _whole(given, "action", session.board.actions), _whole(given, "ply", 1 << 16)

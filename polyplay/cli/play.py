@@ -1,4 +1,4 @@
-"""play: the command line, and the moves of a game. The page needs polyplay[watch]."""
+"""play: the command line, and the moves of a game. The web page needs polyplay[watch]."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class MoveList:
 
     @property
     def margin(self) -> float | None:
-        """Points by which a finished game was won, if points count."""
+        """Points by which a finished game was won; None before the end, or if points do not count."""
         return None if self.result == records.GOES_ON else self.board.margin(self.record)
 
     def owners(self) -> list[int]:
@@ -74,7 +74,7 @@ class MoveList:
             self.result = records.GOES_ON
 
     def undoable(self, person: int) -> int:
-        """Return the number of moves to undo, back to that player's last turn; 0 without such a turn."""
+        """Return how many moves to undo to reach the last turn of player `person` again; 0 without such a turn."""
         turns = [ply for ply in range(len(self.moves)) if records.mover(self.records[ply]) == person]
         return len(self.moves) - turns[-1] if turns else 0
 
@@ -101,7 +101,7 @@ class PageOptions:
     the terminal, or answer another Go program.
     """
 
-    terminal: bool = False  # type moves in the terminal, not on a page; also for games whose moves are not cells
+    terminal: bool = False  # type moves in the terminal, not on a page; also for games that a page cannot show
 
     gtp: bool = False
     # speak the Go Text Protocol on stdin and stdout, for GoGui, Sabaki and other Go programs
@@ -110,7 +110,7 @@ class PageOptions:
     checkpoint: str | None = None
     # checkpoint to play with: best, or the number its name begins with (none: the newest)
     simulations: Simulations | None = None
-    # simulations per search at the start; 0: the bare network (none: as many as in training)
+    # simulations per search at the start; 0: the network alone (none: as many as in training)
     resign: str = "auto"
     # with --gtp: value below which the agent resigns, from -1 to 0; auto: as learned in self-play; off: never
     trust: bool = False
@@ -151,7 +151,7 @@ def command(words: list[str]) -> None:
 
 
 def open_engine(directory: Path, options: PageOptions) -> GtpEngine:
-    """Return the agent as a Go program. Raises UserError."""
+    """Return the run's agent as an engine that speaks GTP. Raises UserError: the run does not play Go."""
     from polyplay import __version__
     from polyplay.cli.gtp import GtpEngine
 
@@ -163,7 +163,7 @@ def open_engine(directory: Path, options: PageOptions) -> GtpEngine:
 
 
 def resign_value(given: str, found: Path) -> float:
-    """Return the value below which an agent resigns: of --resign, or learned and stored in its checkpoint."""
+    """Return the value below which an agent resigns: given by --resign, or learned and stored in the checkpoint."""
     from polyplay.search.self_play import learned_value
 
     fixed = records.ResignOptions.parse(given).v
@@ -171,7 +171,7 @@ def resign_value(given: str, found: Path) -> float:
 
 
 def open_session(directory: Path, options: PageOptions) -> PlaySession:
-    """Return the agent with a new game. Raises UserError."""
+    """Return a new game against the run's agent, for a page. Raises UserError: the page cannot show this game."""
     from polyplay.cli.play_session import PlaySession
 
     player, first, found, system = open_player(directory, options)
@@ -183,8 +183,8 @@ def open_session(directory: Path, options: PageOptions) -> PlaySession:
 
 
 def open_player(directory: Path, options: PageOptions) -> tuple[SearchPolicy, int, Path, str]:
-    """Return the agent, its simulations, its checkpoint and its system. Raises UserError: no usable checkpoint, or the
-    agent does not search.
+    """Return (the agent, simulations per search, the checkpoint, the system). Raises UserError: no usable checkpoint,
+    or the agent does not search.
     """
     from polyplay.acting import play
     from polyplay.evaluation.agent import open_run

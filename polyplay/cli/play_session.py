@@ -19,16 +19,16 @@ from polyplay.games.boards import KInARow
 from polyplay.search import Search
 from polyplay.search.search import SearchPolicy
 
-LEAVES = 8  # leaves at once: one game alone makes small batches
-SHARE = 16  # least simulations per leaf: a smaller search has fewer leaves
+LEAVES = 8  # leaves of the tree that the network evaluates at once: with few, a single game makes small batches
+SHARE = 16  # least simulations per leaf of such a batch: a smaller search evaluates fewer leaves at once
 EVERY = 0.03  # seconds between two looks at a running search
 
-Verdict = tuple[int, int]  # (1: the mover wins, 0: a draw, -1: it loses; plies until the end)
+Verdict = tuple[int, int]  # (1: the mover wins, 0: a draw, -1: the mover loses; plies until the end)
 
 
 class PlaySession:
-    """One game. about: facts about the agent for the page. Any thread may call the methods. A method that changes the
-    game raises ValueError if the change is not possible now.
+    """One game between a person and an agent. about: facts about the agent for the page. Any thread may call the
+    methods. A method that changes the game raises ValueError if the change is not possible now.
     """
 
     def __init__(self, policy: SearchPolicy, simulations: int, about: Row):
@@ -36,13 +36,13 @@ class PlaySession:
         self.game, self.person = MoveList(self.board), 0
         self.found, self.trouble = dict[int, Row](), ""  # found: ply → result of its search
         self.version, self.closed, self.changed = 0, False, threading.Condition()
-        self.why_unsolved, self.solved = unsolved(self.board), dict[bytes, dict[int, Verdict]]()  # solved: by record
+        self.why_unsolved, self.solved = unsolved(self.board), dict[bytes, dict[int, Verdict]]()  # by position
         self.thread = threading.Thread(target=self._run, daemon=True, name="agent")
         self.thread.start()
 
     @contextmanager
     def _changing(self) -> Iterator[None]:
-        """Allow changes of the game within this context, then wake the agent."""
+        """Allow changes of the game within this context, then wake the agent's thread."""
         with self.changed:
             yield
             self.version += 1
@@ -107,7 +107,7 @@ class PlaySession:
                     self.trouble = trouble if self.version == version else self.trouble
 
     def _wanted(self) -> bool:
-        """Tell whether to search: the position was not searched yet, or the agent is to move."""
+        """Tell whether to search: the position has no complete search of this size yet, or the agent is to move."""
         if self.game.result != records.GOES_ON or self.trouble:
             return False
         found = self.found.get(len(self.game.moves))
@@ -180,7 +180,7 @@ class PlaySession:
 
 
 class TerminalGame:
-    """A game by typed moves."""
+    """A game between a person and an agent, by moves typed in the terminal."""
 
     def __init__(self, policy: SearchPolicy, simulations: int):
         self.policy, self.board, self.game, self.person = policy, policy.board, MoveList(policy.board), 0
@@ -204,7 +204,7 @@ class TerminalGame:
         print()
 
     def _action(self, typed: str) -> int | None:
-        """Return the legal move of this name, or of this column's number in a game of columns; else None."""
+        """Return the legal move of this name or, in a game of columns, of this column's number from 1; else None."""
         columns = isinstance(self.board, KInARow) and self.board.gravity
         names = {str(action + 1): action for action in self.game.legal if columns}
         return (names | {self.board.move_name(action): action for action in self.game.legal}).get(typed)
@@ -242,14 +242,14 @@ class TerminalGame:
 
 
 def simulate(policy: SearchPolicy, simulations: int) -> None:
-    """Set the simulations per search."""
+    """Set the simulations per search, and the number of leaves evaluated at once."""
     leaves = max(1, min(LEAVES, simulations // SHARE))
     if (policy.options.simulations, policy.options.leaves) != (simulations, leaves):
         policy.simulate(simulations, leaves)
 
 
 def report(search: Search) -> Row:
-    """Return the present state of one game's search. `q` is for the player to move, `value` and `raw` for the first."""
+    """Return the state of one game's search. `q` is for the player to move, `value` and `raw` for the first player."""
     found = search.look(np.array([0]))
     sign = 1 - 2 * records.mover(found.records[0])
     return {

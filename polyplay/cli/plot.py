@@ -31,23 +31,23 @@ POINTS = 1000  # most points of a curve
 WINDOW = 100  # games that a report's mean covers
 LEARNED = (*HOW_MADE, "loss", "change", "hidden", "activation", "precision")  # options that change what is learned
 GAMES, REPORTS = "episodes.jsonl", "metrics.jsonl"
-FILES = ("config.json", GAMES)  # a run has one of them; runs of a user's script have games only
+FILES = ("config.json", GAMES)  # a run has at least one of these files; runs of a user's script have only games
 
 
 @dataclass(frozen=True, eq=False)
 class Curve:
-    """Mean full-game return of a run's last games, at each game's end. across: axis → position of each point."""
+    """Learning curve of a run: mean return of its last games, at each game's end. across: axis → positions."""
 
     label: str
     env: str
     settings: Row
     across: dict[str, np.ndarray]
     returns: np.ndarray
-    task: bool = False  # env is one of the run's tasks, and across counts its share of the run's frames and steps
+    task: bool = False  # env is one of the run's tasks; `across` counts this task's share of the run's frames and steps
 
 
 def find_runs(place: Path) -> list[Path]:
-    """Return the run at `place`, else the runs inside it in natural order of paths. Raises UserError: no run."""
+    """Return the run `place`, or else the runs inside it, seed-2 before seed-10. Raises UserError: no run."""
     if any((place / name).is_file() for name in FILES):
         return [place]
     inside = {path.parent for deep in run_files.INSIDE for name in FILES for path in place.glob(f"{deep}/{name}")}
@@ -83,7 +83,7 @@ def read_curve(run: Path, games: int = WINDOW) -> Curve:
     repeats count once. Raises UserError: no game has ended.
     """
     by_hand, place = not (run / "config.json").exists(), run.resolve()
-    name = place.parent.name if place.name.startswith("seed-") else place.name  # the seeds of a run share its name
+    name = place.parent.name if place.name.startswith("seed-") else place.name  # runs of several seeds share a name
     config: Row = {"system": name, "config": {}} if by_hand else run_files.read_config(run)
     rows = run_files.current_rows(run / GAMES, "episodic_return")
     if rows:
@@ -109,7 +109,7 @@ def _settings(config: Row) -> Row:
 
 
 def read_task_curves(run: Path, games: int = WINDOW) -> list[Curve]:
-    """Return a curve per task over the task's share of the run's frames; [] for a run with one task."""
+    """Return a curve per task, over the task's share of the run's frames; [] for a run with one task."""
     config = run_files.read_config(run) if (run / "config.json").exists() else {"config": {}}
     words, found = task_words(config["config"].get("env")), list[Curve]()
     rows = run_files.current_rows(run / GAMES, "episodic_return", "steps") if words else []
@@ -129,7 +129,7 @@ def read_task_curves(run: Path, games: int = WINDOW) -> list[Curve]:
 
 
 def thin(x: np.ndarray, most: int) -> np.ndarray:
-    """Return indices of points to draw: the last of equal `x`, evenly thinned to `most`, with the first and last."""
+    """Return indices of up to `most` points to draw, evenly spread; of points with equal `x`, the last counts."""
     last = np.flatnonzero(np.append(x[1:] != x[:-1], len(x) > 0))
     return np.unique(last[np.linspace(0, len(last) - 1, min(most, len(last))).astype(int)])
 
@@ -137,11 +137,11 @@ def thin(x: np.ndarray, most: int) -> np.ndarray:
 # Curves of runs that differ only in their seed, as one mean with a band.
 
 
-POOLED_POINTS = 200  # points of a pooled curve
+POOLED_POINTS = 200  # points of a curve that is the mean of several runs
 REPS = 500  # bootstrap samples at each point
 
 
-Band = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]  # places, mean over runs, lower and upper bound
+Band = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]  # positions, mean over runs, lower bound, upper bound
 
 
 def pools_of(found: Sequence[Curve]) -> list[list[Curve]]:
@@ -153,8 +153,8 @@ def pools_of(found: Sequence[Curve]) -> list[list[Curve]]:
 
 
 def names_of(pools: Sequence[Sequence[Curve]]) -> list[str]:
-    """Return the name of each pool: the system, the environment if several, and the settings in which pools of the
-    same system differ.
+    """Return the name of each pool of curves: the system, the environment if there are several, and the settings in
+    which pools of the same system differ.
     """
     heads = [pool[0] for pool in pools]
     several = len({head.env for head in heads}) > 1
@@ -174,7 +174,7 @@ def band_name(band: str, n: int) -> str:
 
 
 def pool_curves(runs: Sequence[Curve], axis: str, band: str) -> Band | None:
-    """Return the band where all runs have a return; None for one run, or if their ranges do not overlap."""
+    """Return mean and band where all runs have a return; None for one run, or if their ranges do not overlap."""
     across = [run.across[axis] for run in runs]
     begin, end = max(x[0] for x in across), min(x[-1] for x in across)
     if len(runs) < 2 or begin >= end:
@@ -191,7 +191,7 @@ COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#00
 INK, FAINT = "#333333", "#e4e4e4"
 PICTURES = (".png", ".svg", ".pdf")
 ACROSS = {"frames": "frames", "steps": "agent steps", "minutes": "minutes of wall time", "hours": "hours of wall time"}
-COLUMNS = 3  # most panels per row, of tasks
+COLUMNS = 3  # most panels per row, if each task has a panel
 LINE = 0.18  # inches per line of the legend below the panels
 
 
@@ -210,15 +210,15 @@ class PlotOptions:
     # horizontal axis: frames, agent steps, or hours of wall time (none: frames and minutes, a panel each)
     games: Count = 100  # number of last full games to average
     pool: Literal["interval", "range", "none"] = "interval"
-    # band around the mean of runs that differ only in their seed: its 95 % confidence interval (of two or three runs,
-    # their range), or the range from the lowest to the highest run (none: one line per run)
+    # band around the mean of runs that differ only in their seed: the mean's 95 % confidence interval (of two or three
+    # runs, their range), or the range from the lowest to the highest run (none: one line per run)
 
     def __post_init__(self) -> None:
         check_name(self.out, "--out")
 
 
 def check_name(picture: str, option: str) -> None:
-    """Raises UserError: not an image file that matplotlib writes."""
+    """Raise UserError if the name does not end in .png, .svg or .pdf."""
     if not picture.endswith(PICTURES):
         raise UserError(f"{option} {picture}: must end in {', '.join(PICTURES[:-1])} or {PICTURES[-1]}")
 
@@ -313,7 +313,7 @@ def _draw_tasks(by_run: Sequence[Sequence[Curve]], options: PlotOptions) -> Figu
 
 
 def _labeled(by_run: Sequence[Sequence[Curve]], labels: Sequence[str], keep_env: bool = False) -> list[list[Curve]]:
-    """Return each RUN's curves, named by its label instead of settings. Raises UserError: not one label per RUN."""
+    """Return each RUN's curves, named by the RUN's label, not by settings. Raises UserError: not one label per RUN."""
     if not labels:
         return [list(found) for found in by_run]
     if len(labels) != len(by_run):
@@ -350,7 +350,7 @@ def _draw(panel: Axes, axis: str, name: str, color: str, runs: Sequence[Curve], 
 
 
 def dress(axes: Axes, across: str, title: str = "", up: str = "", from_zero: bool = True, counts: bool = False) -> None:
-    """Style a panel. across, up: labels. from_zero: start the horizontal axis at 0. counts: shorten its numbers."""
+    """Style a panel. across, up: axis labels. from_zero: horizontal axis starts at 0. counts: shorten its numbers."""
     axes.set_xlabel(across, color=INK)
     axes.set_ylabel(up, color=INK)
     axes.set_title(title, loc="left", color=INK, fontsize=11)

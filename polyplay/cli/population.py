@@ -1,4 +1,4 @@
-"""runs RUN: tables and charts of members, leagues and rated versions."""
+"""runs RUN: tables and charts of a population's members, of a league's agents, and of an agent's rated versions."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-GAMES = 10  # games per mean, as in a score; more in a long run
-WINDOWS = 40  # most means in a member's curve that share no game
+GAMES = 10  # games per running mean, as in a member's score; a long run has more games per mean
+WINDOWS = 40  # a member's curve has at most this number of means without common games
 POINTS = 400  # most points of a curve
 GRAY, WINNER, COPY = "#b0b0b0", COLORS[0], COLORS[1]
 THIN, STRONG = 0.8, 2.2
@@ -33,8 +33,8 @@ TOP, LOW, SQUARE = 3.4, 1.8, 2.4  # heights in inches: top panel, panel of a cha
 
 
 def member_curve(directory: Path, population: Row, rows: Sequence[Row], member: int) -> np.ndarray:
-    """Return a member's agent steps and scores, float64 [n, 2]: running means of games, or evaluations; without
-    either, the scores of its decisions.
+    """Return a member's agent steps and scores, float64 [n, 2]: running means of games, or evaluations; without either,
+    the scores at the decisions about the member.
     """
     games = population["score"] != "evaluations"
     column = "episodic_return" if games else "episodic_return_mean"
@@ -44,7 +44,7 @@ def member_curve(directory: Path, population: Row, rows: Sequence[Row], member: 
         games, column = False, "score"
         found = [row for row in rows if row["member"] == member and row.get("score") is not None]
     curve = np.array([(row["steps"], row[column]) for row in found], float).reshape(-1, 2)
-    if games:  # means restart at each copy
+    if games:  # running means restart when the member copies another
         copies = [row["steps"] for row in rows if row["member"] == member and row["donor"] is not None]
         for piece in np.split(curve, np.searchsorted(curve[:, 0], copies, side="right")):
             piece[:, 1] = trailing_means(piece[:, 1], max(GAMES, len(curve) // WINDOWS))
@@ -52,14 +52,14 @@ def member_curve(directory: Path, population: Row, rows: Sequence[Row], member: 
 
 
 def _place(value: Any) -> Any:
-    """Return a hyperparameter's place on an axis: a number itself, any other value as text."""
+    """Return a hyperparameter's position on an axis: a number itself, any other value as text."""
     return value if type(value) in (int, float) else str(value)
 
 
 def draw_scores(
     axes: Axes, rows: Sequence[Row], line: Sequence[store.Segment], curves: Mapping[int, np.ndarray]
 ) -> None:
-    """Draw members' scores over their agent steps, and the copies. line: the winner's. curves: member → its curve."""
+    """Draw members' scores over agent steps, and copies. line: the winner's ancestors. curves: member → its curve."""
     for curve in curves.values():
         axes.plot(*curve.T, color=GRAY, linewidth=THIN, zorder=1)
     for row in rows:
@@ -79,7 +79,7 @@ def draw_scores(
 def _draw_steps(
     axes: Axes, parts: Sequence[tuple[float, Any]], end: float, color: str, width: float, up: int = 1
 ) -> None:
-    """Draw a hyperparameter's values. parts: (first step, value) in order."""
+    """Draw a hyperparameter's values over steps. parts: (first step, value) in order. end: last step of all."""
     if parts:
         begins, values = zip(*parts, strict=True)
         x, y = [*begins, end], [*map(_place, values), _place(values[-1])]
@@ -136,8 +136,8 @@ FEW = 8  # most agents with separate colors
 
 
 def draw_league(directory: Path, history: league_log.LeagueHistory, first: Sequence[Row]) -> Figure:
-    """Draw ratings and copies over matches, and the agents' hyperparameters below. first: each agent's initial values,
-    {} where unknown.
+    """Draw ratings and copies over matches, and the agents' hyperparameters below. first: each agent's initial values;
+    [] if unknown.
     """
     names = list(first[0]) if first and history.copies else []  # without copies values are constant
     figure, top, panels = _panels(len(names), 3, LOW)
@@ -169,7 +169,7 @@ def draw_league(directory: Path, history: league_log.LeagueHistory, first: Seque
 
 
 def draw_ratings(directory: Path, rated: Sequence[ratings.RatedVersion], references: Mapping[str, float]) -> Figure:
-    """Draw TrueSkill of versions over agent steps, and references as lines. The band is μ ± 2σ."""
+    """Draw TrueSkill of versions over agent steps, with a band μ ± 2σ, and ratings of reference opponents as lines."""
     figure = blank_figure("--picture", 4.2)
     axes, steps = figure.subplots(), [version.steps for version in rated]
     mu, sigma = np.array([version.skill for version in rated]).T
@@ -189,7 +189,8 @@ Shown = tuple[str, Iterable[RenderableType], Callable[[], "Figure"]]  # title, l
 
 def print_ranking(directory: Path, picture: str | None) -> bool:
     """Print a population's members, best first, and the winner's ancestors; or the agents of a league or ftw run; or
-    the newest version rated by TrueSkill, and references. Draw them if `picture` is given. Return False for other runs.
+    the newest version rated by TrueSkill, and references. Draw a chart if `picture` is given. Return False for other
+    runs.
     """
     if rated := ratings.read_rated(directory):
         title, lines, draw = _show_ratings(directory, rated)
@@ -238,7 +239,7 @@ def _show_league(directory: Path) -> Shown:
 
 
 def _first_values(directory: Path, history: league_log.LeagueHistory) -> list[Row]:
-    """Return each agent's initial hyperparameters: those before its first copy, else the present ones."""
+    """Return each agent's initial values: those before its first copy, else the present ones. []: no checkpoint."""
     saved = [path for path in checkpoint.everything(directory) if checkpoint.flaw(path) is None]
     if not saved:
         return []

@@ -42,7 +42,7 @@ polyplay systems --new NAME         write NAME.py, a system that trains as it is
 
 
 def command(words: list[str]) -> None:
-    """Print the table of systems, one system or its figure, or write a template."""
+    """Print the table of systems, one system or its diagram, or write a template."""
     from polyplay.runs import flags, options, run
 
     words, drawn = take_option(words, "diagram")
@@ -88,7 +88,7 @@ def show_system(words: Sequence[str]) -> None:
     print(f"`polyplay train {page.name} --help` lists its options; --diagram draws it.")
 
 
-# `polyplay runs`: a table of the runs in some directories.
+# `polyplay runs`: a table of the runs in these directories.
 
 
 HOME = Path("runs")
@@ -97,7 +97,7 @@ STYLES = {"running": "green", "stopped": "yellow", "failed": "bold red", "damage
 
 @dataclass(frozen=True)
 class RunsOptions:
-    """List runs, newest first. Of one population, rank the members; of one run of a league, ftw or five, the agents."""
+    """List runs, newest first. For a population, rank its members; for a run of league, ftw or five, show ratings."""
 
     picture: str | None = None
     # image file (.png, .svg or .pdf) for a chart of a ranking: scores, copies and hyperparameters of a population over
@@ -112,7 +112,7 @@ class RunsOptions:
 
 
 def command_runs(words: list[str]) -> None:
-    """Print the table, the ranking, or the scores."""
+    """Print the table of runs, the ranking of one run, or scores beside published scores."""
     from polyplay.evaluation.scores import ScoresOptions
 
     about = "RUN: runs, or directories of runs (none: runs/)."
@@ -145,7 +145,7 @@ def command_runs(words: list[str]) -> None:
 
 
 def table_of(rows: Sequence[Row]) -> Table:
-    """Return a table that folds names if a line is too long for the terminal, but never numbers."""
+    """Return the table of runs. If a line is too long for the terminal, names wrap, but numbers never do."""
     names = [Column("run", overflow="fold"), Column("system", no_wrap=True), Column("env", overflow="fold")]
     marks = [Column("seed", justify="right", no_wrap=True), Column("state", no_wrap=True)]
     table = ruled_table(*names, *marks, numbers=("frames/steps", "min", "return", "best"))
@@ -244,7 +244,7 @@ TEMPLATE = Path(__file__).parent / "page" / "system.txt"
 
 
 def write_system(given: Sequence[str]) -> None:
-    """Write a system's file into the current directory. Raises UserError: the name is taken or not a module's."""
+    """Write a system's template NAME.py into this directory. Raises UserError: the name is taken or not a module's."""
     if len(given) != 1:
         raise UserError(f"--new '{' '.join(given)}': must be one name, such as my_system")
     name, path = given[0], Path(f"{given[0]}.py")

@@ -1,4 +1,4 @@
-"""tournament: two tables, or one JSON object."""
+"""tournament: play matches between agents; print two tables, or one JSON object."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ four perfect, in Go gtp:COMMAND, a program that speaks GTP."""
 
 
 def command(words: list[str]) -> None:
-    """Print a line per pair of players on standard error, then both tables, the best player first, or JSON."""
+    """Play a tournament. Print a line per pair on standard error; then tables, the best player first, or JSON."""
     names, options, _ = parse_words(TournamentOptions, words, "polyplay tournament RUN …", ABOUT, several=True)
     result = play_tournament(names, options, lambda line: print(line, file=sys.stderr, flush=True))
     if options.json:
@@ -43,7 +43,7 @@ def _print_report(result: Row) -> None:
         payoffs.add_row(str(place), *("–" if value is None else f"{value:.2f}" for value in points))
     console.print(table)
     console.print(Text("points per match of row against column"))
-    console.width = max(console.width, 7 * (len(players) + 1))  # a figure is never cut
+    console.width = max(console.width, 7 * (len(players) + 1))  # numbers are never cut
     console.print(payoffs)
     opened = "" if result["opening_plies"] is None else f", {result['opening_plies']} random plies first"
     played = f"{result['game']}: {result['matches']} matches per pair of players, half on each side{opened}"

@@ -30,8 +30,8 @@ if TYPE_CHECKING:
 
 
 def train_parts(parts: Sequence[SweepPart], train: Callable[[SweepPart], RunResult], directory: str | None) -> int:
-    """Train the parts in order until a signal ends a run, print the summary, and return the worst exit status.
-    train: trains a part. directory: parent of all runs (None: each has its own).
+    """Train the runs of a sweep in order, until a signal ends a run; print the summary, and return the worst exit
+    status. train: function that trains one run. directory: parent directory of all runs (None: each run has its own).
     """
     runs, status = dict[Path, str](), 0
     for part in parts:
@@ -41,7 +41,7 @@ def train_parts(parts: Sequence[SweepPart], train: Callable[[SweepPart], RunResu
             status = max(status, 1)
             complain(f"failed: {e}", e)
             continue
-        except errors.UserError as e:  # this point of the grid does not fit; others may
+        except errors.UserError as e:  # these values of the grid do not fit; others may
             if not part.name:
                 raise
             status = max(status, 2)
@@ -57,8 +57,8 @@ def train_parts(parts: Sequence[SweepPart], train: Callable[[SweepPart], RunResu
 
 
 def print_parts(runs: Mapping[Path, str], picture: Path) -> None:
-    """Print a line for each run and, for each point of the grid, the mean return over its seeds with an interval.
-    Then draw all curves. runs: run → its point of the grid.
+    """Print a line for each run and, for each combination of values in the grid, the mean return over its seeds, with
+    an interval. Then draw all curves. runs: directory of a run → text of its combination.
     """
     from polyplay.cli import plot, systems
 
@@ -71,7 +71,7 @@ def print_parts(runs: Mapping[Path, str], picture: Path) -> None:
             about = "{} {:,.2f} to {:,.2f}".format(name, *interval) if interval else "no interval: only one seed"
             print(f"{point and f'{point}: '}mean return {sum(returns) / len(returns):,.2f}, {about}")
     ended = {run: run_files.read_summary(run) for run in runs}
-    drawn = [run for run in runs if ended[run].get("episodic_return_mean") is not None]  # no populations
+    drawn = [run for run in runs if ended[run].get("episodic_return_mean") is not None]  # not populations
     if drawn and find_spec("matplotlib") is not None:
         print(plot.curves(drawn, picture))
 
@@ -96,9 +96,9 @@ def choose_part(words: Sequence[str], parts: Sequence[SweepPart]) -> SweepPart:
 
 
 def train_sweep(page: Page, words: Sequence[str], sweep: Sweep, number: Sequence[str] | None) -> int:
-    """Train all runs, or the one whose index is `number`, and return the worst exit status. Runs in a known directory
-    resume, and finished ones are not trained again. words: the command line's options, for all runs. Raises UserError,
-    before any run starts.
+    """Train all runs of a sweep, or only the run with index `number`; return the worst exit status. Runs whose
+    directory exists resume; finished runs are not trained again. words: the command line's options, for all runs.
+    Raises UserError, before any run starts.
     """
     if sweep.seeds is not None and "seed" in _names(words):
         text = f"--seed: given, but there is a run for each of the seeds {' '.join(map(str, sweep.seeds))}"
@@ -125,7 +125,7 @@ def train_sweep(page: Page, words: Sequence[str], sweep: Sweep, number: Sequence
 
 
 def read_files(words: list[str]) -> tuple[list[str], OptionFile | None, Sweep | None]:
-    """Return (words without --config and --sweep, the system first; the file that --config or --sweep names; a sweep).
+    """Return (words without --config and --sweep, the system first; the option file, or None; the sweep, or None).
     Raises UserError.
     """
     words, config = take_option(words, "config")
@@ -144,7 +144,7 @@ def read_files(words: list[str]) -> tuple[list[str], OptionFile | None, Sweep | 
 
 
 def _names(words: Sequence[str]) -> list[str]:
-    """Return the options that the words give."""
+    """Return the names of the options in these words."""
     heads = (word.partition("=")[0] for word in words if word.startswith("-"))
     return [option_file.option_name(head.lstrip("-").removeprefix("no-")) for head in heads]
 
@@ -193,13 +193,13 @@ class ResumeOptions:
     minutes: errors.Seconds | None = None  # stop at this many minutes, counted from the start of the run
     until_return: float | None = None  # stop at this mean return of the last 100 full games
     learning_rate: errors.Positive | None = None
-    # new learning rate; if it decays over the run, it decays from this value
+    # new learning rate; a rate that decays over the run decays from this value
     entropy_cost: errors.NonNegative | None = None  # new weight of the entropy bonus
     lanes: errors.Count | None = None  # new number of parallel environments per worker; they start new episodes
     actors: errors.SomeWorkers | None = None  # new number of acting workers; lanes start new episodes
     learners: errors.SomeWorkers | None = None  # new number of learning workers; lanes start new episodes
     change: tuple[str, ...] = ()
-    # new schedule of hyperparameters; replaces the run's schedule, form as in `polyplay train` (empty: no schedule)
+    # new schedule of hyperparameters, as in `polyplay train`; replaces the run's schedule (empty: no schedule)
     device: Literal["auto", "cpu", "cuda"] | None = None  # new device of learners and replicas
     dry_run: bool = False  # print the plan, measure the speed for two seconds, write nothing
     report_every: errors.Seconds | None = None  # seconds between reports
@@ -210,7 +210,7 @@ class ResumeOptions:
     place: str | None = None  # machines of the workers, as in `polyplay train`
     ship: str | None = None  # folder of modules that other machines import from, as in `polyplay train`
     host_timeout: errors.Seconds | None = None  # seconds of silence before a machine counts as lost
-    host_wait: errors.Seconds | None = None  # seconds that workers of a lost machine wait for a new one
+    host_wait: errors.Seconds | None = None  # seconds to wait for a machine that replaces a lost one
     quiet: bool = False  # print warnings, errors and the last line only
     verbose: bool = False  # print every value with its source, and the whole plan, at the start
     trust: bool = False

@@ -1,4 +1,4 @@
-"""watch: reads the new lines of a run's files for its page, in bounded memory."""
+"""watch: serve a live page of runs. New lines of the runs' files are read in bounded memory."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from polyplay.evaluation.scores import read_evaluations
 from polyplay.runs import directory as run_files
 from polyplay.runs.reporter import KINDS
 
-BARS = {  # bottleneck → (its name on the page, its number in a report)
+BARS = {  # bottleneck → (name on the page, key of its number in a report)
     "env": ("environment", "time_env"),
     "infer": ("acting", "time_infer"),
     "learn": ("learning", "time_learn"),
@@ -34,10 +34,10 @@ SHARES = (*(f"time_{kind}" for kind in KINDS), "cpu")
 
 
 def limit_sentence(row: Row, config: Row, wiring: Row) -> str:
-    """Name the run's bottleneck, the number on its bar, and an option to try; "" before the first report.
+    """Return a sentence about the run's bottleneck, with its share of time and an option to try; "" without reports.
 
-    Cores count as idle if workers wait or are fewer than the cores; other programs are assumed to use no core. Busy
-    time is divided in proportion to the workers' times. row: means of the last reports.
+    Cores count as idle if workers wait, or if workers are fewer than cores; other programs are assumed to use no core.
+    Busy time is divided in proportion to the workers' times. row: means of the last reports.
     """
     times = {name: row.get(column) or 0.0 for name, (_, column) in BARS.items()}
     busy, workers = sum(times.values()), sum(role["n"] for role in wiring.get("roles", ()))
@@ -56,14 +56,14 @@ def limit_sentence(row: Row, config: Row, wiring: Row) -> str:
 POINTS = 1000  # points of a curve after thinning; at most twice as many before
 EPISODES = 10  # last episodes shown
 WINDOW = 100  # games of a mean return
-REPORTS = 12  # reports that time shares and advice are averaged over: usually a minute
+REPORTS = 12  # number of last reports over which time shares and advice are averaged: usually a minute
 GAME = ("wall_seconds", "steps", "episodic_return")  # numbers read of each game
 
 
 def add_point(curve: list[tuple[Any, ...]], row: tuple[Any, ...]) -> None:
-    """Add `row` to a curve of (steps, …). It replaces points at the same or later steps, because a resumed run repeats
-    steps, and because the last of several games that end together counts. If there are more than twice POINTS, the
-    curve is thinned evenly over steps, and keeps its newest point.
+    """Add the point `row` to a curve of (steps, …). It replaces points at the same or later steps, because a resumed
+    run repeats steps, and because of several games that end together only the last counts. A curve of more than 2 ·
+    POINTS points is thinned evenly over steps, and keeps its newest point.
     """
     while curve and curve[-1][0] >= row[0]:
         curve.pop()
@@ -75,8 +75,8 @@ def add_point(curve: list[tuple[Any, ...]], row: tuple[Any, ...]) -> None:
 
 
 class LineReader:
-    """Calls `add` with each new line of a file of JSON lines. If the file was cut, replaced or removed, it first calls
-    `forget`, because all earlier lines are void.
+    """Reader of a file of JSON lines, which calls `add` with each new line. If the file was cut, replaced or removed,
+    it first calls `forget`, because all earlier lines are void.
     """
 
     def __init__(self, path: Path, numbers: tuple[str, ...], add: Callable[[Row], None], forget: Callable[[], None]):
@@ -93,7 +93,7 @@ class LineReader:
                     self.forget()
                 file.seek(self.offset)
                 for line in file:
-                    if line.endswith(b"\n"):  # else the line is being written
+                    if line.endswith(b"\n"):  # otherwise the line is not complete yet
                         self.offset += len(line)
                         if is_row(row := parse_json(line), self.numbers):
                             self.add(row)
@@ -108,7 +108,7 @@ def is_self_play(values: Row) -> bool:
 
 
 class RunReader:
-    """One run; `state` reads what is new and returns everything that the page shows of the run."""
+    """One run on the page. `state` reads new lines, and returns everything that the page shows of this run."""
 
     def __init__(self, directory: Path):
         self.directory = directory
@@ -122,7 +122,7 @@ class RunReader:
     def state(self) -> Row:
         self.reports.read()
         self.games.read()
-        with contextlib.suppress(UserError):  # deleted: keep the last one
+        with contextlib.suppress(UserError):  # if the file was deleted, keep its last contents
             self.config = run_files.read_config(self.directory)
         summary = run_files.read_part(self.directory, "summary.json")
         wiring = run_files.read_part(self.directory, run_files.WIRING)
@@ -189,7 +189,7 @@ class RunReader:
     def _checkpoints(self) -> list[Row]:
         found = []
         for path in reversed(checkpoint.everything(self.directory)):
-            with contextlib.suppress(OSError):  # pruned since it was listed
+            with contextlib.suppress(OSError):  # the run has removed it since
                 found.append({"update": checkpoint.update_of(path), "seconds": path.stat().st_mtime})
         return found
 
@@ -214,7 +214,7 @@ class WatchOptions:
 
 
 def command(words: list[str]) -> None:
-    """Serve until Ctrl-C."""
+    """Serve the page of the runs until Ctrl-C."""
     runs, options, _ = parse_words(WatchOptions, words, "polyplay watch RUN …", "RUN: directories of runs.", True)
     if not runs:
         raise UserError("watch takes the directory of a run first: polyplay watch runs/… [--port N]")

@@ -1,1 +1,1 @@
-"""Plain data, shared memory and files: the base of all other rooms."""
+"""Plain data, shared memory and files: the base of all other packages."""

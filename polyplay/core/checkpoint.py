@@ -1,10 +1,10 @@
-"""Checkpoints: safetensors and JSON, complete or absent.
+"""Checkpoints: directories of safetensors and JSON files, complete or absent.
 
-Nothing is ever pickled. Workers write their parts into `checkpoints/.partial-<update>`. When all parts are complete,
-the main process renames the directory; another save of the same update then makes a new one. The main process adds
-the manifest (schema version, counters, SHA-256 and size of every file) and renames the directory again: only now the
-checkpoint exists. If a checkpoint does not match its manifest, or its weights are not finite, a warning is printed and
-the checkpoint before it is used.
+No file is pickled. Workers write their parts into `checkpoints/.partial-<update>`. When all parts are complete, the
+main process renames the directory, so that another save of the same update starts a new directory. The main process
+adds the manifest (schema version, counters, SHA-256 and size of every file) and renames the directory again: only now
+the checkpoint exists. If a checkpoint does not match its manifest, or if weights in it are not finite, a warning is
+printed and the previous checkpoint is used.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ from polyplay.core.files import Row, is_number, is_row, read_object, write_bytes
 SCHEMA = 1
 MANIFEST = "manifest.json"
 ARRAYS = ".safetensors"
-BEST = "best-"  # prefix of the update: only weights; no run resumes from them
-CHAMPION = "champion-"  # prefix of the update: weights that won a match
-NAME = re.compile(r"(\d{12,})(-steps-\d+)?")  # the update, by which names are ordered, and agent steps
+BEST = "best-"  # prefix of a directory with only the best weights, from which no run resumes
+CHAMPION = "champion-"  # prefix of a directory with only weights that won a match
+NAME = re.compile(r"(\d{12,})(-steps-\d+)?")  # directory of a checkpoint: update (orders checkpoints), agent steps
 LANES = re.compile(r"\d+\+\d+")  # first lane and number of lanes
 POLICY = re.compile(r"agents/(\d+)/policy\.safetensors")
-UNUSED = "unused-"  # prefix of the update: no longer used, because the run resumed from an earlier checkpoint
+UNUSED = "unused-"  # prefix of a checkpoint that is unused because the run resumed from an earlier checkpoint
 
 
 def policy_name(agent: int) -> str:
@@ -70,13 +70,13 @@ class CheckpointPart:
         self._write(f"{name}.json", lambda path: write_json(path, value))
 
     def folder(self, name: str) -> Path:
-        """Make a directory for data that is written in pieces."""
+        """Make a directory for data in several files, and return its path."""
         path = self.root / name
         path.mkdir(parents=True, exist_ok=True)
         return path
 
     def _write(self, name: str, write: Callable[[Path], None]) -> None:
-        """Write a file; retry once if, during the write, an earlier save was completed and its directory renamed."""
+        """Write a file. Retry once if the directory was renamed during the write to complete an earlier save."""
         path = self.root / name
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -96,7 +96,7 @@ def directory_name(version: int, counters: Row) -> str:
 
 
 def update_of(path: Path) -> int:
-    """Return the update in a checkpoint's name; -1 if no run resumes from it."""
+    """Return the update in a checkpoint's name; -1 for other names, such as those of best weights."""
     found = NAME.fullmatch(path.name)
     return int(found[1]) if found else -1
 
@@ -108,7 +108,7 @@ def steps_of(path: Path) -> int:
 
 
 def complete(directory: Path, version: int, counters: Row) -> Path:
-    """Turn the parts of `version` into a checkpoint; return its directory. Raises OSError, after removing the parts."""
+    """Make a checkpoint of the parts of update `version`; return its path. Raises OSError, after removing the parts."""
     root, final = partial(directory, version), checkpoints_dir(directory) / directory_name(version, counters)
     taken = root.with_name(f"{root.name}-taken")
     try:
@@ -125,14 +125,14 @@ def complete(directory: Path, version: int, counters: Row) -> Path:
 
 
 def finish(root: Path, final: Path, version: int, counters: Row) -> None:
-    """Add the manifest and rename `root` to `final`, which replaces an older save of the same update. One of the two
-    always exists: if their names are equal, the new one has an extra zero in its name until the old one is removed.
+    """Add the manifest to `root`, rename `root` to `final`, and remove an older save of the same update. One of the two
+    saves always exists: if both have the same name, the new one has an extra zero until the old one is removed.
     """
     files = {str(p.relative_to(root)): describe_file(p) for p in sorted(root.rglob("*")) if p.is_file()}
     write_json(root / MANIFEST, {"schema": SCHEMA, "update": version, "counters": counters, "files": files})
     old = [p for p in final.parent.iterdir() if p == final or update_of(p) == update_of(final) >= 0]
     place = final.with_name(re.sub(r"(\d+)$", r"0\1", final.name)) if final in old else final
-    if place in old:  # an earlier process was killed at this point
+    if place in old:  # left by a process that was killed before the last rename below
         _remove(place)
         old.remove(place)
     platform.replace(root, place)
@@ -144,7 +144,7 @@ def finish(root: Path, final: Path, version: int, counters: Row) -> None:
 
 
 def _remove(path: Path) -> None:
-    """Remove a checkpoint if it exists. It is renamed first, so that a kill never leaves half a checkpoint."""
+    """Remove a checkpoint if it exists. Rename the directory first, so that a kill never leaves half a checkpoint."""
     aside = path.with_name(f".partial-old-{path.name}")
     shutil.rmtree(aside, ignore_errors=True)
     with contextlib.suppress(OSError):
@@ -158,8 +158,8 @@ def describe_file(path: Path) -> Row:
 
 
 def save_weights(directory: Path, prefix: str, module: Any, counters: Row) -> None:
-    """Save only a torch module's weights, as the policy of agent 0. Prefix BEST removes the weights that were saved
-    before with BEST; CHAMPION removes none. Raises OSError.
+    """Save only a torch module's weights, as the policy of agent 0. prefix: BEST, which replaces weights saved earlier
+    with BEST; or CHAMPION, which keeps earlier weights. Raises OSError.
     """
     version = int(counters["updates"])
     final = checkpoints_dir(directory) / f"{prefix}{directory_name(version, counters)}"
@@ -175,13 +175,13 @@ def save_weights(directory: Path, prefix: str, module: Any, counters: Row) -> No
 
 
 def best_weights(directory: Path) -> Path | None:
-    """Return the intact weights that were last saved as BEST."""
+    """Return the directory of the intact weights last saved as BEST; None if none exist."""
     found = [p for p in checkpoints_dir(directory).glob(f"{BEST}*") if flaw(p) is None]
     return max(found, key=lambda p: p.stat().st_mtime, default=None)
 
 
 def champions(directory: Path) -> list[Path]:
-    """Return the intact weights that were saved as CHAMPION, oldest first."""
+    """Return the directories of intact weights saved as CHAMPION, oldest first."""
     return [p for p in sorted(checkpoints_dir(directory).glob(f"{CHAMPION}*")) if flaw(p) is None]
 
 
@@ -195,7 +195,7 @@ def partials(directory: Path) -> list[Path]:
 
 
 def partial_versions(directory: Path) -> list[int]:
-    """Return the updates that have parts. Parts of best weights, which another worker writes, are ignored."""
+    """Return the updates for which parts exist. Ignore parts of best weights, which another worker writes."""
     names = (path.name.removeprefix(".partial-") for path in partials(directory))
     return [int(name) for name in names if name.isdecimal()]
 
@@ -207,7 +207,7 @@ def remove_partial(directory: Path) -> None:
 
 
 def prune(directory: Path, keep: int) -> None:
-    """Keep only the newest `keep` checkpoints and the one with the best return. Remove update 0 if others exist."""
+    """Keep the newest `keep` checkpoints and the one with the best return. Remove that of update 0 if others exist."""
     paths = everything(directory)
     if len(paths) > 1 and update_of(paths[0]) == 0:
         _remove(paths.pop(0))
@@ -224,15 +224,15 @@ def everything(directory: Path) -> list[Path]:
 
 
 def best(directory: Path) -> Path | None:
-    """Return the newest champion; without matches, the weights with the best score in evaluations during training;
-    without evaluations, the checkpoint with the best mean return in training. In self-play, returns do not count,
-    because they do not measure strength. None: none of these exists.
+    """Return the newest champion; without champions, the weights with the best score in evaluations during training;
+    without these, the checkpoint with the best mean return in training. Returns of self-play are ignored, because they
+    do not measure strength. None: none of these exists.
     """
     return next(reversed(champions(directory)), None) or best_weights(directory) or _best_scored(everything(directory))
 
 
 def _best_scored(paths: list[Path]) -> Path | None:
-    """Return the checkpoint with the best mean return in training; None: none has one, as in self-play."""
+    """Return the checkpoint with the best mean return in training; None: no checkpoint has one, as in self-play."""
     scored = []
     for path in paths:
         with contextlib.suppress(OSError, ValueError):
@@ -257,15 +257,15 @@ def manifest(path: Path) -> Row:
 
 
 def agents_of(path: Path) -> list[int]:
-    """Return the agents whose policies a checkpoint has."""
+    """Return the numbers of the agents whose policies a checkpoint contains."""
     return sorted(int(found[1]) for name in manifest(path)["files"] if (found := POLICY.fullmatch(name)))
 
 
 def flaw(path: Path, within: str = "") -> str | None:
-    """Return a checkpoint's first flaw; None: intact. within: check only files with this prefix."""
+    """Describe a checkpoint's first flaw; None: intact. within: check only files whose names start with it."""
     try:
         found = manifest(path)
-        each = found["counters"].get("agents")  # updates of each of several agents; may be 0
+        each = found["counters"].get("agents")  # agent → its updates (may be 0), in a run of several agents
         updates = each if isinstance(each, dict) else {}
         files = {name: file for name, file in found["files"].items() if name.startswith(within)}
     except (OSError, ValueError) as e:
@@ -296,7 +296,7 @@ def _not_finite(arrays: dict[str, np.ndarray]) -> str:
 
 
 def resume_flaw(path: Path) -> str | None:
-    """Return the first flaw of a checkpoint from which a run is to resume; None: intact."""
+    """Describe the first flaw of a checkpoint from which a run is to resume; None: the checkpoint is intact."""
     if wrong := flaw(path):
         return wrong
     counters, numbers = {"wall_seconds": 0.0, "games": {}, **manifest(path)["counters"]}, ("steps", "frames", "updates")
@@ -306,7 +306,7 @@ def resume_flaw(path: Path) -> str | None:
 
 
 def newest(directory: Path, say: Callable[[str], None], flaw_of: Callable[[Path], str | None] = flaw) -> Path:
-    """Return the newest intact checkpoint; call `say` with a line for each newer, damaged one."""
+    """Return the newest intact checkpoint; call `say` with a message for each newer, damaged checkpoint."""
     found = everything(directory)
     for path in reversed(found):
         wrong = flaw_of(path)
@@ -319,8 +319,8 @@ def newest(directory: Path, say: Callable[[str], None], flaw_of: Callable[[Path]
 
 
 def set_aside(directory: Path, found: Path | None) -> None:
-    """Rename checkpoints newer than `found`, from which a run resumes: no run resumes from them later, and `prune`
-    ignores them. Also rename champions that were candidates at that update or later: their matches are played again.
+    """Rename checkpoints newer than `found`, the one from which the run resumes (None: all), so that no later resume
+    uses them and `prune` ignores them. Also rename champions from that update or later, whose matches will be repeated.
     """
     update = -1 if found is None else update_of(found)
     late = [path for path in everything(directory) if update_of(path) > update]
@@ -334,7 +334,7 @@ def set_aside(directory: Path, found: Path | None) -> None:
 
 
 class OpenCheckpoint:
-    """An intact checkpoint, whose parts are read by name."""
+    """Intact checkpoint, whose arrays and JSON files are read by name."""
 
     def __init__(self, path: Path):
         self.path = path
@@ -356,8 +356,8 @@ open_checkpoint: Callable[..., OpenCheckpoint] = OpenCheckpoint
 
 
 def load_into(module: Any, arrays: dict[str, np.ndarray]) -> None:
-    """Copy named arrays into a torch module's tensors, in place, because these may be views. Raises UserError: names
-    or shapes differ.
+    """Copy named arrays into a torch module's tensors, in place, because the tensors may be views. Raises UserError:
+    names or shapes differ.
     """
     import torch
 
@@ -382,7 +382,7 @@ def _digest(path: Path) -> str:
 
 
 FOLDER = "past_agents"
-CHECKSUM = "sha256"  # key in the file's metadata; covers names, types, shapes and numbers
+CHECKSUM = "sha256"  # metadata key of a file's checksum over names, types, shapes and numbers
 
 
 def self_path(directory: Path, agent: int, version: int) -> Path:
@@ -396,12 +396,12 @@ def self_files(directory: Path) -> list[Path]:
 
 
 def write_self(path: Path, arrays: dict[str, np.ndarray]) -> None:
-    """Write a past agent. Raises OSError."""
+    """Write the weights of a past agent. Raises OSError."""
     write_arrays(path, arrays, {CHECKSUM: _checksum(arrays)})
 
 
 def read_self(path: Path) -> dict[str, np.ndarray]:
-    """Read a past agent. Raises UserError: the file cannot be read, or is damaged."""
+    """Read the weights of a past agent. Raises UserError: the file cannot be read, or is damaged."""
     arrays, wrong = _read(path)
     if wrong:
         raise UserError(f"RUN: past agent {path} plays in the league, but {wrong}: put back a copy")
@@ -409,12 +409,12 @@ def read_self(path: Path) -> dict[str, np.ndarray]:
 
 
 def self_flaw(path: Path) -> str:
-    """Return a past agent's flaw; "" if it has none."""
+    """Describe the flaw of a past agent's file; "" if the file is intact."""
     return _read(path)[1]
 
 
 def _read(path: Path) -> tuple[dict[str, np.ndarray], str]:
-    """Return a file's arrays, and their flaw or "". Files of earlier versions have no checksum."""
+    """Return a past agent's arrays, and a flaw ("" if intact). Files of earlier Polyplay versions have no checksum."""
     try:
         with safe_open(path, "np") as file:
             arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - not a mapping

@@ -1,7 +1,8 @@
-"""Compiled loops, and random numbers for them.
+"""Loops that Numba compiles, and random numbers for these loops.
 
-A compiled loop contains the loops that it calls. Numba's cache on disk checks only the loop's own file; here, the cache
-checks the files of all these loops. If no cache folder is writable, each process compiles its loops and warns once.
+A compiled loop contains the loops that it calls. Numba's cache on disk checks only whether the loop's own file changed;
+here, the cache checks the files of all these loops. If no cache folder is writable, each process compiles its loops,
+and the main process prints one warning.
 """
 
 from __future__ import annotations
@@ -35,13 +36,13 @@ WAIT = 60.0  # seconds to wait for another process that compiles the same loop
 
 
 class CompileState:
-    """State of this process. uncached: warning if a loop has no cache, else ""; warned: the warning was printed."""
+    """Compiling in this process. uncached: the warning ("" if the cache works); warned: whether it was printed."""
 
     uncached, warned = "", False
 
 
 class _Compiling(Listener):
-    """When a loop is compiled, not read from the cache: call `on_compile`, and warn once if it has no cache."""
+    """Listener that Numba calls when it compiles a loop: calls `on_compile`; warns once without a cache."""
 
     def on_start(self, event: Event) -> None:
         for call in processes.on_compile:
@@ -55,21 +56,21 @@ class _Compiling(Listener):
 
 
 register("numba:compile", _Compiling())
-inlined = njit(inline="always", error_model="numpy")  # becomes part of the loop that calls it
+inlined = njit(inline="always", error_model="numpy")  # decorator: makes a function part of the loops that call it
 
 
 def cached_njit(**options: Any) -> Callable[[Any], Any]:
-    """Decorate with `njit(cache=True, nogil=True, error_model="numpy", **options)`; the cache checks all files used."""
+    """Return `njit(cache=True, nogil=True, error_model="numpy", **options)`, but the cache checks all called files."""
     how = {"nogil": True, "error_model": "numpy", **options}
 
     def decorate(function: FunctionType) -> Any:
         try:
             loop = njit(cache=True, **how)(function)
-        except RuntimeError:  # no writable folder
+        except RuntimeError:  # Numba found no writable cache folder
             CompileState.uncached = UNCACHED
             return njit(**how)(function)
         _compile_once(loop)
-        # Numba has no public way to set a cached loop's dependencies; without this attribute, Numba's own check remains
+        # Numba has no public way to set a cached loop's dependencies. Without this attribute, Numba's check remains
         index = getattr(getattr(loop, "_cache", None), "_cache_file", None)
         if index is not None and hasattr(index, "_source_stamp"):
             index._source_stamp = source_stamp(function)
@@ -79,8 +80,8 @@ def cached_njit(**options: Any) -> Callable[[Any], Any]:
 
 
 def _acquire(path: Path, held: contextlib.ExitStack) -> None:
-    """Lock a file beside a loop's cache, so that only one process compiles; `held` releases the lock. Give up after
-    WAIT seconds, or if the file cannot be written.
+    """Lock a file beside a loop's cache, so that only one process compiles. Closing `held` releases the lock. Give up
+    after WAIT seconds, or if the file cannot be written.
     """
     until = time.monotonic() + WAIT
     with contextlib.suppress(OSError):
@@ -92,8 +93,8 @@ def _acquire(path: Path, held: contextlib.ExitStack) -> None:
 
 
 def _compile_once(loop: Any) -> None:
-    """Have one process compile a loop while others wait for its result. If the disk is full, each process compiles the
-    loop.
+    """Let one process compile a loop while other processes wait for the result. If the disk is full, each process
+    compiles the loop.
     """
     cache = getattr(loop, "_cache", None)
     if (save := getattr(cache, "save_overload", None)) is None:
@@ -119,7 +120,7 @@ def _compile_once(loop: Any) -> None:
 
 
 def source_stamp(function: FunctionType) -> str:
-    """Return a hash of the files of a function and of all loops that it can call, and of global numbers there."""
+    """Return a hash of the files of a function and of all loops it can call, and of global numbers in these files."""
     files: set[Path] = set()
     numbers: list[str] = []
     _collect(function, files, numbers)
@@ -135,7 +136,7 @@ def _collect(function: FunctionType, files: set[Path], numbers: list[str]) -> No
         return
     files.add(path)
     for name, value in function.__globals__.items():
-        # our own modules' loops may be called as attributes
+        # loops of Polyplay's modules may be called as attributes: module.loop(…)
         ours = isinstance(value, ModuleType) and value.__name__.startswith("polyplay.")
         for loop in vars(value).values() if ours else (value,):
             if isinstance(loop, Dispatcher):
@@ -151,7 +152,7 @@ def _fused(typing: Any, a: Any, b: Any, c: Any) -> Any:
     return a(a, a, a), lambda context, builder, signature, numbers: builder.fma(*numbers)
 
 
-fused_multiply_add: Any = intrinsic(_fused)  # for loops: a·b + c of floats of one type, rounded once, as by addcmul
+fused_multiply_add: Any = intrinsic(_fused)  # in compiled loops: a·b + c, rounded once, like torch's addcmul
 
 
 def _type_call(typing: Any, address: Any, given: Any) -> Any:
@@ -163,10 +164,10 @@ def _type_call(typing: Any, address: Any, given: Any) -> Any:
     return types.int32(types.int64, types.UniTuple(types.int64, len(given))), generate
 
 
-call_address: Any = intrinsic(_type_call)  # for loops, (address, words): call a C function, int (int64, …)
+call_address: Any = intrinsic(_type_call)  # in compiled loops: call the C function int f(int64, …) at an address
 
 
-# Random numbers from a counter, for compiled loops: number n is a hash of (key, n), so the state is two integers.
+# Random numbers for compiled loops: number n is a hash of (key, n), so a generator's state is two integers.
 
 
 _A, _B, _C = (np.uint64(x) for x in (0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB))
@@ -175,7 +176,7 @@ _27, _30, _31 = (np.uint64(x) for x in (27, 30, 31))
 
 @inlined
 def bits(key: np.uint64, n: np.uint64) -> np.uint64:
-    """Return the `n`-th (uint64) 64-bit number of `key` (uint64): SplitMix64 (Steele et al. 2014)."""
+    """Return 64-bit random number `n` of the sequence that `key` names: SplitMix64 (Steele et al. 2014)."""
     x = key + n * _A
     x = (x ^ (x >> _30)) * _B
     x = (x ^ (x >> _27)) * _C

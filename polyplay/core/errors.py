@@ -1,4 +1,4 @@
-"""Errors, findings of checks, ranges of options."""
+"""Errors, results of checks, and allowed ranges of options."""
 
 from __future__ import annotations
 
@@ -11,27 +11,27 @@ from typing import Annotated, Literal
 
 
 class UserError(Exception):
-    """A mistake by the user: one line with the option, its value, what is allowed and the fix."""
+    """Mistake by the user. The message is one line: the option, the given value, the allowed values and the fix."""
 
 
 class Closed(Exception):
-    """The crew stops. Every wait on a ring or a version raises this, and workers then return."""
+    """Raised by every wait for data or weights once the run stops. The waiting worker then returns."""
 
 
 class Leaving(Exception):
-    """The run ends before the next update, because a worker's rollout would take too long."""
+    """Raised when the run ends without another update, because a worker's rollout would take too long."""
 
 
 class EnvFailure(Exception):
-    """An environment failed more often than its pool may repair; the message has the environment's traceback."""
+    """Failure of an environment that a restart cannot repair, or that exceeds the limit of restarts."""
 
 
 class WorkerLost(Exception):
-    """A worker raised or was killed; the message holds its traceback or its signal."""
+    """Loss of a worker that raised an exception or was killed. The message has the traceback or the signal."""
 
 
 class Diverged(Exception):
-    """A reproduction of a run gave other numbers than the run."""
+    """Reproducing a run gave different numbers than the run itself."""
 
 
 class NotFinite(Exception):
@@ -50,26 +50,26 @@ class Finding:
 
 
 def status(findings: Sequence[Finding]) -> int:
-    """Return the exit status: 1 if any finding failed."""
+    """Return the exit status of a command: 1 if any finding failed, else 0."""
     return int(any(f.level == "failed" for f in findings))
 
 
 def as_json(findings: Sequence[Finding], more: Mapping[str, object], key: str) -> str:
-    """Format one JSON object: `more`, "ok", and the findings under `key`."""
+    """Return a JSON object as text: the items of `more`; "ok", false if a finding failed; all findings as `key`."""
     rows = [dataclasses.asdict(f) for f in findings]
     return json.dumps({**more, "ok": not status(findings), key: rows}, indent=2, ensure_ascii=False)
 
 
-# Ranges of numeric options, as types of their fields: `lanes: Count = 16`. `runs.flags` checks every value against its
-# field's range, whether it comes from the command line, Python or a file. Help prints the range.
+# Ranges of numeric options. The type of an option's field names the range: `lanes: Count = 16`. `runs.flags` checks
+# values from the command line, from Python and from files against that range. Help prints the range.
 
 
-LARGEST = 1e30  # limit of numbers in networks, so that they and their sums fit into float32
+LARGEST = 1e30  # limit of options that enter networks, so that such numbers and their sums fit into float32
 
 
 @dataclass(frozen=True)
 class Range:
-    """The numbers from `low` to `high`, without the bound that `but` names."""
+    """Range of numbers from `low` to `high`. but: the bound that is not included ("": both are included)."""
 
     low: float
     high: float = math.inf
@@ -81,45 +81,45 @@ class Range:
 
     def __str__(self) -> str:
         high = f"{self.high:g}".replace("e+0", "e").replace("e+", "e")
-        high = high if float(high) == self.high else str(self.high)  # 1e12, but every digit of 2**63 - 1
+        high = high if float(high) == self.high else str(self.high)  # 1e12, but all digits of 2**63 - 1
         if self.but == "low":
             return f"above {self.low}" + (f", at most {high}" if self.high < LARGEST else "")
         return f"from {self.low} " + ("up" if self.high >= LARGEST else f"to {'below ' * (self.but == 'high')}{high}")
 
     @property
     def whole(self) -> str:
-        """The range with its upper bound, even if that is LARGEST."""
+        """Text of the range that, unlike `str`, includes an upper bound of LARGEST."""
         return f"{self}, at most {LARGEST:g}".replace("+", "") if self.high == LARGEST else str(self)
 
     @property
     def in_short(self) -> str:
-        """The range as help shows it: without an upper bound of VAST or more."""
+        """Text of the range in help: without an upper bound if this is VAST or more."""
         if self.high < VAST:
             return str(self)
         return f"above {self.low}" if self.but == "low" else f"at least {self.low}"
 
 
-VAST = 10**9  # larger values are typing errors
-SEATS = 2048  # limit of simultaneous workers, in a role and in a run on all machines
+VAST = 10**9  # help shows no upper bounds of this size or more: such values would be typos
+SEATS = 2048  # limit of simultaneous workers of a role, and of a run on all machines together
 PLAYERS = 64  # limit of players in a match, and of learning agents in a run
-MOST = 10**12  # limit of any count: its bytes still fit into 64 bits
+MOST = 10**12  # limit of any count: sizes in bytes computed from counts fit into 64 bits
 
 Count = Annotated[int, Range(1, MOST)]
-ManyFrames = Annotated[int, Range(1, 10 * MOST)]  # agent steps; OpenAI Five's Rerun made 1.7e12
-Whole = Annotated[int, Range(0, MOST)]  # 0: none, or chosen automatically
+ManyFrames = Annotated[int, Range(1, 10 * MOST)]  # agent steps of a run; OpenAI Five's Rerun made 1.7e12
+Whole = Annotated[int, Range(0, MOST)]  # 0: off, or chosen automatically
 SomeWorkers = Annotated[int, Range(1, SEATS)]
 Players = Annotated[int, Range(2, PLAYERS)]
 Agents = Annotated[int, Range(1, PLAYERS)]
 Workers = Annotated[int, Range(0, SEATS)]  # 0: chosen automatically
-Lag = Annotated[int, Range(-1, MOST)]  # -1: any
-Simulations = Annotated[int, Range(0, 100_000)]  # per search, whose trees are in memory; 0: the network alone
-Width = Annotated[int, Range(2, 16_384)]  # of a layer
+Lag = Annotated[int, Range(-1, MOST)]  # largest policy lag; -1: unlimited
+Simulations = Annotated[int, Range(0, 100_000)]  # simulations per tree search, limited by memory; 0: the network alone
+Width = Annotated[int, Range(2, 16_384)]  # width of a layer
 Seed = Annotated[int, Range(0, 2**63 - 1)]
 Port = Annotated[int, Range(1, 65_535)]
 
 Fraction = Annotated[float, Range(0, 1)]
 Decay = Annotated[float, Range(0, 1, but="high")]
 Positive = Annotated[float, Range(0, LARGEST, but="low")]
-NonNegative = Annotated[float, Range(0, LARGEST)]  # 0: none, or off
+NonNegative = Annotated[float, Range(0, LARGEST)]  # 0: off
 Real = Annotated[float, Range(-100_000, 100_000)]
 Seconds = Annotated[float, Range(0, 10**9, but="low")]

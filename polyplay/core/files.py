@@ -19,8 +19,8 @@ Row = dict[str, Any]
 
 
 class AppendFile:
-    """A file that grows by whole pieces, each in one write. If a write fails, as on a full disk, nothing of its piece
-    remains. If the file or its directory is deleted, the next write restores the whole file.
+    """File that grows by whole pieces, each appended in one write. If a write fails, as on a full disk, no part of the
+    piece remains. If the file or its directory is deleted, the next write restores the whole file.
     """
 
     def __init__(self, path: Path) -> None:
@@ -42,7 +42,7 @@ class AppendFile:
             raise
 
     def restore(self, chunk: int = 1 << 20) -> None:
-        """Write the file again if it was deleted or moved: the open descriptor still has its bytes. Raises OSError."""
+        """Write the file again if it was deleted or moved: the open descriptor still has all bytes. Raises OSError."""
         with contextlib.suppress(FileNotFoundError):
             if os.path.samestat(os.stat(self.path), os.fstat(self.fd)):
                 return
@@ -68,7 +68,7 @@ class AppendFile:
 
 
 class JsonLines:
-    """A file of JSON lines. Opening it removes a last line that a kill or a power cut left incomplete."""
+    """File with a JSON object per line. Opening removes an incomplete last line, left by a kill or a power cut."""
 
     def __init__(self, path: Path) -> None:
         self.file = AppendFile(path)
@@ -82,7 +82,7 @@ class JsonLines:
         self.file.close()
 
 
-LIMITS = {  # number of a system's error → its meaning and a remedy
+LIMITS = {  # errno of a system error → meaning and remedy
     errno.EFBIG: "the file has reached the size limit: raise it (`ulimit -f`)",
     errno.EMFILE: "this process cannot open more: raise the limit (`ulimit -n`)",
     errno.ENFILE: "the machine cannot open more: end other programs",
@@ -95,19 +95,19 @@ LIMITS = {  # number of a system's error → its meaning and a remedy
 
 
 def refusal_text(e: BaseException) -> str:
-    """Return the system's message without its number, and a remedy if one is known."""
+    """Return an error's message without the error number, and the remedy from LIMITS, if any."""
     number, reason = (e.errno, e.strerror or str(e)) if isinstance(e, OSError) else (None, str(e))
     return f"{reason}; {LIMITS[number]}" if number in LIMITS else reason
 
 
 class LogWrites:
-    """Optional writes of a run. Failed writes are skipped, and reported once per file."""
+    """Writes that a run can do without. A failed write is skipped, and reported once per file."""
 
     def __init__(self, warn: Callable[[str], None]) -> None:
         self.warn, self.warned = warn, set[str]()
 
     def attempt(self, name: str, write: Callable[[], None]) -> None:
-        """Call `write`, which writes to the file `name`."""
+        """Call `write`, which writes to the file `name`; warn if it fails for the first time."""
         try:
             write()
         except (OSError, UserError) as e:  # UserError: the file could not be opened
@@ -129,8 +129,8 @@ def _whole_bytes(fd: int, chunk: int = 1 << 16) -> int:
 
 
 def read_lines(path: Path, *numbers: str) -> Iterator[Row]:
-    """Yield the rows of a file of JSON lines, which may be growing or missing. Skip lines that are not objects, or that
-    lack one of these numbers.
+    """Yield the objects in a file of JSON lines, which may still grow or be missing. Skip lines that are not objects,
+    or in which one of the fields `numbers` is not a number.
     """
     if not path.exists():
         return
@@ -143,7 +143,7 @@ def read_lines(path: Path, *numbers: str) -> Iterator[Row]:
 
 
 def parse_json(text: bytes | str) -> Any:
-    """Parse JSON; return None if it is damaged."""
+    """Parse JSON; return None if the text is damaged."""
     try:
         return json.loads(text)
     except (ValueError, RecursionError):
@@ -159,7 +159,7 @@ def read_object(path: Path) -> Row:
 
 
 def is_row(value: object, numbers: tuple[str, ...]) -> bool:
-    """Tell whether a value is an object that has all of these numbers."""
+    """Tell whether a value is a JSON object in which all fields `numbers` are finite numbers."""
     return isinstance(value, dict) and all(is_number(value.get(name)) for name in numbers)
 
 
@@ -169,7 +169,7 @@ def is_number(value: object) -> bool:
 
 
 def to_plain(value: object) -> Any:
-    """Convert a value for JSON: unwrap scalars of arrays and tensors, replace NaN and infinity by None."""
+    """Convert a value for JSON: array and tensor scalars to numbers, NaN and infinity to None, other types to text."""
     if isinstance(value, Mapping):
         return {str(k): to_plain(v) for k, v in value.items()}
     if isinstance(value, (list, tuple)):
@@ -182,12 +182,12 @@ def to_plain(value: object) -> Any:
 
 
 def write_json(path: Path, value: object) -> None:
-    """Write JSON atomically, see write_bytes."""
+    """Write a value as JSON, atomically; see write_bytes."""
     write_bytes(path, (json.dumps(to_plain(value), indent=2, allow_nan=False) + "\n").encode())
 
 
 def write_bytes(path: Path, data: bytes) -> None:
-    """Write atomically: after a crash or on a full disk, the old or the new file exists. Raises OSError."""
+    """Write a file atomically: after a crash or on a full disk, the old or the new file is whole. Raises OSError."""
     fd, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:
         with os.fdopen(fd, "wb") as file:

@@ -1,9 +1,10 @@
 """Flows of shared objects between two machines. Imports no torch.
 
-Every cell of a shared object has one writer at a time. A flow is one writer's data for some readers. If a reader is on
-the other machine, the flow is sent over the line (connection) between the two. The writer's side polls the flow and
-sends changes: data first, then the number that announces the data. The other side writes the changes into its copy of
-the object and rings the bells there. Each class of shared objects declares its own flows (SharedObject.crossing).
+Each machine has a copy of a shared object, and every cell has one writer at a time. A flow is one writer's data for
+some readers. If a reader is on the other machine, the flow is sent over the line (connection) between the machines. The
+writer's side polls the flow and sends changes: data first, then the number that announces the data. The other side
+writes the changes into its copy and posts the semaphores ("bells") of workers that wait there. Each class of shared
+objects declares its flows (SharedObject.crossing).
 """
 
 from __future__ import annotations
@@ -18,14 +19,14 @@ import numpy as np
 
 from polyplay.core.shared_memory import Semaphore, memory_barrier
 
-Piece = tuple[int, int, list[np.ndarray]]  # part, number of the item, arrays
-MARK, FILE, SLOT, BACK, RINGS, PAIR, VECTOR, WAITING = range(8)  # parts
+Piece = tuple[int, int, list[np.ndarray]]  # kind of the piece, number of the item, arrays
+MARK, FILE, SLOT, BACK, RINGS, PAIR, VECTOR, WAITING = range(8)  # kinds of pieces
 COUNTING = 0.25  # seconds between two copies of a worker's counters
 
 
 class End(NamedTuple):
-    """A worker, as flows identify it: the name of its argument that holds the object, and its number. Three other
-    names exist for every object: `row` (its number is a row of the counters), `learner` and `judge`.
+    """Identity of a worker in flows. name: the worker's argument that holds the shared object; i: the worker's number
+    in its role. Three names apply to every object: `row` (i: row of the counters), `learner` and `judge`.
     """
 
     name: str
@@ -34,35 +35,35 @@ class End(NamedTuple):
 
 MAIN = End("main", 0)  # the main process
 EVERYONE = End("everyone", 0)  # a reader on every machine
-ANY = -1  # as a reader's number: all readers of this name
+ANY = -1  # as `i` of a reader: all readers of this name
 EVERYWHERE = ("row", "learner", "judge")
 
 
 class Side(Protocol):
     """One end of a line between two machines, as flows use it."""
 
-    away: bool  # whether this is the other machine's end, not the main machine's
+    away: bool  # whether this end is on the other machine, not on the main machine
     now: float
-    relay: int  # number of the line whose bell rings for this side
-    landed: int  # slots received
+    relay: int  # number of the line; a post of its semaphore wakes this side
+    landed: int  # number of slots received so far
 
     @property
     def seats(self) -> Collection[tuple[int, End]]:
-        """Workers on the machine that is not the main one, as (number of the object, worker)."""
+        """Workers on the other machine (not the main machine), as pairs (number of a shared object, worker)."""
 
     def parts(self, thing: int, end: End) -> Iterator[Piece]:
         """Yield the pieces of a worker's part of a checkpoint."""
 
     def failed(self, thing: int, end: End) -> bool:
-        """Tell whether a worker's part could not be written here, and forget it."""
+        """Tell whether writing a worker's part of a checkpoint failed here, and forget the failure."""
 
     def files(self, pattern: str, keep: bool = False) -> Iterator[Piece]:
-        """Yield files of this side's folder in pieces. keep: do not delete the files here."""
+        """Yield the files of this side's folder that match `pattern`, in pieces. keep: do not delete the files here."""
 
 
 class Flow(ABC):
-    """Data of one writer for some readers. Without readers, only a starting worker gets the data. both: whether readers
-    write too. A token identifies a state of the data: if the token changes, there is new data to send.
+    """Data of one writer for some readers. A flow without readers is sent only to a worker that starts. both: whether
+    readers write too. A token identifies a state of the data: a changed token means new data to send.
     """
 
     both = False
@@ -78,11 +79,11 @@ class Flow(ABC):
 
     @abstractmethod
     def pieces(self, old: Any, new: Any, gives: bool) -> Iterator[Piece]:
-        """Yield the changes since the old token. None: everything."""
+        """Yield the changes from token `old` to token `new`; if `old` is None, yield all data."""
 
     @abstractmethod
     def land(self, part: int, i: int, arrays: list[np.ndarray], gives: bool) -> None:
-        """Write a piece from the other side. gives: whether the writer is on this side."""
+        """Write a piece that the other side sent. gives: whether the writer is on this side."""
 
     def begin(self, gives: bool, token: Any) -> Iterator[Piece]:
         """Yield the pieces that a worker needs when it starts on the other side. gives: whether the writer is here and
@@ -90,15 +91,15 @@ class Flow(ABC):
         """
         yield from self.pieces(None, token if gives else self.token(True), True)
 
-    def activate(self, gives: bool) -> None:  # noqa: B027 - most need nothing
-        """Prepare for sending, before it starts."""
+    def activate(self, gives: bool) -> None:  # noqa: B027 - most flows need nothing
+        """Prepare this side before it starts to send."""
 
 
 class Cells(Flow):
-    """Small arrays, sent whole. The last is written after the others; then the bells ring.
+    """Flow of small arrays (`cells`), sent whole. The last one is written after the others; then `bells` are posted.
 
-    whole: large arrays that are sent with each change. log: ring buffers; only their new rows are sent. counted(cells):
-    number of rows written so far. every: seconds between two reads of the cells.
+    whole: large arrays that are sent with each change. log: ring buffers, of which new rows are sent. counted(cells):
+    number of rows written to the log so far. every: seconds between two reads of the cells.
     """
 
     every = 0.0
@@ -118,7 +119,7 @@ class Cells(Flow):
         self.cells, self.bells, self.whole, self.log, self.counted = cells, bells, whole, log, counted
 
     def token(self, gives: bool) -> bytes:
-        """Return the cells' bytes. The last array is read first, so the others have all writes that it announces."""
+        """Return the cells' bytes. Read the last array first, so that the others have all writes that it announces."""
         if not self.every or not self._last or self.traffic.now >= self._next:
             found = []
             for x in reversed(self.cells):
@@ -152,14 +153,14 @@ class Cells(Flow):
             place[...] = numbers
 
     def split(self, data: bytes) -> list[np.ndarray]:
-        """Return the arrays in a token."""
+        """Return the arrays whose bytes a token holds."""
         ends = np.cumsum([0, *(x.nbytes for x in self.cells)]).tolist()
         parts = [data[a:b] for a, b in itertools.pairwise(ends)]
         return [np.frombuffer(x, v.dtype).reshape(v.shape) for x, v in zip(parts, self.cells, strict=True)]
 
 
 class Answer(Cells):
-    """Number of the last checkpoint for which a worker has written its part. The part is sent first."""
+    """Flow of the number of the last checkpoint for which a worker wrote its part. The part itself is sent first."""
 
     def pieces(self, old: bytes | None, new: bytes, gives: bool) -> Iterator[Piece]:
         if old is not None:
@@ -172,7 +173,7 @@ class Answer(Cells):
 
 
 class Crossing(NamedTuple):
-    """An object's flows, in sending order, and its bells, each with the worker that waits on it."""
+    """Flows of a shared object in sending order, and its semaphores, each with the worker that waits for it."""
 
     flows: Sequence[Flow] = ()
     bells: Sequence[tuple[Semaphore, End]] = ()

@@ -1,4 +1,4 @@
-"""This machine: cores, versions, how Polyplay is installed, a team of threads."""
+"""Information about this machine and Polyplay's installation; binding to cores; a pool of threads."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ PACKAGES = ("polyplay", "torch", "numpy", "gymnasium", "ale-py")
 
 
 def stamp() -> Row:
-    """Describe this run's surroundings: start time, versions, machine, commit."""
+    """Describe the surroundings of a run that starts now: time, versions, machine, commit."""
     versions = {"python": platform.python_version()} | {name: version(name) for name in PACKAGES}
     machine = {"platform": platform.platform(), "cpu": cpu_name(), "cores": cores()}
     return {"started": now(), "versions": versions, "machine": machine, "commit": _commit()}
@@ -42,17 +42,17 @@ def version(package: str) -> str | None:
 
 
 def install_command(extra: str) -> str:
-    """Return the command that installs an extra, from the checkout, wheel or address that Polyplay was installed from
-    (PEP 610 records it), else from an index.
+    """Return the command that installs an optional extra: from the checkout, wheel or address from which Polyplay was
+    installed, if pip recorded this (PEP 610), else from an index.
     """
     records = (found.read_text("direct_url.json") for found in importlib.metadata.distributions(name="polyplay"))
-    origin = json.loads(next(filter(None, records), "{}"))  # a checkout on the path has a distribution without it
+    origin = json.loads(next(filter(None, records), "{}"))  # a checkout on sys.path has a distribution without the file
     url, repository, folder = origin.get("url", ""), origin.get("vcs_info"), origin.get("dir_info")
     if repository:
         url = f"{repository['vcs']}+{url}@{repository['commit_id']}"
     if not url.startswith("file:"):
         return f"pip install {shlex.quote(f'polyplay[{extra}]' + f' @ {url}' * bool(url))}"
-    from urllib.request import url2pathname  # loads slowly
+    from urllib.request import url2pathname  # slow to load
 
     path = url2pathname(url.removeprefix("file://"))
     pinned = f"-c {shlex.quote(os.path.join(path, 'constraints.txt'))} " if folder is not None else ""
@@ -61,7 +61,7 @@ def install_command(extra: str) -> str:
 
 
 def documentation(name: str) -> str:
-    """Return the path of a page, such as docs/start/install.md, in the checkout or in the installed wheel."""
+    """Return the path of a documentation page, such as docs/start/install.md, in the checkout or installed wheel."""
     root, marker = Path(__file__).parents[2], f"share/doc/polyplay/{name}"
     if not (root / name).is_file():
         there = importlib.metadata.distributions(name="polyplay")
@@ -75,12 +75,12 @@ def cores() -> int:
 
 
 def cxx_compiler() -> str | None:
-    """Return the C++ compiler for compiled updates; None: not found."""
+    """Return the path of the C++ compiler for compiled updates; None: no compiler was found."""
     return next(filter(None, map(shutil.which, (os.environ.get("CXX") or "g++", "g++", "clang++"))), None)
 
 
 def take_share(index: int, n: int) -> None:
-    """Bind this thread, and all that it starts, to part `index` of `n` equal parts of the cores."""
+    """Bind this thread, and threads and processes that it starts, to part `index` of `n` equal parts of the cores."""
     if n > 1:
         there = usable_cores()
         own = {core for k, core in enumerate(there) if k * n // len(there) == index}
@@ -89,7 +89,7 @@ def take_share(index: int, n: int) -> None:
 
 @contextlib.contextmanager
 def share(n: int) -> Iterator[None]:
-    """Within this context, use only one of `n` shares of the cores."""
+    """Within this context, bind this thread to the first of `n` equal parts of the cores."""
     before = usable_cores()
     take_share(0, n)
     try:
@@ -99,7 +99,7 @@ def share(n: int) -> Iterator[None]:
 
 
 def _commit() -> str | None:
-    """Return the commit of polyplay's code, with "-dirty" if files were changed; None: not a checkout."""
+    """Return the commit of polyplay's code, with "-dirty" if files were changed; None: no Git checkout."""
     here = Path(__file__)
     git = ["git", "-C", str(here.parent)]
     describe = [*git, "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"]
@@ -117,21 +117,21 @@ R = TypeVar("R")
 
 
 class ThreadPool:
-    """`n` threads, including the caller's. begin: called once in each other thread, at its start."""
+    """Pool of `n` threads, including the caller's. begin: called in each of the other threads when it starts."""
 
     def __init__(self, n: int, begin: Callable[[], None]):
         self.n = n
         self._others = ThreadPoolExecutor(n - 1, "team", begin)
 
     def each(self, work: Callable[[int], R]) -> list[R]:
-        """Return the results of work(i) for i = 0 … n-1, each in its own thread, 0 in the caller's."""
+        """Return the results of work(0) … work(n - 1). Call work(0) in the caller's thread, the rest in the others."""
         begun = [self._others.submit(work, i) for i in range(1, self.n)]
         return [work(0), *(w.result() for w in begun)]
 
     def begin(self, work: Callable[[], R]) -> Future[R]:
-        """Start `work` in one of the other threads; calls run in order."""
+        """Start `work` in one of the other threads. Several calls start in order."""
         return self._others.submit(work)
 
     def part(self, i: int, size: int) -> slice:
-        """Return thread i's part of 0 … size."""
+        """Return the slice of `size` elements that thread i processes."""
         return slice(size * i // self.n, size * (i + 1) // self.n)

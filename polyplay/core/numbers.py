@@ -1,8 +1,8 @@
 """Keyed random numbers, statistics of scores, value rescaling.
 
-Statistics follow Agarwal et al. 2021 (rliable). For the median and the mean, a game's score is the mean of its runs.
-The interquartile mean is over all runs of all games, without the lowest and the highest quarter. The bootstrap
-resamples runs within each game, never games. All results are deterministic for a given seed.
+Statistics follow Agarwal et al. 2021 (rliable). For the median and the mean, a game's score is the mean over its
+runs. The interquartile mean is over all runs of all games, without the lowest and the highest quarter. The bootstrap
+resamples the runs of each game, but not the games. All results are deterministic for a given seed.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-# Action noise from a counter: uniform numbers keyed by (seed, lane, step), so no generator state needs saving.
+# Action noise: uniform numbers that are functions of a key (seed, lane, step), so no generator state needs saving.
 #
-# The same key gives the same number however lanes are grouped; an action drawn again with newer weights uses the same
-# number.
+# A number does not depend on how lanes (parallel environments) are grouped. If an action is drawn again with newer
+# weights, the number is the same.
 
 
 SPLITMIX, _B, _C = (np.uint64(x) for x in (0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB))
@@ -24,14 +24,14 @@ _30, _27, _31, _41 = (np.uint64(x) for x in (30, 27, 31, 41))
 
 
 def mix(x: np.ndarray) -> np.ndarray:
-    """SplitMix64's finalizer (Steele et al. 2014), wrapping at 64 bits."""
+    """Apply SplitMix64's finalizer (Steele et al. 2014) to uint64 numbers, modulo 2^64."""
     x = (x ^ (x >> _30)) * _B
     x = (x ^ (x >> _27)) * _C
     return x ^ (x >> _31)
 
 
 def uniform(seed: int, lanes: np.ndarray, steps: np.ndarray, n: int) -> np.ndarray:
-    """Return float32 [..., n] in (0, 1) for lane numbers and step numbers that broadcast to [...]."""
+    """Return `n` numbers in (0, 1) per lane and step: float32 [..., n]. `lanes` and `steps` broadcast to [...]."""
     key = mix(np.array([seed % 2**64], np.uint64) + SPLITMIX)
     lane = mix(np.asarray(lanes).astype(np.uint64) * SPLITMIX + key)
     step = mix(lane ^ (np.asarray(steps).astype(np.uint64) * _C + _B))
@@ -41,7 +41,7 @@ def uniform(seed: int, lanes: np.ndarray, steps: np.ndarray, n: int) -> np.ndarr
 
 REPS = 2000
 LEVEL = 0.95
-CHUNK = 1 << 22  # numbers drawn at once
+CHUNK = 1 << 22  # most numbers drawn at once, to limit memory
 
 
 @dataclass(frozen=True)
@@ -52,13 +52,13 @@ class Estimate:
 
 
 def trimmed_mean(scores: np.ndarray, part: float = 0.25) -> np.ndarray:
-    """Return means [..., n] → [...] without the lowest and the highest ⌊part · n⌋ values."""
+    """Return means over the last axis, [..., n] → [...], without the ⌊part · n⌋ lowest and highest values."""
     n = scores.shape[-1]
     cut = int(part * n)
     return np.sort(scores, -1)[..., cut : n - cut].mean(-1)
 
 
-STATISTICS: dict[str, Callable[[list[np.ndarray]], np.ndarray]] = {  # from [reps, runs] of each game to [reps]
+STATISTICS: dict[str, Callable[[list[np.ndarray]], np.ndarray]] = {  # scores [reps, runs] of each game → [reps]
     "median": lambda games: np.median(np.stack([g.mean(-1) for g in games]), 0),
     "mean": lambda games: np.stack([g.mean(-1) for g in games]).mean(0),
     "iqm": lambda games: trimmed_mean(np.concatenate(games, -1)),
@@ -66,7 +66,7 @@ STATISTICS: dict[str, Callable[[list[np.ndarray]], np.ndarray]] = {  # from [rep
 
 
 def aggregate(scores: Mapping[str, Sequence[float]], seed: int = 0, reps: int = REPS) -> dict[str, Estimate]:
-    """Return {"median", "mean", "iqm"} of {game: scores of its runs}, with percentile intervals."""
+    """Return "median", "mean" and "iqm" with 95 % bootstrap intervals. scores: {game: score of each run}."""
     games = [np.asarray(scores[game], np.float64)[None] for game in sorted(scores)]
     if not games or not all(g.size for g in games):
         raise ValueError("every game needs at least one score")
@@ -74,7 +74,7 @@ def aggregate(scores: Mapping[str, Sequence[float]], seed: int = 0, reps: int = 
     if all(g.shape[1] == 1 for g in games):
         return {name: Estimate(value) for name, value in values.items()}
     rng = np.random.default_rng(seed)
-    drawn = [g[0][rng.integers(g.shape[1], size=(reps, g.shape[1]))] for g in games]  # runs, with replacement
+    drawn = [g[0][rng.integers(g.shape[1], size=(reps, g.shape[1]))] for g in games]  # resampled runs
     ends = {name: _ends(of(drawn)) for name, of in STATISTICS.items()}
     return {name: Estimate(value, *ends[name]) for name, value in values.items()}
 
@@ -85,58 +85,58 @@ def _ends(values: np.ndarray) -> tuple[float, float]:
 
 
 def mean_interval(returns: Sequence[float], seed: int = 0, reps: int = REPS) -> tuple[float, float] | None:
-    """Return (low, high) of the mean of one evaluation's returns; None for a single game."""
+    """Return the 95 % bootstrap interval (low, high) of one evaluation's mean return; None for a single game."""
     x = np.asarray(returns, np.float64)
     return None if x.size < 2 else _ends(_means(x, np.random.default_rng(seed), reps))
 
 
 def interval_name(n: int) -> str:
-    """Return the name of `mean_interval` of n values. A resample consists of the lowest value alone with probability
-    n⁻ⁿ. Up to n = 3, this is above 2.5 %, so the interval is the range of the values.
+    """Return a name for the interval that `mean_interval` gives for n values. A resample consists of the lowest value
+    alone with probability n⁻ⁿ. Up to n = 3, this is above 2.5 %, so the interval is the range of the values.
     """
     return "95 % interval" if n > 3 else "range"
 
 
 def trailing_means(values: np.ndarray, window: int) -> np.ndarray:
-    """Return float64 [n]: for each value, the mean of it and up to `window` - 1 values before it."""
+    """Return float64 [n]: for each of `values` [n], the mean over that value and up to `window` - 1 earlier values."""
     sums, end = np.concatenate([[0.0], np.cumsum(values, dtype=np.float64)]), np.arange(1, len(values) + 1)
     begin = np.maximum(0, end - window)
     return (sums[end] - sums[begin]) / (end - begin)
 
 
 def aggregates_agree(a: Sequence[float], b: Sequence[float]) -> bool:
-    """Tell whether two evaluations' means agree: 0 is in the bootstrap interval of their difference."""
+    """Tell whether 0 is in the bootstrap interval of the difference between two evaluations' means."""
     rng = np.random.default_rng(0)
     low, high = _ends(_means(np.asarray(a, float), rng, REPS) - _means(np.asarray(b, float), rng, REPS))
     return low <= 0.0 <= high
 
 
 def _means(x: np.ndarray, rng: np.random.Generator, reps: int) -> np.ndarray:
-    """Return float64 [reps]: means of resamples of x [n], drawn in parts."""
+    """Return the means of `reps` resamples of x [n], float64 [reps]. The resamples are drawn in parts."""
     step = max(1, CHUNK // x.size)
     parts = [min(step, reps - at) for at in range(0, reps, step)]
     return np.concatenate([x[rng.integers(x.size, size=(n, x.size))].mean(-1) for n in parts])
 
 
-# Value rescaling h and its inverse (Pohlen et al. 2018; R2D2), elementwise, for NumPy arrays and tensors; units of
-# values.
+# Value rescaling h and its inverse (Pohlen et al. 2018; R2D2), elementwise, for NumPy arrays and tensors, and the units
+# of a network's values.
 
 
 Array: TypeAlias = Any  # anything with arithmetic
 
 
 def rescale(x: Array, eps: float = 1e-3) -> Array:
-    """h(x) = sgn(x)·(√(|x| + 1) − 1) + ε·x, any shape, computed as x/(√(|x| + 1) + 1) + ε·x: without cancellation, so
-    small values keep all their digits.
+    """Return h(x) = sgn(x)·(√(|x| + 1) − 1) + ε·x, of any shape. The form x/(√(|x| + 1) + 1) + ε·x is computed: it has
+    no cancellation, so small values keep all digits.
     """
     return x / ((abs(x) + 1.0) ** 0.5 + 1.0) + eps * x
 
 
 def unscale(y: Array, eps: float = 1e-3) -> Array:
-    """h⁻¹(y) = sgn(y)·(((√(1 + 4ε·(|y| + 1 + ε)) − 1)/2ε)² − 1), any shape.
+    """Return h⁻¹(y) = sgn(y)·(((√(1 + 4ε·(|y| + 1 + ε)) − 1)/2ε)² − 1), of any shape.
 
-    With u = 2|y|/(√(…) + 1 + 2ε) the fraction is u + 1, and h⁻¹ = sgn(y)·u·(u + 2), without cancellation. The first
-    form loses four of float32's seven digits near |y| = 1.
+    With u = 2|y|/(√(…) + 1 + 2ε), the fraction is u + 1, and h⁻¹ = sgn(y)·u·(u + 2). This form has no cancellation; the
+    first form loses four of float32's seven digits near |y| = 1.
     """
     root = (1.0 + 4.0 * eps * (abs(y) + (1.0 + eps))) ** 0.5
     u = 2.0 * y / (root + (1.0 + 2.0 * eps))
@@ -145,16 +145,16 @@ def unscale(y: Array, eps: float = 1e-3) -> Array:
 
 @dataclass(frozen=True)
 class ValueUnits:
-    """Units of a network's values: its learner multiplies rewards by `reward_scale`; if `rescale` is above 0, the
-    network learns h(value) with ε = `rescale`.
+    """Units of a network's values. Training multiplies rewards by `reward_scale`. If `rescale` is above 0, the network
+    learns h(value) with ε = `rescale` (see the function `rescale`).
     """
 
     reward_scale: float = 1.0
     rescale: float = 0.0
 
     def in_environment(self, value: Array, learned: Array = 1.0) -> Array:
-        """Convert values to discounted sums of the environment's rewards. learned: reward scale that the network has
-        learned (Policy.reward_scale). Clipping of rewards cannot be undone.
+        """Convert the network's values to discounted sums of the environment's rewards. learned: reward scale that the
+        network has learned (Policy.reward_scale). Clipping of rewards is not undone.
         """
         if self.rescale:
             value = unscale(value, self.rescale)

@@ -1,15 +1,16 @@
-"""The platform: features that only Linux has, each with a portable way from the standard library and psutil.
+"""Features that only Linux has, each with a portable replacement from the standard library and psutil.
 
 | | on Linux | portable |
 |---|---|---|
 | shared memory | files in memory (memfd) | temporary files, deleted at once |
 | waits | POSIX semaphores in that memory | polling, with sleeps of 0.01 to 2 ms |
 | processes | forked from a server | spawned, each with its own imports |
-| the parent's end | a signal from the kernel | a thread that waits for it |
+| end with the parent process | by a signal from the kernel | by a thread that waits |
 | descendants, cores, memory, title | /proc, affinity, control groups | psutil; no title |
 
-`PORTABLE` is set once, at import: true if the platform lacks a feature of the middle column, or POLYPLAY_PORTABLE=1.
-`WINDOWS` decides on features that only Windows lacks (signals, groups of processes, locks of files, open directories).
+`PORTABLE` ("portable mode") is set once, at import: true if the platform lacks a feature of the Linux column, or if
+POLYPLAY_PORTABLE=1. `WINDOWS` decides on features that only Windows lacks: signals, process groups, file locks, open
+directories.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ NEEDED = {
 
 
 def _lacks() -> str:
-    """Return the first feature of the Linux way that the platform lacks; "" if it lacks none."""
+    """Return the first needed Linux feature that this platform lacks; "" if it has all."""
     lost = [f"{module.__name__}.{name}" for module, own in NEEDED.items() for name in own if name not in vars(module)]
     lost += [] if os.path.isdir("/proc/self/fd") else ["/proc"]
     return lost[0] if lost else ""
@@ -59,7 +60,7 @@ _limits: Any = None if WINDOWS else importlib.import_module("resource")
 
 
 def describe() -> str:
-    """Return the plan's line about the portable way; "" if the Linux way is used."""
+    """Return the line about portable mode in the printed plan of a run; "" in Linux mode."""
     why = f"{SWITCH}={os.environ.get(SWITCH)}" if FORCED else f"{sys.platform} has no {LACKS}"
     return f"portable ({why}): processes are spawned, waits poll: slower than on Linux" if PORTABLE else ""
 
@@ -74,7 +75,7 @@ _MASKED = "pthread_sigmask" in vars(signal)
 
 @contextlib.contextmanager
 def blocked(numbers: Iterable[int]) -> Iterator[None]:
-    """Block these signals within this context, also in processes started there."""
+    """Block these signals within this context, also in processes that are started in it."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, numbers) if _MASKED else ()
     try:
         yield
@@ -94,14 +95,14 @@ def kill(pid: int) -> None:
 
 
 def kill_group(pid: int) -> None:
-    """Kill the process group that `pid` leads; on Windows, `pid` and its descendants. Raises OSError: it is gone."""
+    """Kill the process group that `pid` leads; on Windows, `pid` and its descendants. Raises OSError: no such group."""
     if not WINDOWS:
         return os.killpg(pid, KILL)
     _kill_all(_trees([pid]))
 
 
 def lead_group() -> int:
-    """Make this process the leader of a group; return the `owner` for `kill_when_closed`."""
+    """Make this process lead a process group; return the argument `owner` for `kill_when_closed`."""
     if WINDOWS:
         return os.getpid()
     with contextlib.suppress(OSError):
@@ -117,7 +118,7 @@ def dump_on_signal(fd: int) -> None:
 
 
 def ask_for_dump(pid: int) -> None:
-    """Have a process write its stack; Windows has no signal for this, so a hang there shows no stack."""
+    """Have a process write its Python stack. On Windows, which has no signal for this, do nothing."""
     if not WINDOWS:
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGUSR1)
@@ -144,7 +145,7 @@ def open_directory(path: Path) -> int:
 
 
 def sync(path: Path) -> None:
-    """Write a file or directory through to the disk; Windows has no such call for a directory. Raises OSError."""
+    """Flush a file or directory to the disk; on Windows, do nothing for a directory. Raises OSError."""
     if WINDOWS and path.is_dir():
         return
     fd = os.open(path, os.O_RDWR if WINDOWS else os.O_RDONLY)
@@ -179,7 +180,7 @@ pwrite: Callable[[int, bytes, int], int] = vars(os).get("pwrite", _write_at)
 
 
 def lock(fd: int, shared: bool = False, wait: bool = False) -> bool:
-    """Lock an open file until it is closed or its process ends; return False if it is locked. Raises OSError."""
+    """Lock an open file until this process closes it or ends. Return False if another has a lock. Raises OSError."""
     if not WINDOWS:
         how = (_linux.LOCK_SH if shared else _linux.LOCK_EX) | (0 if wait else _linux.LOCK_NB)
         with contextlib.suppress(BlockingIOError):
@@ -213,11 +214,11 @@ def _lock_byte(fd: int, how: int) -> bool:
     return True
 
 
-# Memory that processes share: a file, given by its descriptor, and its path if it has one.
+# Memory that processes share is a file, given by a descriptor and by a path ("" if the file has none).
 
 
 def new_memory(named: bool = False) -> tuple[int, str]:
-    """Make an empty file. named: whether `reopen` may open it; the portable file then has a path. Raises OSError."""
+    """Make an empty file. named: whether `reopen` may open it, for which portable mode needs a path. Raises OSError."""
     if not PORTABLE:
         return os.memfd_create("polyplay"), ""
     path = os.path.join(tempfile.gettempdir(), f"polyplay-{os.getpid()}-{os.urandom(8).hex()}")
@@ -229,37 +230,37 @@ def new_memory(named: bool = False) -> tuple[int, str]:
 
 
 def send_memory(fd: int, path: str) -> tuple[Any, str]:
-    """Return the form in which a file is pickled for a process that is being started."""
+    """Return a shared file's descriptor and path in a form that can be pickled for a process that is starting."""
     return (None if WINDOWS else reduction.DupFd(fd)), path
 
 
 def receive_memory(fd: Any, path: str) -> tuple[int, str]:
-    """Return the descriptor and path of a file that was sent."""
+    """Return the descriptor and path of a shared file, from the form that `send_memory` returned."""
     return (os.open(path, os.O_RDWR | _TEMPORARY) if fd is None else fd.detach()), path
 
 
 def reopen(fd: int, path: str) -> int:
-    """Return another descriptor of a named file, with its own locks."""
+    """Open a named shared file again; return the new descriptor, whose locks are separate."""
     return os.open(path or f"/proc/self/fd/{fd}", os.O_RDWR | _TEMPORARY)
 
 
 def forget_memory(path: str, os: Any = os, windows: bool = WINDOWS) -> None:
-    """Delete the path of a file. Its maker calls this, perhaps at Python's end, when this module's globals are gone."""
+    """Delete a shared file's path. This may be called while Python exits, when this module's globals are gone."""
     if path and not windows:
         with contextlib.suppress(OSError):
             os.unlink(path)
 
 
-# Semaphores, in 32 bytes of shared memory. The portable one is an event: it counts no tokens, so several posts may wake
-# a waiter only once. Therefore, a waiter reads the shared data before it waits, and again after `patience` seconds.
+# Semaphores, in 32 bytes of shared memory. The portable semaphore counts no tokens, so several posts may wake a waiter
+# only once. Therefore, a waiter reads the shared data before it waits, and again after `patience` seconds.
 #
-# Processes can't safely increment a number without a lock, which a killed process would keep. So each post writes a
-# number that no other post writes. Only one process waits for a semaphore; it stores the last number that it saw.
+# Processes can't safely increment a number without a lock, which a killed process would keep. So each portable post
+# writes a number that no other post writes. The only process that waits stores the last such number that it saw.
 
 
 _FENCE = threading.Lock()
-SHORTEST, LONGEST, GROWTH = 1e-5, 2e-3, 1.2  # seconds of a wait's first and longest sleep; growth per sleep
-C_CALLS: tuple[Any, ...] = ()  # sem_trywait, sem_wait, sem_post, memcpy, for loops without the interpreter's lock
+SHORTEST, LONGEST, GROWTH = 1e-5, 2e-3, 1.2  # first and longest sleep of a polling wait in seconds; growth per sleep
+C_CALLS: tuple[Any, ...] = ()  # sem_trywait, sem_wait, sem_post, memcpy for compiled loops, which run without the GIL
 
 
 def memory_barrier() -> None:
@@ -273,7 +274,7 @@ class _Timespec(ctypes.Structure):
 
 
 def polled_at(cell: Any) -> Any:
-    """Return a semaphore's two numbers: that of the last post, and the last one that a wait took."""
+    """Return a portable semaphore's two numbers: that of the last post, and that of the last post a wait took."""
     return cell[:16].view("int64")
 
 
@@ -290,7 +291,7 @@ def polled_post(at: Any) -> None:
 
 
 def polled_try(at: Any) -> int:
-    """Take the posts since the last call; return 0, or -1 if there are none."""
+    """Take all posts since the last call. Return 0; or -1 if nothing was posted."""
     if (posted := at[0]) == at[1]:
         return -1
     at[1] = posted
@@ -299,7 +300,7 @@ def polled_try(at: Any) -> int:
 
 
 def polled_wait(at: Any, timeout: float) -> bool:
-    """Wait for a post, at most `timeout` seconds."""
+    """Wait for a post, at most `timeout` seconds; return whether one came."""
     until, pause = time.monotonic() + timeout, SHORTEST
     while polled_try(at):
         if (left := until - time.monotonic()) <= 0:
@@ -374,13 +375,13 @@ def cpu_name() -> str:
     with contextlib.suppress(OSError, StopIteration):
         lines = Path("/proc/cpuinfo").read_text("utf-8").splitlines()
         return next(line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
-    import platform  # Python's own
+    import platform  # Python's own module
 
     return platform.processor() or platform.machine()
 
 
 def cpu_features() -> str:
-    """Return the processor's instructions, or its name if these are unknown."""
+    """Return the names of the processor's features, or its model name if the features are unknown."""
     with contextlib.suppress(OSError):
         return Path("/proc/cpuinfo").read_text("utf-8").partition("flags")[2].partition("\n")[0]
     return cpu_name()
@@ -390,7 +391,7 @@ GROUPS = Path("/sys/fs/cgroup")
 
 
 def memory_limit(groups: Path = GROUPS) -> int:
-    """Return the bytes usable by this process and its children: the machine's, or its control group's if less."""
+    """Return the bytes of memory for this process and its children: the machine's, or its control group's if less."""
     import psutil
 
     found = [psutil.virtual_memory().total]
@@ -403,7 +404,7 @@ def memory_limit(groups: Path = GROUPS) -> int:
 
 
 def cpu_limit() -> str:
-    """Return the control group's limit, "MICROSECONDS PERIOD", or "" without a limit file."""
+    """Return the control group's CPU limit as "MICROSECONDS PERIOD"; "" without a limit file."""
     try:
         return (GROUPS / "cpu.max").read_text("utf-8").strip()
     except OSError:
@@ -429,7 +430,7 @@ def raise_open_files() -> None:
 
 
 def be_nicer(by: int) -> None:
-    """Lower this process's priority; on Windows, to below normal."""
+    """Lower this process's priority by `by` nice levels; on Windows, to the class below normal."""
     if not WINDOWS:
         os.nice(by)
     elif by > 0:
@@ -455,7 +456,7 @@ def keep_freed_memory() -> None:
 
 
 def need_linux(option: str, what: str, instead: str) -> None:
-    """Raises UserError: the option needs Linux, and this is another platform."""
+    """Raise UserError if this platform is not Linux. what: subject of the message; instead: the remedy."""
     if not sys.platform.startswith("linux"):
         raise UserError(f"{option}: {what} need Linux, and this is {sys.platform}: {instead}")
 
@@ -472,7 +473,7 @@ def _prctl(option: int, value: int) -> None:
 
 
 def at_fork(before: Callable[[], None], in_child: Callable[[], None]) -> None:
-    """Call these functions when this process forks; Windows cannot fork."""
+    """Have these functions called when this process forks; on Windows, which cannot fork, do nothing."""
     if not WINDOWS:
         os.register_at_fork(before=before, after_in_child=in_child)
 
@@ -483,8 +484,8 @@ def end_with_parent() -> None:
 
 
 def set_title(text: str) -> None:
-    """Set the title that `ps` and `top` show. It is cut to the length of the command; the kernel's name of the process
-    is cut to 15 bytes. The portable way sets no title.
+    """Set the process title that `ps` and `top` show, cut to the length of the command line. Also set the kernel's
+    process name, cut to 15 bytes. In portable mode, do nothing.
     """
     if PORTABLE:
         return
@@ -509,7 +510,7 @@ def readable(fds: Sequence[int], seconds: float | None = None) -> set[int]:
 
 
 def reader_of(fd: int) -> Callable[[float], object]:
-    """Return a function that waits at most a number of seconds, and tells whether the descriptor is readable."""
+    """Return a function of a time limit in seconds, which waits until `fd` is readable and tells whether it is."""
     if PORTABLE:
         return lambda seconds: connection.wait([fd], seconds)
     poll = select.poll()
@@ -518,8 +519,8 @@ def reader_of(fd: int) -> Callable[[float], object]:
 
 
 def kill_when_closed(fd: int, owner: int) -> None:
-    """Kill process `owner`, or group -`owner` if negative, when the other end of `fd` closes. The kernel kills even
-    a process that never releases the interpreter's lock; the portable way, a thread, has to wait for that lock.
+    """Have the kernel kill process `owner`, or process group -`owner` if negative, when the other end of `fd` closes.
+    In portable mode, a thread kills this process and its descendants, once the thread gets the interpreter's lock.
     """
     if PORTABLE:
         threading.Thread(target=_end_when_closed, args=(fd,), daemon=True).start()
@@ -544,14 +545,14 @@ def has_open(pid: int, file: Path) -> bool:
 
 
 def end_descendants(titled: bool, seconds: float, own: Callable[[], Iterable[int]]) -> None:
-    """Kill all descendants of this process and wait for them. titled: only those with our title, and their descendants.
-    own: returns the ids of running processes that were spawned here, which have no title.
+    """Kill all descendants of this process and wait for them. titled: only those with Polyplay's title, and their
+    descendants. own: returns the ids of running processes that this process spawned, which have no title.
     """
     if PORTABLE:
         _kill_all(_trees(own()) if titled else _trees([os.getpid()])[1:], seconds)
         return
     with contextlib.suppress(Exception):
-        _prctl(SUBREAPER, 1)  # adopt orphans
+        _prctl(SUBREAPER, 1)  # become the parent of orphaned descendants
     until = time.monotonic() + seconds
     while (left := _below(os.getpid(), titled)) and time.monotonic() < until:
         for pid in left:
@@ -577,7 +578,7 @@ def _below(pid: int, titled: bool) -> list[int]:
 
 
 def _trees(roots: Iterable[int]) -> list[Any]:
-    """Return each process, as psutil shows it, followed by its descendants."""
+    """Return psutil's objects of the processes `roots`, each followed by those of its descendants."""
     import psutil
 
     found = list[Any]()
@@ -624,7 +625,7 @@ def spawn_process(process: Any) -> Any:
 
 
 def restart(command: Sequence[str]) -> NoReturn:
-    """Replace this process by a command; on Windows, whose shell would not wait, run the command as a child."""
+    """Replace this process by a command. On Windows, whose shell would not wait for it, run the command as a child."""
     if WINDOWS:
         import subprocess
 

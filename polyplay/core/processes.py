@@ -22,29 +22,29 @@ from weakref import WeakSet
 from polyplay.core import platform, user_modules
 from polyplay.core.platform import ENDING, kill_when_closed, readable, set_title
 
-STEPPING = ("resume", "evaluate", "check", "tournament")  # verbs for existing runs
-SERIAL = ("--serial", "--config", "--sweep")  # options of other verbs that may step here
-HASH_SEED = "PYTHONHASHSEED"  # Python reads it at its start: it decides the order of sets of strings
+STEPPING = ("resume", "evaluate", "check", "tournament")  # commands that may step environments
+SERIAL = ("--serial", "--config", "--sweep")  # options with which other commands may step environments in their process
+HASH_SEED = "PYTHONHASHSEED"  # variable that Python reads when it starts; it decides the order of sets of strings
 label = ""  # suffix of the titles of this process's children: " [RUN]", " of act 1 [RUN]"
 served = False  # whether this process is a fork server, or was forked from one
-REFUSED = (errno.EMFILE, errno.ENFILE, errno.EAGAIN)  # the system's limit of files, processes or threads is reached
+REFUSED = (errno.EMFILE, errno.ENFILE, errno.EAGAIN)  # a limit of files, processes or threads was reached
 on_compile: list[Callable[[], None]] = []  # called when this process starts to compile a loop
 
 
 def is_limit(e: BaseException) -> bool:
-    """Tell whether `e` means that a limit of open files, processes or threads was reached; fewer of them help."""
+    """Tell whether `e` means that a limit of open files, processes or threads was reached, so that fewer would help."""
     return (isinstance(e, OSError) and e.errno in REFUSED) or "can't start new thread" in str(e)
 
 
 def sets_are_fixed() -> bool:
-    """Tell whether the user fixed the order of sets for this process and its children."""
+    """Tell whether PYTHONHASHSEED fixes the order of sets in this process and its children."""
     return os.environ.get(HASH_SEED, "random") not in ("", "random")
 
 
 @contextlib.contextmanager
 def hash_seed(other: bool = False) -> Iterator[None]:
-    """Fix the order of sets in processes started within this context, by the user's hash seed, else by 0. other: use a
-    different seed than that.
+    """Fix the order of sets in processes started within this context: use the user's hash seed, or 0 if the user set
+    none. other: use a different seed instead.
     """
     before, usual = os.environ.get(HASH_SEED), os.environ[HASH_SEED] if sets_are_fixed() else "0"
     os.environ[HASH_SEED] = ("3" if usual != "3" else "0") if other else usual
@@ -57,7 +57,7 @@ def hash_seed(other: bool = False) -> Iterator[None]:
 
 
 def fix_sets() -> None:
-    """Restart this command with a fixed order of sets, unless the user fixed it."""
+    """Restart this command with a fixed order of sets, unless the order is fixed already."""
     if not sets_are_fixed():
         with hash_seed():
             platform.restart([sys.executable, *sys.orig_argv[1:]])
@@ -69,32 +69,32 @@ def may_step(words: Sequence[str]) -> bool:
 
 
 def describe_sets(here: bool) -> str:
-    """Return the condition for repeating a run, "" if there is none. here: whether the run steps in the user's program,
-    whose sets have a random order.
+    """Return the condition on sets under which a run can be repeated, "" if no condition is needed. here: whether
+    environments step in the user's program, whose sets have a random order.
     """
     return ", and sets in order (start the program with PYTHONHASHSEED=0)" if here and not sets_are_fixed() else ""
 
 
 def end_descendants(titled: bool = False, seconds: float = 2.0) -> None:
-    """Kill all descendants of this process and wait for them, so that none outlives the command. titled: only those
-    that this module started, and their descendants.
+    """Kill all descendants of this process and wait for them, so that none outlives the command. titled: kill only
+    processes that this module started, and their descendants.
     """
     platform.end_descendants(titled, seconds, lambda: [p.pid for p in [*_spawned] if p.is_alive() and p.pid])
 
 
-# SIGINT, SIGTERM and SIGHUP, from a command's first instruction to its exit.
+# Handlers of SIGINT, SIGTERM and SIGHUP, from a command's first instruction to its exit.
 #
-# By default the command ends at once. A run that has started saves first (runs.session); in other verbs, signals raise
-# an exception. This module imports nothing heavy, because a command loads it first.
+# By default, a signal ends the command at once. A run that has started saves first (runs.session); in other commands, a
+# signal raises an exception. This module imports nothing that loads slowly, because commands import it first.
 
 
 Handler = Callable[[int, FrameType | None], Any]
 IMPORTS = "<frozen importlib._bootstrap>"  # file name of the import machinery
-AGAIN = 1.0  # seconds during which further signals are ignored: schedulers send several at once
+AGAIN = 1.0  # seconds after a signal during which others are ignored: schedulers send several at once
 
 
 class Stopped(KeyboardInterrupt):
-    """Raised when a signal asks the process to end. number: the signal."""
+    """Raised when a signal asks the process to end. number: the signal's number."""
 
     def __init__(self, number: int):
         super().__init__(name(number))
@@ -106,15 +106,15 @@ def name(number: int) -> str:
 
 
 def install(handler: Handler | signal.Handlers) -> dict[signal.Signals, Any]:
-    """Handle these signals by `handler`; return the earlier handlers. Under nohup SIGHUP stays ignored."""
+    """Handle SIGINT, SIGTERM and SIGHUP by `handler`; return earlier handlers. Under nohup, SIGHUP stays ignored."""
     handled = [n for n in ENDING if n.name != "SIGHUP" or signal.getsignal(n) != signal.SIG_IGN]
     return {n: signal.signal(n, handler) for n in handled}
 
 
 @contextlib.contextmanager
 def handled(handler: Handler) -> Iterator[None]:
-    """Handle these signals by `handler` within this context, if in the main thread. If the earlier handler was
-    `end_at_once`, ignore the signals after the context: the work is done, and its exit status must not change.
+    """Handle SIGINT, SIGTERM and SIGHUP by `handler` within this context, if in the main thread. If the earlier handler
+    was `end_at_once`, ignore the signals afterward: the work is done, and the exit status must not change.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -128,14 +128,14 @@ def handled(handler: Handler) -> Iterator[None]:
 
 
 def ignore() -> None:
-    """Ignore these signals, in child processes and at the end of a command."""
+    """Ignore SIGINT, SIGTERM and SIGHUP, as child processes do, and commands at their end."""
     for number in ENDING:
         signal.signal(number, signal.SIG_IGN)
     platform.unblock(ENDING)
 
 
 def stop(number: int, frame: FrameType | None) -> NoReturn:
-    """Raise Stopped; during an import, end the process, because imports can lose or change an exception."""
+    """Raise Stopped. During an import, end the process instead, because imports can lose or change an exception."""
     while frame is not None:
         if frame.f_code.co_filename == IMPORTS:
             _end(number, f"ended by {name(number)}")
@@ -144,7 +144,7 @@ def stop(number: int, frame: FrameType | None) -> NoReturn:
 
 
 def end_at_once(number: int, frame: FrameType | None) -> NoReturn:
-    """End the process, which has nothing to save yet. An exception could be lost, or printed, during an import."""
+    """End the process, which has nothing to save yet. An exception could be lost or printed by an import."""
     _end(number, f"{name(number)}: ended before anything had begun")
 
 
@@ -156,33 +156,33 @@ def _end(number: int, text: str) -> NoReturn:
     os._exit(128 + number)
 
 
-# Processes are forked from servers, which import common modules once. The portable way has no servers: each process is
-# spawned, and imports all these modules itself.
+# Processes are forked from servers, which import common modules once. In portable mode (`platform.PORTABLE`), there are
+# no servers: each process is spawned, and imports all these modules itself.
 #
-# multiprocessing has one such server, known to every child. It listens on a file that a killed main process leaves
-# behind, and lives as long as any child. Our server belongs to one process, communicates by a socket pair, and is
-# killed with its owner. A child never imports the user's `__main__`, so scripts without a main guard are safe.
-# Factories are sent by cloudpickle.
+# multiprocessing also has a fork server, which every child knows. That server listens on a file, which a killed main
+# process leaves behind, and runs as long as any child. Polyplay's server belongs to one process, communicates by a
+# socket pair, and is killed with the process that owns it. A child never imports the user's `__main__`, so scripts
+# without a main guard are safe. cloudpickle sends factories to children.
 
 
 CODE = "import json, sys; given = json.loads(sys.argv[1]); sys.path[:] = given.pop()\n"
-CODE += "from polyplay.core.processes import main; main(*given)"  # with the same sys.path as here
-ROOM = " " * 256  # in the command line, for a title
-MOST_FDS, MOST_BYTES = 250, 4096  # of one request
-LOST = 255  # exit status of a process whose own is unknown
+CODE += "from polyplay.core.processes import main; main(*given)"  # with this process's sys.path
+ROOM = " " * 256  # space in the command line, for a long title
+MOST_FDS, MOST_BYTES = 250, 4096  # limits of descriptors and bytes in one request to a server
+LOST = 255  # exit status reported for a process whose real exit status is unknown
 TICK = 0.1  # seconds between calls of `check` while a server starts
 
 
 class ForkServer:
-    """The owner's side of a fork server, which starts at first use or by `ensure_running`. The portable way has no
-    server; there, this object only holds the options of its processes.
+    """Owner's end of a fork server, which starts at first use or by `ensure_running`. In portable mode there is no
+    server, and this object only holds options for new processes.
 
-    tied: whether its children die with it. reordered: whether its sets have another order, see hash_seed.
+    tied: whether the server's children die with it. reordered: whether sets in them have another order (hash_seed).
     """
 
     def __init__(self, preload: str, tied: bool = False, reordered: bool = False):
         self.preload, self.tied, self.reordered = preload, tied, reordered
-        self.status: int | None = None  # exit status of the last server; None: it runs, or never did
+        self.status: int | None = None  # exit status of the last server; None: it runs, or none has started
         self._pid = 0
         self._lock = threading.Lock()
 
@@ -196,7 +196,7 @@ class ForkServer:
     def _start(self) -> None:
         self._channel, theirs = socket.socketpair()
         util.Finalize(None, self._channel.close, exitpriority=0)
-        lifeline, self._lifeline = os.pipe()  # only we hold the other end
+        lifeline, self._lifeline = os.pipe()  # only this process holds the other end
         passed = [theirs.fileno(), lifeline]
         flags = util._args_from_interpreter_flags()  # type: ignore[attr-defined]
         given = json.dumps([*passed, self.preload, self.tied, sys.path])
@@ -214,10 +214,10 @@ class ForkServer:
         self.status = None
 
     def fork(self, title: str, fds: list[int], check: Callable[[], None]) -> tuple[int, int, int, int]:
-        """Fork a process that waits for its data. Return its process id and three descriptors: one to read its exit
-        status from, one to write its data to, and one whose closing tells it that we ended.
+        """Fork a process, which then waits for its data. Return the process id and three descriptors: to read the exit
+        status from, to write the data to, and a lifeline, whose closing tells the process that its owner ended.
 
-        check: called repeatedly while the server starts; an exception from it ends the wait. Raises OSError.
+        check: called repeatedly while the server starts; an exception from `check` ends the wait. Raises OSError.
         """
         self.ensure_running()
         # a separate pipe as lifeline: the kernel may signal data late, and that signal must not kill the process
@@ -248,12 +248,12 @@ class ForkServer:
         return pid, status, data, lifeline
 
     def _ended(self, seconds: float) -> bool:
-        """Tell whether the server ends within this time."""
+        """Tell whether the server has ended, or ends within `seconds`."""
         until = time.monotonic() + seconds
         while self._pid:
             try:
                 pid, status = os.waitpid(self._pid, os.WNOHANG)
-            except ChildProcessError:  # reaped elsewhere, or our parent's child
+            except ChildProcessError:  # reaped elsewhere, or a child of our parent
                 pid, status = self._pid, 0
             if pid:
                 self._pid, self.status = 0, os.waitstatus_to_exitcode(status)
@@ -266,19 +266,19 @@ class ForkServer:
         return True
 
     def fate(self) -> str:
-        """Return how the server ended; "" if it runs."""
+        """Describe how the server ended; "" if it runs."""
         with self._lock:
             ended = self._ended(0.5)
         return ending_text(self.status) if ended and self.status is not None else ""
 
 
 def ending_text(code: int | None) -> str:
-    """Describe how a process ended."""
+    """Describe how a process ended. code: exit status, or -N if signal N killed it."""
     return f"was killed by {name(-code)}" if code and code < 0 else f"ended with exit status {code}"
 
 
 class _Popen(platform.ServerPopen):
-    """multiprocessing's Popen with our server, which does not import `__main__` again."""
+    """multiprocessing's Popen with Polyplay's fork server. The new process does not import `__main__` again."""
 
     def _launch(self, process_obj: ForkedProcess) -> None:
         preparation = spawn.get_preparation_data(process_obj.name)
@@ -299,26 +299,26 @@ class _Popen(platform.ServerPopen):
 
 
 class Handle:
-    """The main process's handle of a running worker. The defaults are for a worker in this process, which cannot be
-    killed.
+    """Handle by which the main process controls a running worker. The defaults suit a worker in this process, which
+    cannot be killed.
     """
 
-    apart: bool = False  # whether it is a process, here or on another machine, which can be killed
-    machine: str | None = None  # name of the other machine where it runs
-    lost_first: bool = True  # whether it is the first worker lost with a machine; the others do not count
+    apart: bool = False  # whether the worker is a separate process, here or elsewhere, which can be killed
+    machine: str | None = None  # name of the other machine where the worker runs; None: this machine
+    lost_first: bool = True  # whether its loss counts; of the workers lost with a machine, only the first does
 
     @property
     def pid(self) -> int | None:
-        """Process id; None: it is not a process of this machine."""
+        """Process id; None: the worker is not a process of this machine."""
         return None
 
     @property
     def sentinel(self) -> int | None:
-        """Descriptor that is readable when the worker has ended; None: the worker sends a last message."""
+        """Descriptor that is readable when the worker has ended; None: the worker sends a last message instead."""
         return None
 
     def turn(self) -> None:
-        """Run a turn of a worker in the calling thread. Raises StopIteration: the worker is done; or its exception."""
+        """Run a turn of the worker in this thread. Raises the worker's exception; StopIteration: the worker is done."""
 
     def is_alive(self) -> bool:
         """Tell whether the worker is still running."""
@@ -339,7 +339,7 @@ class Handle:
 
 
 class _Spawning:
-    """The part that a spawned process reads first. It prepares the process as a fork server prepares its children."""
+    """First part of a spawned process's data. Reading it prepares the process, as a fork server prepares children."""
 
     def __reduce__(self) -> tuple:
         return _begin_spawned, ()
@@ -356,11 +356,11 @@ _spawned = WeakSet["ForkedProcess"]()
 
 
 class ForkedProcess(process.BaseProcess, Handle):
-    """A process forked from a server, or spawned. It ends with its parent, even if that is daemonic."""
+    """Process forked from a server, or spawned. It ends when its parent ends, even if the parent is daemonic."""
 
     apart = True
-    _start_method = None  # its own children use the platform's start method
-    starts = True  # whether it may start processes, after it has read its arguments
+    _start_method = None  # children of this process use the platform's start method
+    starts = True  # whether this process may start others, once it has read its arguments
 
     def __init__(self, server: ForkServer, target: Callable[..., None], args: tuple, title: str):
         super().__init__(target=target, args=args, name=title, daemon=False)
@@ -371,14 +371,14 @@ class ForkedProcess(process.BaseProcess, Handle):
         return first | {k: v for k, v in self.__dict__.items() if k not in ("server", "check")}
 
     def _bootstrap(self, parent_sentinel: int | None = None) -> int:
-        """Run the new process. End a spawned one here, without Python's own cleanup, as a fork server does."""
+        """Run the new process. End a spawned process here, without Python's cleanup, as a fork server ends children."""
         code: int = super()._bootstrap(parent_sentinel)  # type: ignore[misc]
         if platform.PORTABLE:
             os._exit(code)
         return code
 
     def run(self) -> None:
-        """Run in the new process."""
+        """Run the target, in the new process."""
         if self.starts:
             user_modules.lift()
             if platform.PORTABLE and (parent := process.parent_process()) is not None:
@@ -411,9 +411,9 @@ class ForkedProcess(process.BaseProcess, Handle):
         os.kill(self._popen.pid, number)
 
     def end(self) -> None:
-        """Kill the process and everything it started; reap it."""
+        """Kill the process, and its process group if it leads one; then reap the process."""
         with contextlib.suppress(ProcessLookupError, PermissionError):
-            platform.kill_group(self._popen.pid)  # its group, if it has one
+            platform.kill_group(self._popen.pid)  # the group that it leads, if any
         self.kill()
         self.join(5.0)
 
@@ -423,9 +423,9 @@ class ForkedProcess(process.BaseProcess, Handle):
 
 def main(channel: int, lifeline: int, preload: str, tied: bool) -> None:
     """Run a fork server."""
-    ignore()  # even signals to the whole process group: only the main process reacts
+    ignore()  # also signals to the whole process group, to which only the main process reacts
     kill_when_closed(lifeline, os.getpid())  # even during an import
-    if readable([lifeline], 0.0):  # closed already
+    if readable([lifeline], 0.0):  # the owner has already ended
         os._exit(1)
     set_title("fork server")
     global served
@@ -433,7 +433,7 @@ def main(channel: int, lifeline: int, preload: str, tied: bool) -> None:
     try:
         __import__(preload)
     except Exception as e:
-        if not isinstance(e, ImportError):  # forked processes import it too, and report what is missing
+        if not isinstance(e, ImportError):  # forked processes repeat the import and report the missing module
             sys.exit(f"polyplay: fork server: {type(e).__name__}: {' '.join(str(e).split())}")
     util._close_stdin()  # type: ignore[attr-defined]
     _Server(requests, tied).serve()

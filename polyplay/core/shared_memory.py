@@ -1,8 +1,8 @@
 """Blocks, rings, semaphores and locks in shared memory.
 
-Blocks are anonymous (memfd), so nothing remains when the last holder ends, even by a kill. Waits use unnamed POSIX
-semaphores inside a block, which count tokens. Processes share no lock, so a killed worker cannot keep one. Calls of
-semaphores also act as memory fences. On platforms other than Linux, blocks and waits differ, see `platform`.
+Blocks of shared memory are anonymous files (memfd), so nothing remains when the last process with a block ends, even by
+a kill. Waits use unnamed POSIX semaphores inside a block, which count tokens and act as memory fences. Processes share
+no lock, so a killed worker cannot keep one. In portable mode, blocks and waits differ, see `platform`.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ LINE = 64  # bytes of a cache line: numbers that different workers write are at 
 
 
 class SharedBlock:
-    """Anonymous shared memory. Pass it to a worker as an argument; the worker maps the same bytes. named:
-    whether RobustLocks can use it.
+    """Anonymous shared memory. A worker that gets a block as an argument maps the same bytes. named: whether
+    RobustLocks can use the block.
     """
 
     fd, path, made = -1, "", False  # no descriptor yet
@@ -41,7 +41,7 @@ class SharedBlock:
 
     @cached_property
     def memory(self) -> mmap.mmap:
-        """The mapping, made at first use, because it holds a second descriptor."""
+        """Mapping of the block, made at first use, because a mapping needs a second descriptor."""
         return mmap.mmap(self.fd, self.nbytes)
 
     def array(self, shape: tuple[int, ...] | int, dtype: DTypeLike, offset: int = 0) -> np.ndarray:
@@ -74,22 +74,22 @@ class _Declared(NamedTuple):
 
 
 def shared_array(dtype: type, shape: Callable[..., tuple[int, ...]]) -> np.ndarray:
-    """Declare an array in a SharedObject's class body. shape: called with the object, with other attributes set."""
+    """Declare an array in a SharedObject's class body. shape: called with the object after its attributes are set."""
     return cast("np.ndarray", _Declared(dtype, shape))
 
 
 class SharedObject:
-    """Arrays and trees of arrays in one block, each starting at a new cache line. Each is an attribute, which `_attach`
-    makes in every process.
+    """Object whose arrays, and trees of arrays, lie in one block of shared memory, each array at a new cache line. In
+    every process, `_attach` sets the arrays as attributes.
 
-    `LOCAL`: other attributes that `_attach` makes; like the arrays, they are not pickled.
+    `LOCAL`: names of other attributes that `_attach` sets. These and the arrays are not pickled.
     """
 
     LOCAL: tuple[str, ...] = ()
-    _places: tree.Tree = ()  # places of the arrays, by name
+    _places: tree.Tree = ()  # places of the arrays in the block, by name
 
     def __init__(self, **arrays: tree.Tree):
-        """arrays: (shape, dtype) of each array, or a tree of these, in addition to those that the class declares."""
+        """arrays: (shape, dtype) of each array, or a tree of these, besides arrays that the class declares."""
         size, members = 0, [x for cls in reversed(type(self).__mro__) for x in vars(cls).items()]
         declared = {name: (x.shape(self), x.dtype) for name, x in members if isinstance(x, _Declared)}
 
@@ -104,7 +104,7 @@ class SharedObject:
         self._attach()
 
     def _attach(self) -> None:
-        """Make this process's attributes."""
+        """Set the attributes that each process makes for itself."""
         self.__dict__.update(self.arrays())
 
     def arrays(self) -> tree.Batch:
@@ -117,7 +117,7 @@ class SharedObject:
         return self.block.nbytes
 
     def crossing(self) -> Crossing | None:
-        """Return the flows to other machines; None: the object stays on one machine."""
+        """Return the flows of data to other machines; None: the object is used on one machine only."""
         return None
 
     def __getstate__(self) -> dict[str, object]:
@@ -128,15 +128,15 @@ class SharedObject:
         self._attach()
 
 
-RELAY = 32  # bytes of a semaphore; behind them is the number of the link that gets its tokens
+RELAY = 32  # bytes of a semaphore; the next 8 hold 1 + the number of the line that gets the tokens, or 0
 
 
 class Semaphore:
-    """A token count in shared memory: `post` adds tokens, `wait` takes one or gives up after `timeout` seconds.
+    """Token count in shared memory: `post` adds tokens; `wait` takes a token, or gives up after `timeout` seconds.
 
-    POSIX's unnamed semaphore, in `LINE` bytes of a block; the portable one (see `platform`) counts no tokens. relays:
-    semaphores of links to other machines; if the waiting worker is on another machine, that machine's link gets the
-    tokens.
+    This is an unnamed POSIX semaphore in `LINE` bytes of a block; in portable mode (see `platform`), no tokens are
+    counted. relays: semaphores of the lines (connections) to other machines. If the waiting worker is on another
+    machine, the semaphore of that machine's line gets the tokens.
     """
 
     def __init__(self, cell: np.ndarray, create: bool = False, relays: Semaphores | None = None):
@@ -154,12 +154,12 @@ class Semaphore:
             sem_post(self._at)
 
     def relay(self, to: int | None) -> None:
-        """Send tokens to this link; None: the waiting worker is on this machine."""
+        """Send future tokens to the line with number `to`; None: the waiting worker is on this machine."""
         self._relay[0] = 0 if to is None else to + 1
 
     @property
     def relayed(self) -> int | None:
-        """Number of the link that gets the tokens; None: the waiting worker is on this machine."""
+        """Number of the line that gets the tokens; None: the waiting worker is on this machine."""
         return int(self._relay[0]) - 1 if self._relay[0] else None
 
     def wait(self, timeout: float) -> bool:
@@ -170,10 +170,10 @@ class Semaphore:
 
 
 class Semaphores(SharedObject):
-    """`n` semaphores in one block."""
+    """Array of `n` semaphores in one block."""
 
     LOCAL = ("_all",)
-    relays: Semaphores | None = None  # semaphores of the links to other machines, if any
+    relays: Semaphores | None = None  # semaphores of the lines to other machines, if any
     _cells = shared_array(np.uint8, lambda s: (s.n, LINE))
 
     def __init__(self, n: int):
@@ -187,7 +187,7 @@ class Semaphores(SharedObject):
         self._all = [Semaphore(cell, relays=self.relays) for cell in self._cells]
 
     def relay_by(self, links: Semaphores) -> None:
-        """Allow waiting workers on other machines. links: see `relays`."""
+        """Let workers on other machines wait for these semaphores. links: semaphores of the lines to the machines."""
         self.relays = links
         self._attach()
 
@@ -196,7 +196,7 @@ class Semaphores(SharedObject):
 
 
 class Closable(SharedObject):
-    """Arrays whose changes are announced by bells. After `close`, waits raise Closed."""
+    """Shared arrays whose changes are announced by semaphores ("bells"). After `close`, waits raise Closed."""
 
     _closed = shared_array(np.int64, lambda _: (LINE // 8,))
 
@@ -205,7 +205,7 @@ class Closable(SharedObject):
         super().__init__(**arrays)
 
     def check(self) -> None:
-        """Raises Closed: the object was closed."""
+        """Raise Closed if the object was closed."""
         if self._closed[0]:
             raise Closed
 
@@ -217,7 +217,7 @@ class Closable(SharedObject):
 
 
 class Ring:
-    """Numbers from one producer to one consumer, in order. It never waits; waits use a Semaphore.
+    """Ring buffer of numbers from one producer to one consumer, in order. No method waits; a consumer waits for `bell`.
 
     cells: int64 [capacity + 2 · 8]; head and tail are a cache line apart. bell: gets a token with every call of put.
     """
@@ -233,19 +233,19 @@ class Ring:
         self.put_all([number])
 
     def put_all(self, numbers: Sequence[int]) -> None:
-        """Put these numbers, with one token."""
+        """Put these numbers, and post one token for all."""
         tail, size = int(self._tail[0]), len(self._ring)
         if tail + len(numbers) - int(self._head[0]) > size:
             raise RuntimeError("ring overflow: more numbers in flight than the ring was made for")
         for i, number in enumerate(numbers, tail):
             self._ring[i % size] = number
-        memory_barrier()  # the consumer may read them without the token
+        memory_barrier()  # the consumer may read the numbers without taking the token
         self._tail[0] = tail + len(numbers)
         if self._bell is not None:
             self._bell.post()
 
     def take_all(self) -> list[int]:
-        """Take all numbers; their tokens remain."""
+        """Take all numbers; the semaphore keeps their tokens."""
         head, tail = int(self._head[0]), int(self._tail[0])
         if head == tail:
             return []
@@ -255,7 +255,7 @@ class Ring:
         return numbers
 
     def take(self, use: np.ndarray, holder: int) -> int | None:
-        """Take the next number, after writing `holder` to `use[number]`; None: the ring is empty."""
+        """Take and return the next number, after writing `holder` to `use[number]`; None: the ring is empty."""
         head = int(self._head[0])
         if head == int(self._tail[0]):
             return None
@@ -265,14 +265,14 @@ class Ring:
         return number
 
     def peek(self) -> list[int]:
-        """Return the numbers in the ring, for reports and for the producer after a crash."""
+        """Return the numbers in the ring, for reports, and for the replacement of a producer that crashed."""
         head, tail = int(self._head[0]), int(self._tail[0])
         return [int(self._ring[i % len(self._ring)]) for i in range(head, tail)]
 
 
 class RobustLocks:
-    """One worker's view of locks that end with their holder. Each locks the file of a named block; the operating system
-    releases the lock when the holding process ends, even by a kill.
+    """One worker's view of locks that a dead process cannot keep. Each lock is on the file of a named block. The
+    operating system releases a lock when the process that holds the lock ends, even by a kill.
     """
 
     def __init__(self, blocks: Sequence[SharedBlock]):

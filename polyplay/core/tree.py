@@ -1,4 +1,4 @@
-"""Plain data: dicts of arrays, time first, and the specs that describe them.
+"""Trees of arrays, whose first dimension is time, and specs that describe such trees.
 
 A *tree* is an array or a dict of trees. A *spec* is a `Field` or a dict of specs.
 """
@@ -11,13 +11,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-Tree = Any  # array | dict[str, Tree]: mypy cannot use the recursion
+Tree = Any  # array | dict[str, Tree]: mypy cannot check a recursive type
 Batch = dict[str, Any]
 Index = int | slice | np.ndarray | EllipsisType | tuple[object, ...]
 
 
 class Field(NamedTuple):
-    """Shape (without leading [T, B]) and NumPy dtype name of one array."""
+    """Shape (without the leading [T, B], time and lanes) and NumPy dtype name of one array."""
 
     shape: tuple[int, ...]
     dtype: str
@@ -28,8 +28,8 @@ class Field(NamedTuple):
 
 
 def stored_dtype(dtype: np.dtype, whole: bool = False) -> str:
-    """Return the type in which rows store numbers: networks support neither unsigned numbers of more than one byte nor
-    floats of more than eight. whole: whether all numbers are small, whatever their type.
+    """Return the type in which rows store numbers of `dtype`: networks support neither unsigned integers of more than
+    one byte nor floats of more than eight bytes. whole: whether all numbers fit into int64, even if `dtype` is uint64.
     """
     if dtype.kind == "u" and dtype.itemsize > 1:
         return "float64" if dtype.itemsize == 8 and not whole else f"int{min(16 * dtype.itemsize, 64)}"
@@ -40,7 +40,7 @@ Spec = Any  # Field | dict[str, Spec]
 
 
 def map(f: Callable, *trees: Tree) -> Tree:  # noqa: A001 - read as tree.map
-    """Apply `f` leaf by leaf to trees of one structure."""
+    """Apply `f` leaf by leaf to trees of the same structure."""
     head = trees[0]
     if isinstance(head, dict):
         return {k: map(f, *(t[k] for t in trees)) for k in head}
@@ -53,7 +53,7 @@ def at(tree: Tree, index: Index) -> Tree:
 
 
 def leaves(tree: Tree, path: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield pairs (path, leaf), depth first; paths are joined with '/'."""
+    """Yield pairs (path, leaf), depth first. A path joins the keys with '/'."""
     if isinstance(tree, dict):
         for k, v in tree.items():
             at = f"{path}/{k}" if path else k
@@ -66,7 +66,7 @@ def leaves(tree: Tree, path: str = "") -> Iterator[tuple[str, Any]]:
 
 
 def nest(flat: Batch) -> Tree:
-    """Invert `dict(leaves(tree))`."""
+    """Return the tree for which `flat` is `dict(leaves(tree))`."""
     if set(flat) == {""}:
         return flat[""]
     root: Batch = {}
@@ -90,7 +90,7 @@ def widen(spec: Spec, lead: tuple[int, ...]) -> Spec:
 
 
 def nbytes(spec: Spec) -> int:
-    """Number of bytes per row and lane."""
+    """Return the number of bytes per row and lane (parallel environment)."""
     return sum(f.nbytes for _, f in leaves(spec))
 
 

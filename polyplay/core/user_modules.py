@@ -1,4 +1,4 @@
-"""The user's modules: imported by name, or refused with a one-line error."""
+"""Import of the user's modules by name. If an import fails, the error is one line."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ from typing import Any
 from polyplay.core.errors import UserError
 from polyplay.core.machine import install_command
 
-# While a user's module is being imported, no process may start: it would import that module again, and so on.
+# While a user's module is being imported, no process may start: the new process would import the module, and so on.
 #
-# A process forked for environments may never start others; one forked for workers may, after it reads its arguments.
+# A process forked for environments may never start others. A process forked for workers may, once it has its arguments.
 
 
 OURS = os.path.dirname(os.path.dirname(__file__)) + os.sep
 MAIN = "put it under if __name__ == '__main__'"
-_closed = 0  # number of reasons to forbid starts
+_closed = 0  # number of current reasons to forbid starts
 
 
 def close() -> None:
-    """Forbid this process to start anything, until `lift`."""
+    """Forbid this process to start processes or runs, until `lift` is called."""
     global _closed
     _closed += 1
 
@@ -40,7 +40,7 @@ def lift() -> None:
 
 @contextlib.contextmanager
 def importing() -> Iterator[None]:
-    """Forbid starts within this context."""
+    """Within this context, forbid this process to start processes or runs."""
     close()
     try:
         yield
@@ -53,7 +53,7 @@ def refused() -> bool:
 
 
 def refuse(what: str) -> None:
-    """Raises UserError: starts are forbidden now. what: names the thing to start."""
+    """Raise UserError if starts are forbidden now. what: name of the thing to start."""
     if not refused():
         return
     stack = (frame for frame, _ in traceback.walk_stack(sys._getframe(1)))  # the caller's frames, innermost first
@@ -66,8 +66,8 @@ def refuse(what: str) -> None:
 
 
 def look_up(module: ModuleType, name: str) -> Any:
-    """Return an attribute of a module, or `Class.attribute` in it. Raises AttributeError, even for existing attributes
-    of other objects, such as `__loader__.set_data`.
+    """Return attribute `name` of a module; `name` may be `Class.attribute`. Raises AttributeError, even for existing
+    attributes of objects that are not classes, such as `__loader__.set_data`.
     """
     found: Any = module
     for part in name.split("."):
@@ -79,7 +79,7 @@ def look_up(module: ModuleType, name: str) -> Any:
 
 
 def find(name: str, option: str, allowed: str) -> Any:
-    """Return the object that `name` (module:NAME), the value of `option`, names. Raises UserError."""
+    """Return the object at `name`, as module:NAME. option: the option with this value. Raises UserError."""
     module, _, attribute = name.partition(":")
     found = import_module(module, name, option, allowed)
     try:
@@ -89,17 +89,17 @@ def find(name: str, option: str, allowed: str) -> Any:
 
 
 def title(given: Any) -> str:
-    """Return the name of a function, class or partial, else of the object's class; return text unchanged."""
+    """Return the name of a function, class or partial; of another object, that of its class. Return text unchanged."""
     given = given.func if isinstance(given, partial) else given
     return given if isinstance(given, str) else getattr(given, "__qualname__", type(given).__name__)
 
 
-EXTRAS = {"minigrid": "minigrid", "mpe2": "pettingzoo", "pettingzoo": "pettingzoo"}  # package → the extra that has it
+EXTRAS = {"minigrid": "minigrid", "mpe2": "pettingzoo", "pettingzoo": "pettingzoo"}  # package → extra that installs it
 PARSERS = ("argparse", "optparse", "getopt", "click", "typer", "absl", "tyro", "fire", "hydra", "docopt")
 
 
 class _Held:
-    """A stream that holds its text back until `let_go`."""
+    """Stream that holds written text back until `let_go` is called."""
 
     def __init__(self, stream: Any):
         self.stream, self.waiting = stream, list[str]()
@@ -109,7 +109,7 @@ class _Held:
         return getattr(self.stream, name)
 
     def let_go(self, printed: bool) -> None:
-        """Write directly again. printed: write the held text first."""
+        """Write text directly again. printed: first write the text that was held back."""
         self.write = self.stream.write
         if printed and self.waiting:
             self.stream.write("".join(self.waiting))
@@ -117,7 +117,7 @@ class _Held:
 
 @contextlib.contextmanager
 def held_back() -> Iterator[None]:
-    """Hold standard error back within this context; drop its text on SystemExit: it is another command's usage."""
+    """Hold standard error back within this context. On SystemExit, drop the text, another program's usage message."""
     if sys.stderr is None:
         yield
         return
@@ -133,10 +133,10 @@ def held_back() -> Iterator[None]:
 
 
 def import_module(module: str, name: str, option: str, allowed: str) -> ModuleType:
-    """Import `module`, the part of `name` before its colon. option: the one with value `name`. Raises UserError."""
+    """Import `module`, the part of `name` before the colon. option: the option with value `name`. Raises UserError."""
     if hint := file_hint(name):
         raise UserError(f"{option}: {name} given, {hint}; allowed: {allowed}")
-    if os.getcwd() not in sys.path:  # missing for command-line tools
+    if os.getcwd() not in sys.path:  # command-line tools start without this entry
         sys.path.insert(0, os.getcwd())
     try:
         with held_back(), importing():
@@ -155,7 +155,7 @@ def import_module(module: str, name: str, option: str, allowed: str) -> ModuleTy
 
 
 def ending(e: SystemExit) -> str:
-    """Return a text about user code that ended the program: why, and where."""
+    """Describe why and where user code ended the program."""
     frames = traceback.extract_tb(e.__traceback__)
     library = tuple(sysconfig.get_paths()[k] for k in ("stdlib", "purelib", "platlib"))
     own = [f for f in frames if not f.filename.startswith((*library, OURS, "<"))]
@@ -166,7 +166,7 @@ def ending(e: SystemExit) -> str:
 
 
 def file_hint(name: str) -> str:
-    """Return advice on a name that means a file; "" for other names."""
+    """Return advice if `name` is the path of a file instead of a module; "" for other names."""
     module, colon, attribute = name.partition(":")
     path, is_file = Path(module if module.endswith(".py") else f"{module}.py"), module.endswith(".py")
     if colon and not is_file and os.sep not in module:

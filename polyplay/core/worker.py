@@ -1,4 +1,4 @@
-"""A worker's context: counters, control, schedules, edges, the league."""
+"""A worker's view of its run: shared objects, counters, hyperparameters, and the main process's orders."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from polyplay.core.errors import SEATS, Closed
 from polyplay.core.flows import ANY, COUNTING, EVERYONE, MAIN, Cells, Crossing, End, Flow, Piece
 from polyplay.core.shared_memory import SharedObject, shared_array
 
-# Objects shared by workers. The crew, the diagram and the plan use only this interface, no subclass.
+# Objects that workers share. Code that starts workers, draws the diagram or prints the plan uses only this interface.
 
 
 class Arrow(NamedTuple):
-    """An arrow of the diagram, from roles that give to an edge to roles that take from it.
+    """Arrow in a run's diagram: data flow through an edge, an object that workers share.
 
-    givers, takers: names of the arguments by which a role holds the edge: `out` writes to the edge, `source` takes
-    from it, `publish` publishes weights, `params` reads them, `update` updates through it, `server` serves it.
+    givers, takers: names of the arguments by which workers hold the edge. `out` writes to the edge, `source` takes
+    from it, `publish` publishes weights, `params` reads weights, `update` applies updates, `server` serves weights.
     """
 
     label: str
@@ -32,11 +32,11 @@ class Arrow(NamedTuple):
 
 
 class Edge:
-    """An object shared by workers. An edge that only one worker holds has no arrows."""
+    """Object that workers share, such as a queue. An edge that only one worker holds has no arrows in the diagram."""
 
-    memory: ClassVar[str] = "rollouts"  # the part of the memory estimate that includes it
-    patience: float = 0.1  # seconds that a wait lasts before it returns "nothing yet"; 0 if all run in one thread
-    replay: Any = None  # the Replay whose batches it delivers
+    memory: ClassVar[str] = "rollouts"  # part of the memory estimate that includes this object
+    patience: float = 0.1  # seconds before a wait returns "nothing yet"; 0 if all workers run in one thread
+    replay: Any = None  # the Replay whose batches this edge delivers; None for other edges
 
     @property
     def nbytes(self) -> int:
@@ -44,11 +44,11 @@ class Edge:
         return 0
 
     def label(self) -> str:
-        """Return its name in a diagram."""
+        """Return the edge's name in a diagram."""
         return type(self).__name__
 
     def arrows(self) -> list[Arrow]:
-        """Return its arrows in a diagram."""
+        """Return the edge's arrows in a diagram."""
         return []
 
     def close(self) -> None:
@@ -56,28 +56,28 @@ class Edge:
 
 
 class Holder:
-    """A description that contains others: a learner's source contains a queue, its spec contains a policy."""
+    """Description that contains other descriptions: a learner's source contains a queue, a LearnerSpec a policy."""
 
     def holds(self) -> Mapping[str, Any]:
-        """Return its parts by name; edges have the names that Arrow lists."""
+        """Return the contained parts by name. An edge has a name that Arrow lists, such as `out`."""
         return {}
 
 
-# Counters of every worker in shared memory: one row each, written only by that worker.
+# Counters in shared memory: one row per worker, written only by that worker.
 
 
 EVENTS = ("stamp", "stamps", "steps", "rollouts", "updates", "learnt", "episodes", "restarts", "saved")
 SECONDS = ("env", "infer", "learn", "replay", "wait")
 LOAD = ("lag_sum", "lag_count", "lag_max", "depth_sum", "depth_count", "served", "calls", "simulations")
 COLUMNS = [*EVENTS, *SECONDS, *LOAD]
-SIZES = 257  # bins of the histogram of rows served or chunks learned at once; the last also counts larger values
-LAGS = 64  # bins of the histogram of policy lag in updates; the last also counts larger values
+SIZES = 257  # bins of the histogram of rows or chunks processed per call; the last bin also counts larger values
+LAGS = 64  # bins of the histogram of policy lag in updates; the last bin also counts larger values
 EPISODES = 2048  # finished games that a worker may report between two reads by the main process
 EPISODE = ("return", "length", "lane", "agent", "wall")
 
 
 class Timed:
-    """Adds the seconds spent within the context to element `at` of an array, even after an exception."""
+    """Context manager that adds the seconds spent inside to element `at` of an array, even after an exception."""
 
     def __init__(self, values: np.ndarray, at: int):
         self.values, self.at = values, at
@@ -90,7 +90,7 @@ class Timed:
 
 
 class WorkerCounters:
-    """One worker's counters. They only grow, and only their worker writes them; readers take differences."""
+    """One worker's row of counters, written only by that worker. Counters grow; readers take differences."""
 
     def __init__(self, counters: Counters, i: int):
         self.values, self.lags, self.sizes = counters.values[i], counters.lags[i], counters.sizes[i]
@@ -98,7 +98,7 @@ class WorkerCounters:
         self._at, self._names = counters.columns, counters.names
 
     def timed(self, column: str) -> Timed:
-        """Add the seconds spent within the context to a column."""
+        """Return a context manager that adds the seconds spent inside to counter `column`."""
         return Timed(self.values, self._at[column])
 
     def add(self, column: str, amount: float) -> None:
@@ -111,7 +111,7 @@ class WorkerCounters:
         return float(self.values[self._at[column]])
 
     def lag(self, lags: np.ndarray) -> None:
-        """Count policy lags, in optimizer updates, of the rows learned from."""
+        """Count the policy lags of rows that were trained on. lags: int [n], in optimizer updates."""
         if lags.size == 0:
             return
         self.lags += np.bincount(np.maximum(np.minimum(lags, LAGS - 1), 0), minlength=LAGS)
@@ -121,13 +121,13 @@ class WorkerCounters:
         values[at["lag_max"]] = max(values[at["lag_max"]], lags.max())
 
     def served(self, n: int, calls: int = 1) -> None:
-        """Count `calls` calls of a service, each for `n` items."""
+        """Count `calls` calls that processed `n` items each, such as a network's calls for `n` rows."""
         self.sizes[min(n, SIZES - 1)] += calls
         self.values[self._at["served"]] += n * calls
         self.values[self._at["calls"]] += calls
 
     def depth(self, n: int) -> None:
-        """Count a look at the worker's queue, in which `n` items wait."""
+        """Record that `n` items wait in the worker's queue; the mean over all such records is reported."""
         self.values[self._at["depth_sum"]] += n
         self.values[self._at["depth_count"]] += 1
 
@@ -146,13 +146,13 @@ class WorkerCounters:
                 self.metrics[self._names[name]] += value, 1
 
     def tally(self, name: str, total: float, n: float) -> None:
-        """Add the sum of `n` values to a metric, which is reported as a mean."""
+        """Add `total`, the sum of `n` values, to a metric that is reported as a mean."""
         if name in self._names:
             self.metrics[self._names[name]] += total, n
 
 
 class Counters(SharedObject):
-    """Counters of every worker in shared memory: one row each."""
+    """Counters of all workers in shared memory, one row per worker."""
 
     values = shared_array(np.float64, lambda c: (c.workers, -(-len(COLUMNS) // 8) * 8))
     lags = shared_array(np.int64, lambda c: (c.workers, LAGS))
@@ -174,12 +174,12 @@ class Counters(SharedObject):
         return WorkerCounters(self, i)
 
     def column(self, name: str) -> np.ndarray:
-        """Return one column's values [workers]."""
+        """Return one counter's values of all workers, float64 [workers]."""
         return self.values[:, self.columns[name]]
 
 
 class CounterFlow(Cells):
-    """A worker's row of the counters, with its new games. A learner's part of a checkpoint is sent before `saved`."""
+    """Flow between machines: a worker's counters and new games. A learner's checkpoint part is sent before `saved`."""
 
     every = COUNTING
 
@@ -197,7 +197,7 @@ class CounterFlow(Cells):
 
     def write(self, cells: list[np.ndarray]) -> None:
         mine, theirs = self.cells[0], cells[0].copy()
-        # the other machine has another clock
+        # the other machine's clock differs, so take the time here
         theirs[0] = mine[0] if theirs[self._stamps] == mine[self._stamps] else time.monotonic()
         if self.traffic.failed(-1, self.writer):
             theirs[self._saved] = -abs(theirs[self._saved])
@@ -205,7 +205,7 @@ class CounterFlow(Cells):
 
 
 class ProgressFlow(Cells):
-    """Counters of all workers, for a judge on another machine, which keeps its workers' rows."""
+    """Flow of all counters to the machine of a judge (a worker that plays test matches), except rows of its workers."""
 
     every = COUNTING
 
@@ -220,37 +220,37 @@ class ProgressFlow(Cells):
 
 @dataclass(frozen=True)
 class SchedulePoint:
-    """A value and its start: at a fraction of the run (if `part`), or after N agent steps learned from."""
+    """Value, and when it starts to hold (`at`): a fraction of the run if `part`, else agent steps trained on."""
 
     value: float
     at: float
     part: bool
 
     def steps(self, total: float) -> float:
-        """Return the agent steps after which the value holds, in a run of `total` agent steps."""
+        """Return the number of agent steps after which the value holds, in a run of `total` agent steps."""
         return self.at * total if self.part else self.at
 
 
 @dataclass(frozen=True)
 class HyperparameterSchedule:
-    """Values of the hyperparameter `name`, in order; each holds until the next."""
+    """Values of the hyperparameter `name`, in order; each value holds until the next one starts."""
 
     name: str
     points: tuple[SchedulePoint, ...]
 
     def reached(self, learnt: float, total: float) -> SchedulePoint | None:
-        """Return the point that holds after `learnt` agent steps of `total`; None before the first."""
+        """Return the SchedulePoint that holds after `learnt` of `total` agent steps; None before the first point."""
         return next((point for point in reversed(self.points) if point.steps(total) <= learnt), None)
 
 
 class Hyperparameters(SharedObject):
-    """Hyperparameters that may change during a run: named float64 in shared memory, read as attributes."""
+    """Hyperparameters that may change during a run: float64 numbers in shared memory, which are read as attributes."""
 
     _names: dict[str, int]
     _values = shared_array(np.float64, lambda h: (len(h._names),))
 
     def __init__(self, anneal: str = "constant", **values: float):
-        self.anneal = anneal  # "constant", or the learning rate falls linearly to 0 over the run
+        self.anneal = anneal  # "constant"; else the learning rate falls linearly to 0 over the run
         self.falls = anneal != "constant"
         self.configured = values  # values at the start
         self.schedules: tuple[HyperparameterSchedule, ...] = ()  # schedules that learners apply
@@ -269,8 +269,8 @@ class Hyperparameters(SharedObject):
         self._values[self._names[name]] = value
 
     def keep_to_schedules(self, learnt: float, total: float) -> dict[str, SchedulePoint]:
-        """Set scheduled hyperparameters to their values after `learnt` agent steps of `total`; before
-        the first point, to the configured values. Return the points that hold now, by name.
+        """Set each scheduled hyperparameter to its value after `learnt` of `total` agent steps: before the first point,
+        the configured value. Return the points that hold now, by name.
         """
         held = {s.name: s.reached(learnt, total) for s in self.schedules}
         for name, point in held.items():
@@ -278,8 +278,8 @@ class Hyperparameters(SharedObject):
         return {name: point for name, point in held.items() if point is not None}
 
     def restore(self, values: Mapping[str, float], configured: Mapping[str, float] | None) -> None:
-        """Restore a checkpoint's values, except those whose configured value has changed since. configured: that run's
-        configured values; None: unknown.
+        """Restore a checkpoint's values, except those whose configured value has changed since the checkpoint.
+        configured: values that were configured then; None: unknown, so restore all.
         """
         for name in values.keys() & self._names.keys():
             if configured is None or configured.get(name) == self.configured[name]:
@@ -297,7 +297,7 @@ class Hyperparameters(SharedObject):
 
 
 class HyperparameterFlow(Cells):
-    """Hyperparameters set by the main process; a learner itself sets scheduled ones and `remaining`."""
+    """Flow of hyperparameters to other machines. A learner's machine keeps its scheduled values and `remaining`."""
 
     every = COUNTING  # `remaining` changes with each update
 
@@ -316,18 +316,18 @@ class RunControl(SharedObject):
     """Orders of the main process to all workers: run, save, finish, leave, or stop at once."""
 
     _flags = shared_array(np.int64, lambda _: (8,))
-    dismissed = shared_array(np.int64, lambda _: (2 * SEATS,))  # by row of the counters: whether that worker must leave
+    dismissed = shared_array(np.int64, lambda _: (2 * SEATS,))  # whether a worker must leave, by its counter row
     HALT, FINISH, SAVE, RESCUE, PAUSE, TAKEN = 0, 1, 2, 3, 4, 5
-    REPEATS = 1024  # limit of distinguishable saves of one update
+    REPEATS = 1024  # limit of saves of the same update that `taken` can distinguish
 
     def __init__(self, trace: bool = False, reuse: bool = True, compile: str = "off") -> None:  # noqa: A002
         self.trace = trace  # write every update's loss
-        self.compile = compile  # updates and acting: "auto", "on" or "off"
-        self.reuse = reuse  # learn from values computed while acting if the weights are the same
+        self.compile = compile  # compile updates and acting: "auto", "on" or "off"
+        self.reuse = reuse  # train with activations from acting if the weights have not changed
         self.anew = False  # whether a resumed run discards saved lanes and rollouts in flight
-        self.over: Callable[[], bool] | None = None  # if all workers take turns: also tells whether the run ends
-        self.show: Any = None  # weights.Params, for an evaluator beside training
-        self.made = 0  # saves made, if checkpoints are made between two rounds of turns
+        self.over: Callable[[], bool] | None = None  # in a run in one thread: tells whether the run ends
+        self.show: Any = None  # weights.Params for an evaluator that runs during training
+        self.made = 0  # number of saves made so far, in a run in one thread
         self.run = Hyperparameters(remaining=1.0)  # remaining fraction of the run, set by the first learner
         super().__init__()
 
@@ -341,7 +341,7 @@ class RunControl(SharedObject):
     def finishing(self) -> bool:
         return bool(self._flags[self.FINISH]) or (self.over is not None and self.over())
 
-    # agent steps after which learners save and end, before the run's end; inf: not set
+    # number of agent steps after which learners save and end early; inf: not set
     until = property(lambda self: float(self._flags[self.PAUSE]) or math.inf)
 
     def pause_at(self, steps: int) -> None:
@@ -361,7 +361,7 @@ class RunControl(SharedObject):
         self._flags[self.SAVE] += 1
 
     def take(self, mark: float) -> None:
-        """Let workers delete their parts of the save with this mark (a learner's counter `saved`)."""
+        """Announce that the parts of a save were collected. mark: value of a learner's counter `saved`."""
         self._flags[self.TAKEN] = round(mark * self.REPEATS)
 
     # mark of the save whose parts were collected last
@@ -374,7 +374,7 @@ class RunControl(SharedObject):
 
     @property
     def rescuer(self) -> int | None:
-        """Number of the learner that must save its intact state; None: no learner."""
+        """Number of the learner that must save its intact state before it stops; None: no learner must."""
         index = int(self._flags[self.RESCUE])
         return index - 1 if index else None
 
@@ -385,9 +385,10 @@ class RunControl(SharedObject):
 
 @dataclass(frozen=True)
 class Adjustable:
-    """A number that may change during the run, from `low` to `high`, in steps of one.
+    """Whole number from `low` to `high` that may change during the run.
 
-    `set` requests a number and returns at once; `get` returns the current one. Crew.dial makes one, for a role.
+    `set` requests a number and returns at once; `get` returns the current number. Crew.dial returns an Adjustable for
+    the number of a role's workers.
     """
 
     name: str
@@ -397,24 +398,24 @@ class Adjustable:
     set: Callable[[int], None]
 
 
-ENDING = 1.0  # seconds that a rollout may take after the run's end; longer ones are dropped
+ENDING = 1.0  # seconds that a rollout may still take when the run ends; longer rollouts are dropped
 
 
 def seed_of(seed: int, incarnation: int) -> int:
-    """Return the seed of environments and noise; a replacement must not repeat its predecessor's episodes."""
+    """Return the seed of environments and action noise, so that a worker's replacement gets other episodes."""
     return seed + 1_000_003 * incarnation
 
 
 def next_incarnation(incarnation: int | None, resumes: int) -> int:
-    """Return the incarnation of the worker that replaces the one with `incarnation` (None: of the first worker). It
-    starts at 1000 × `resumes`; after 999 replacements, numbers repeat.
+    """Return a worker's incarnation: 1000 × `resumes` + the number of replacements. incarnation: that of the replaced
+    worker; None: this is the first worker. After 999 replacements, the number continues at 1.
     """
     replaced = 0 if incarnation is None else incarnation % 1000 % 999 + 1
     return replaced + 1000 * resumes
 
 
 class RoleSize(SharedObject):
-    """Wanted and actual number of a role's workers. Any worker may request a number; the main process applies it."""
+    """Requested and current number of a role's workers. Any worker may request; the main process adds or dismisses."""
 
     _cells = shared_array(np.int64, lambda _: (8,))
 
@@ -437,13 +438,13 @@ class RoleSize(SharedObject):
 
 @dataclass
 class TurnHooks:
-    """Callbacks that a worker gives the crew. rescue(): saves a learner's intact state after a failure.
+    """Callbacks that a worker offers to the code that runs it. rescue(): save a learner's intact state after a failure.
 
-    If all workers take turns in one thread, checkpoints are made between two rounds: write_part(number) writes the
-    worker's part of a checkpoint; a learner's number() returns the number that a checkpoint would have now.
+    If all workers take turns in one thread, a checkpoint may be made between two rounds of turns: write_part(number)
+    writes the worker's part; a learner's number() returns the number that a checkpoint would get now.
 
-    compiled(update): called when updates are compiled, the first of which is `update`. repeats(update): tells whether
-    `update` was compiled in the run that is being reproduced.
+    compiled(update): called when updates become compiled; `update` is the first of these. repeats(update): in a
+    reproduction, tells whether the original run compiled `update`.
     """
 
     rescue: Callable[[], None] | None = None
@@ -451,29 +452,29 @@ class TurnHooks:
     number: Callable[[], int] | None = None
     compiled: Callable[[int], None] | None = None
     repeats: Callable[[int], bool] | None = None
-    meeting: int = 0  # number of the meeting in which it waits for others; 0: it does not wait
+    meeting: int = 0  # number of the all-reduce in which the worker waits for others; 0: it does not wait
 
 
 @dataclass
 class WorkerContext:
-    """A worker's place in its run. Attributes in `OWN` belong to its process and are not pickled."""
+    """Identity of a worker in its run, with the run's counters and orders. Attributes in `OWN` are not pickled."""
 
     OWN: ClassVar = ("counters", "hooks", "ending_since", "log")
 
     role: str
-    index: int  # of this worker in its role
+    index: int  # number of this worker in its role, from 0
     n: int  # number of workers of this role
-    row: int  # its row of the counters
+    row: int  # this worker's row of the counters
     seed: int  # the run's seed
     all_counters: Counters
     control: RunControl
     directory: Path | None = None  # the run's directory, for checkpoints and reports
     resume: Path | None = None  # the checkpoint from which this run resumes
-    incarnation: int = 0  # replacements of this worker, plus 1000 × resumptions in which it restarted
+    incarnation: int = 0  # number of replacements of this worker, plus 1000 × restarts on resume
     precision: str = "float32"  # precision of networks, see nets.device
     device: str = "cpu"  # device for computing, see nets.device
-    patience: float = 0.1  # seconds that a wait lasts before it returns "nothing yet"; 0 if all run in one thread
-    # message to the main process: ("warning" | "caution" | "remark" | "note" | "unsaved" | "decision", text)
+    patience: float = 0.1  # seconds before a wait returns "nothing yet"; 0 if all workers run in one thread
+    # sends (kind, text) to the main process; kind: "warning", "caution", "remark", "note", "unsaved" or "decision"
     log: Callable[[str, str], None] = lambda kind, text: None
 
     @cached_property
@@ -486,38 +487,38 @@ class WorkerContext:
 
     @cached_property
     def ending_since(self) -> float:
-        """Time when this worker first saw that the run ends."""
+        """Time in seconds, of the monotonic clock, when this worker first saw that the run ends."""
         return time.monotonic()
 
     @property
     def noise_seed(self) -> int:
-        """Key of action noise, together with the lanes' numbers."""
+        """Seed of the action noise; with a lane's number, the key of that lane's noise."""
         return seed_of(self.seed, self.incarnation)
 
     env_seed = noise_seed
 
     @property
     def serial(self) -> bool:
-        """Whether all workers take turns in one thread, so that waiting is useless."""
+        """Whether all workers take turns in one thread, so that no worker may wait for another."""
         return self.patience == 0.0
 
     @property
     def leaving(self) -> bool:
-        """Whether this worker must leave, because its role gets fewer workers."""
+        """Whether this worker must leave, because its role is to have fewer workers."""
         return bool(self.control.dismissed[self.row])
 
     def late(self, left: float = 0.0) -> bool:
-        """Tell whether the run ends without waiting for this worker, because it needs more than ENDING seconds: `left`
-        more, or since `ending_since`.
+        """Tell whether the ending run no longer waits for this worker: more than ENDING seconds have passed since
+        `ending_since`, or the worker needs more than that (`left` seconds).
         """
         if not self.control.finishing:
             return False
         return max(left, time.monotonic() - self.ending_since) > ENDING
 
     def turn(self) -> None:
-        """Count a turn of the worker's loop and store its time. Raises Closed: the run is halted."""
+        """Count a turn (pass of the worker's loop) and store the time. Raises Closed: the run was halted."""
         values = self.counters.values
-        values[0], values[1] = time.monotonic(), values[1] + 1  # stamp, stamps
+        values[0], values[1] = time.monotonic(), values[1] + 1  # counters stamp, stamps
         if self.control.halted:
             raise Closed
 

@@ -1,4 +1,4 @@
-"""Environments behind one protocol: many lanes, `recv()` and `send()`."""
+"""Environments behind one protocol: `recv()` gives rows of many parallel environments, `send()` takes actions."""
 
 from __future__ import annotations
 

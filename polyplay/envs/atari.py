@@ -1,4 +1,4 @@
-"""Atari: options, presets, protocols, start states."""
+"""Atari games: options, presets, ids, start states, published scores, evaluation protocols."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ from polyplay.envs.images import BARE, IMAGES, ImageOptions
 from polyplay.envs.pool import WRAPPERS, Envs, EnvSpec, closest_names, need, options, task_words
 from polyplay.envs.spaces import Discrete, describe_fields
 
-# Start states of Atari games: the file that users supply for the human-starts protocol. JSON, nothing pickled.
+# Start states of Atari games: a JSON file from the user, for the evaluation protocol human-starts. Nothing is pickled.
 #
 #     {"format": "polyplay-starts", "version": 1, "game": "pong", "kind": "human", "source": "who played, when, how",
-#      "starts": [{"actions": ["NOOP*12", "FIRE", "RIGHT*4"], "seed": 0, "ram": "sha256 of the RAM there"},
+#      "starts": [{"actions": ["NOOP*12", "FIRE", "RIGHT*4"], "seed": 0, "ram": "sha256 of the RAM at the start"},
 #                 {"state": "base64 of ALEState.serialize()", "frames": 5120}]}
 #
-# A start is a list of actions after the game's reset (ALE's button names; "RIGHT*4": for four frames), or a saved state
-# of the emulator with the number of frames played before it. "seed" (default 0) is the emulator's `random_seed`; "ram",
-# if given, must be reproduced. "kind": "human", or "substitute" for anything else; every score is labeled with it. The
-# papers' own start states were never released.
+# A start is either a list of actions after a reset, in ALE's button names ("RIGHT*4": RIGHT for four frames), or a
+# saved state of the emulator with the number of frames played before that state. "seed" (default 0) is the emulator's
+# `random_seed`. If "ram" is given, the RAM at the start must have this digest. "kind" is "human", or "substitute" for
+# any other source, which labels of scores then name. The start states of the papers were never released.
 
 
 FORMAT, VERSION = "polyplay-starts", 1
@@ -42,13 +42,13 @@ KINDS = ("human", "substitute")
 
 @dataclass(frozen=True)
 class Start:
-    """A start state. presses: (button, frames) after a reset; frames: number played before the agent takes over."""
+    """A start state. presses: (button number, frames) pairs after a reset; frames: frames before the agent plays."""
 
     presses: tuple[tuple[int, int], ...]
     frames: int
     seed: int = 0
     ram: str = ""  # SHA-256 of the RAM at the start; "": not checked
-    state: bytes = b""  # saved state of the emulator, instead of presses
+    state: bytes = b""  # saved state of the emulator, instead of presses; b"": none
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,7 @@ class Starts:
 
 
 def load_starts(path: str, game: str = "") -> Starts:
-    """Read a file of start states. game: the ROM that the file must name; "": any. Raises UserError, in one line."""
+    """Read start states of ROM `game` ("": any). Raises UserError: the file is missing, invalid or of another ROM."""
     try:
         data = Path(path).read_bytes()
     except OSError as e:
@@ -104,7 +104,7 @@ def _start(row: Any, where: str) -> Start:
         kinds = list(map(type, (frames, *more, row.get("actions", []))))
         if kinds != [int, int, str, list] or min(frames, more[0]) < 0:
             raise ValueError
-    except (AttributeError, KeyError, TypeError, ValueError):  # binascii's is one
+    except (AttributeError, KeyError, TypeError, ValueError):  # binascii.Error is a ValueError
         raise UserError(f"{where}: given {str(row)[:80]}, must be {ROW}") from None
     return Start(presses, frames, *more, state)
 
@@ -120,7 +120,7 @@ def _press(word: str, where: str) -> tuple[int, int]:
 
 
 def spelled(buttons: list[str]) -> list[str]:
-    """Convert buttons, one per frame, to the words of a file: ["NOOP", "NOOP", "FIRE"] → ["NOOP*2", "FIRE"]."""
+    """Convert buttons, one per frame, to words of a start file: ["NOOP", "NOOP", "FIRE"] → ["NOOP*2", "FIRE"]."""
     runs = [(button, len(list(same))) for button, same in groupby(buttons)]
     return [button if n == 1 else f"{button}*{n}" for button, n in runs]
 
@@ -132,9 +132,9 @@ def written(game: str, kind: str, source: str, starts: Sequence[Mapping[str, obj
     return (json.dumps(head)[:-1] + f', "starts": [\n  {rows}\n]}}\n').encode()
 
 
-# How an Atari game is played and shown: the options, and presets with the choices of each paper or its released code.
+# Options for how an Atari game is played and shown, and presets with the choices of each paper or its released code.
 #
-# A preset fixes all options of frames and episodes. Rewards stay raw: the loss clips them.
+# A preset sets how frames are processed and how episodes start and end. The loss, not the game, clips rewards.
 
 
 LEAST = dict.fromkeys(("frameskip", "size", "stack", "max_frames", "stride"), 1)
@@ -143,35 +143,35 @@ LEAST |= dict.fromkeys(("frameskip_min", "width", "noop_min", "noop_max", "crop"
 
 @dataclass(frozen=True)
 class Atari:
-    """Options of `Envs` for ALE games. The defaults are the common A2C/IMPALA protocol."""
+    """Options (`Envs.options`) of an Atari game. The defaults are the usual protocol of A2C and IMPALA."""
 
     frameskip: int = 4  # frames per action
-    frameskip_min: int = 0  # if above 0, each step draws its frames uniformly from frameskip_min … frameskip
+    frameskip_min: int = 0  # if above 0, each step draws its number of frames uniformly from frameskip_min … frameskip
     sticky: float = 0.0  # probability that a frame repeats the previous action (Machado et al. 2018: 0.25)
-    full_actions: bool = False  # all 18 actions instead of the game's own
+    full_actions: bool = False  # all 18 actions instead of the game's minimal set
     size: int = 84  # height in pixels; also the width if `width` is 0
     width: int = 0
-    stack: int = 4  # newest frame last
-    # planes before the first frame: "zero", "repeat" the first frame, or "play" no-ops until full
+    stack: int = 4  # number of frames in an observation, the newest last
+    # older planes after a reset: "zero", "repeat" (the first frame), or "play" (no-op steps until the stack is full)
     stack_reset: Literal["zero", "repeat", "play"] = "zero"
-    maxpool: bool = True  # pixel-wise maximum of the last two frames
-    noop_max: int = 30  # an episode starts after noop_min … noop_max-1 no-op frames, drawn uniformly
-    fire_reset: bool = True  # the first of these frames presses FIRE, in games with this action
-    # "terminate": a lost life is terminated (not over); the game continues with a NOOP
+    maxpool: bool = True  # a plane is the pixel-wise maximum of a step's last two frames
+    noop_max: int = 30  # a game starts with no-op frames; their number is uniform in noop_min … noop_max-1
+    fire_reset: bool = True  # the first no-op frame presses FIRE instead, in games with this action
+    # "terminate": a lost life ends the learner's episode (terminated), not the game, which continues with a NOOP step
     life_loss: Literal["ignore", "terminate"] = "ignore"
-    max_frames: int = 108_000  # the game is truncated after this (30 minutes of play)
-    # other values than these need the plain emulator:
+    max_frames: int = 108_000  # the game is truncated after this number of frames (108,000: 30 minutes)
+    # from here to `resize`, values other than the defaults need ale-py's plain emulator, not its vector environment:
     noop_min: int = 0
-    start: str = "noops"  # start of a game, see `atari_emulator.script`: "noops", or buttons such as "FIRE*4"
-    life_start: str = ""  # actions after a lost life, in the same words, with a new stack; "": one NOOP step
-    # "ale": ALE's gray palette, before the maximum; others: from colors, after the maximum
+    start: str = "noops"  # played after a reset: "noops", or buttons such as "FIRE*4", see `atari_emulator.script`
+    life_start: str = ""  # played after a lost life, in the words of `start`; then a new stack begins; "": a NOOP step
+    # conversion to gray: "ale" uses ALE's gray palette, before maxpool; the others convert colors, after maxpool
     gray: Literal["ale", "opencv", "luma", "luma_cut", "luma_swapped"] = "ale"
-    crop: int = 0  # rows removed at the bottom of the screen
-    # area, bilinear, nearest: as OpenCV; pillow: Pillow's smoothed bilinear
+    crop: int = 0  # pixel rows removed at the bottom of the screen
+    # "area", "bilinear" and "nearest" resize as OpenCV does, "pillow" as Pillow's BILINEAR, which smooths
     resize: Literal["area", "bilinear", "nearest", "pillow"] = "area"
-    # "native": ale-py's vector environment; "plain": its emulator, stepped by Polyplay
+    # "native": ale-py's vector environment; "plain": ale-py's emulator, stepped by Polyplay; "auto": native if possible
     pipeline: Literal["auto", "native", "plain"] = "auto"
-    starts: str = ""  # file of start states (evaluation/verify): game g of lane l starts at number l + g·stride
+    starts: str = ""  # file of start states; game g of lane l starts at state number l + g·stride
     stride: int = 1
 
     def __post_init__(self) -> None:
@@ -192,30 +192,30 @@ class Atari:
 
     @property
     def shape(self) -> tuple[int, int, int]:
-        """Shape of an observation: planes, height, width."""
+        """Shape of an observation: (planes, height, width)."""
         return self.stack, self.size, self.width or self.size
 
     @property
     def frames(self) -> int:
-        """Frames per step; their mean number if it is drawn."""
+        """Number of frames per step; if each step draws the number, its mean, rounded down."""
         return (self.frameskip_min + self.frameskip) // 2 if self.frameskip_min else self.frameskip
 
     @property
     def beyond(self) -> str:
-        """Options that ale-py's vector environment lacks, as `option=value`; "" if it has all."""
+        """Given options that ale-py's vector environment lacks, as text `option=value, …`; "" if it has all of them."""
         plain = ("frameskip_min", "noop_min", "start", "life_start", "gray", "crop", "resize", "starts")
         changed = [f"{k}={getattr(self, k)!r}" for k in plain if getattr(self, k) != getattr(Atari, k)]
         return ", ".join(changed + (["stack_reset='play'"] if self.stack_reset == "play" else []))
 
     @property
     def native(self) -> bool:
-        """Whether ale-py's vector environment plays it; otherwise the plain emulator does."""
+        """Whether ale-py's vector environment plays the game; otherwise ale-py's plain emulator does."""
         return self.pipeline == "native" or (self.pipeline == "auto" and not self.beyond)
 
 
 CHOICES = {name: get_args(hint) for name, hint in get_type_hints(Atari).items() if get_args(hint)}
 
-# Complete protocols: no choice of a paper is left to a default that may change.
+# Presets also set choices that equal a default, so that a new default would not change them.
 _COMMON: dict[str, object] = {"frameskip": 4, "sticky": 0.0, "full_actions": False, "size": 84, "stack": 4}
 _COMMON |= {"maxpool": True, "max_frames": 108_000}
 _NATURE = _COMMON | {"noop_max": 31, "fire_reset": False, "stack_reset": "zero", "life_loss": "terminate"}
@@ -223,7 +223,7 @@ _DEEPMIND = _COMMON | {"noop_max": 30, "fire_reset": True, "stack_reset": "zero"
 _ACCEL = _NATURE | {"size": 104, "width": 80, "crop": 2, "resize": "bilinear"}
 _ACCEL |= {"start": "NOOP FIRE UP noops", "life_start": "NOOP FIRE UP"}
 
-PRESETS: dict[str, dict[str, object]] = {  # options of Atari; others have their defaults
+PRESETS: dict[str, dict[str, object]] = {  # preset → options of class Atari; all others have their defaults
     # google-deepmind/dqn and alewrap, as released: run_gpu, GameEnvironment.lua, GameScreen.lua, Scale.lua
     "dqn2015": _NATURE | {"gray": "luma", "start": "noops NOOP*2", "life_start": "noops NOOP*2", "noop_max": 30},
     # google-deepmind/dqn_zoo: processors.py, gym_atari.py, dqn/run_atari.py
@@ -235,27 +235,27 @@ PRESETS: dict[str, dict[str, object]] = {  # options of Atari; others have their
         "sticky": 0.25, "maxpool": False, "noop_max": 0, "fire_reset": False, "stack_reset": "play",
         "life_loss": "ignore", "gray": "luma", "resize": "bilinear", "max_frames": 400_000,
     },
-    # OpenAI baselines' wrap_deepmind, as far as ale-py's vector environment has it; system a2c
+    # OpenAI baselines' wrap_deepmind, as far as ale-py's vector environment can do it; used by system a2c
     "baselines": _DEEPMIND,
     # OpenAI baselines as released: atari_wrappers.py, and VecFrameStack of run.py
     "wrap_deepmind": _NATURE | {
         "gray": "opencv", "noop_min": 1, "start": "noops FIRE*4,#2*4", "life_start": "NOOP*4 FIRE*4,#2*4",
     },
-    # astooke/accel_rl atari_env.py, as it runs: cv2.resize gets its flag as the argument dst
+    # astooke/accel_rl atari_env.py as it runs: the resize flag is passed to cv2.resize as dst, so resizing is bilinear
     "accel": _ACCEL,
-    # astooke/accel_rl atari_env.py, as it is meant
+    # astooke/accel_rl atari_env.py with the resizing that its authors intended
     "accel_nearest": _ACCEL | {"resize": "nearest"},
-    # astooke/rlpyt atari_env.py; it removes one row at the top and one at the bottom instead of two there
+    # astooke/rlpyt atari_env.py, but rlpyt removes a row at the top and a row at the bottom, not two at the bottom
     "rlpyt": _ACCEL | {"start": "NOOP noops", "life_start": "NOOP"},
-    # Espeholt et al. 2018, appendix G, as far as ale-py's vector environment has it; system impala
+    # Espeholt et al. 2018, appendix G, as far as ale-py's vector environment can do it; used by system impala
     "impala": _DEEPMIND | {"stack_reset": "repeat"},
-    # Horgan et al. 2018, according to Kapturowski et al. 2019 and reproductions; resizing is ours
+    # Horgan et al. 2018, according to Kapturowski et al. 2019 and reproductions; the resizing method is ours
     "apex": _NATURE | {"full_actions": True, "max_frames": 50_000},
-    # Kapturowski et al. 2019, section 2.3 and appendix; resizing is ours
+    # Kapturowski et al. 2019, section 2.3 and appendix; the resizing method is ours
     "r2d2": _NATURE | {"full_actions": True, "life_loss": "ignore"},
     # google/dopamine atari_lib.py; Machado et al. 2018
     "dopamine": _NATURE | {"sticky": 0.25, "noop_max": 0, "life_loss": "ignore"},
-    # ALE/NAME-v5 as ale-py registers it: only the last frame
+    # ALE/NAME-v5 as ale-py registers it, without the maximum of two frames
     "v5": _NATURE | {"sticky": 0.25, "noop_max": 0, "life_loss": "ignore", "maxpool": False},
 }  # fmt: skip
 
@@ -267,25 +267,25 @@ def atari_preset(name: str) -> dict[str, object]:
     return dict(PRESETS[name])
 
 
-# Ids of Atari games. ALE/NAME-v5 names only the game; an Atari preset decides how it is played. Older ids also set the
-# frames per action and whether actions are sticky; the preset decides the rest.
+# Gymnasium ids of Atari games. ALE/NAME-v5 names only the game, and an Atari preset decides how the game is played.
+# Older ids also set the frames per action and whether actions are sticky; the preset decides the rest.
 
 
 OLD_ID = re.compile(r"(?:ale_py:)?([A-Z][A-Za-z0-9]*?)(-ram)?(NoFrameskip|Deterministic|)(?:-v([04]))?")
-SKIPS: dict[str, dict[str, object]] = {  # by the variant in an id
-    "NoFrameskip": {"frameskip": 4, "maxpool": True},  # 1 in Gymnasium, for the usual wrapper of 4
+SKIPS: dict[str, dict[str, object]] = {  # word after the game's name in an older id → options
+    "NoFrameskip": {"frameskip": 4, "maxpool": True},  # Gymnasium plays 1 frame per action, and the usual wrapper 4
     "Deterministic": {"frameskip": 4, "maxpool": False},
     "": {"frameskip_min": 2, "frameskip": 4, "maxpool": False},
 }
 
 
 def id_options(name: str) -> dict[str, object]:
-    """Return the options that an older id sets; {} for ALE/NAME-v5."""
+    """Return the options that an older Atari id, such as 'Pong-v4', sets; {} for all other ids."""
     found = OLD_ID.fullmatch(name)
     if name.startswith("ALE/") or found is None:
         return {}
     sticky = {"sticky": 0.25 if found[4] == "0" else 0.0, "full_actions": False}
-    early = {"frameskip": 3} if (found[1], found[3]) == ("SpaceInvaders", "Deterministic") else {}  # as in gym
+    early = {"frameskip": 3} if (found[1], found[3]) == ("SpaceInvaders", "Deterministic") else {}  # as in gym's id
     return {**SKIPS[found[3]], **early, **sticky}
 
 
@@ -296,7 +296,7 @@ def current_id(name: str) -> str:
 
 
 def _id_text(name: str) -> str:
-    """Describe the options that an id sets."""
+    """Describe the options that an Atari id sets."""
     if not id_options(name):
         return f"{name} names the game, --atari says how it is played (v5: as Gymnasium registers it)"
     own = "1 frame a step, with the 4 of the usual wrapper" if "NoFrameskip" in name else "its own frames a step"
@@ -304,8 +304,8 @@ def _id_text(name: str) -> str:
 
 
 def is_game(name: object, given: Mapping[str, object]) -> bool:
-    """Tell whether Polyplay's own Atari pipelines play an environment (or each of several tasks) with these options.
-    With a wrapper or obs_type=ram, an older id means Gymnasium's environment.
+    """Tell whether Polyplay's own Atari code plays the environment `name` (or all of several tasks) with the options
+    `given`. Gymnasium plays an older id that is given a wrapper or obs_type=ram.
     """
     if words := task_words(name):
         return all(is_game(task, given) for task, _ in words)
@@ -315,15 +315,15 @@ def is_game(name: object, given: Mapping[str, object]) -> bool:
     if found is None or found[2] or given.get(WRAPPERS) or given.get("obs_type") == "ram":
         return False
     try:
-        known = found[1] in native_games()  # this also registers ale-py's ids
-    except UserError:  # ale-py is missing; the message comes later
+        known = found[1] in native_games()  # this call also registers ale-py's ids
+    except UserError:  # ale-py is missing, which a later message says
         return found[3] != ""
     id_ = f"{found[1]}{found[3]}-v{found[4] or 4}"
     return known and (_is_ales(id_) if id_ in gymnasium.registry else found[3] != "")
 
 
 def read_options(title: str, given: Mapping[str, object]) -> Atari:
-    """Return a game's options: those given, else those that its id sets; images are always gray. Raises UserError."""
+    """Return a game's options: those given, else those of its id; images are gray. Raises UserError: a wrong option."""
     found: dict[str, Any] = {**id_options(title), **given}
     if (shown := found.pop(IMAGES, None)) is not None:
         height, width = shown.size or (0, 0)
@@ -334,8 +334,8 @@ def read_options(title: str, given: Mapping[str, object]) -> Atari:
 
 
 def registered(name: str) -> tuple[str, dict[str, object]]:
-    """Return Gymnasium's id for an older id, and keyword arguments that this id needs. Raises UserError: an id for the
-    console's memory; the message has a replacement.
+    """Return the id under which Gymnasium registers an older Atari id, and the keyword arguments that this id needs.
+    Raises UserError: a "-ram" id, whose observations are the console's memory; the message names a replacement.
     """
     found = OLD_ID.fullmatch(name)
     if found is None:
@@ -356,9 +356,9 @@ def registered(name: str) -> tuple[str, dict[str, object]]:
 
 
 def current_names() -> list[str]:
-    """Return all registered ids except older ones of Atari, and all games of ALE."""
+    """Return all registered ids except ale-py's, and the id ALE/NAME-v5 of every single-player Atari game."""
     known = [id_ for id_ in gymnasium.registry if not _is_ales(id_)]
-    with contextlib.suppress(UserError):  # without ale-py
+    with contextlib.suppress(UserError):  # ale-py may be missing
         known += [f"ALE/{title}-v5" for title in native_games()]
     return known
 
@@ -372,7 +372,7 @@ NO_SINGLE_PLAYER = {"combat", "joust", "mazecraze", "maze_craze", "warlords"}
 
 
 def native_games() -> dict[str, str]:
-    """Return ROM names by the name in an id: {"MsPacman": "ms_pacman", …}. Raises UserError: ale-py is missing."""
+    """Return {name in an id: ROM name}, such as {"MsPacman": "ms_pacman"}. Raises UserError: ale-py is missing."""
     try:
         from ale_py import roms
     except ImportError as e:
@@ -381,12 +381,12 @@ def native_games() -> dict[str, str]:
 
 
 def _title(game: str) -> str:
-    """'ms_pacman' → 'MsPacman'."""
+    """Convert a ROM name to the name in an id: 'ms_pacman' → 'MsPacman'."""
     return game.title().replace("_", "")
 
 
 def rom(name: str) -> str:
-    """Return the ROM of an id: 'ALE/MsPacman-v5' or 'MsPacman-v4' → 'ms_pacman'. Raises UserError: no such game."""
+    """Return an id's ROM name: 'ALE/MsPacman-v5' or 'MsPacman-v4' → 'ms_pacman'. Raises UserError: no such game."""
     known = native_games()
     old = None if name.startswith("ALE/") else OLD_ID.fullmatch(name)
     game = old[1] if old else name.removeprefix("ALE/")
@@ -402,13 +402,13 @@ def rom(name: str) -> str:
 
 
 def actions_of(game: str, full: bool) -> tuple[str, ...]:
-    """Return the names of a game's actions, in order. full: all 18."""
+    """Return the names of a game's actions by number. full: all 18 actions instead of the game's minimal set."""
     return _action_sets(game)[full]
 
 
 @lru_cache(maxsize=128)
 def _action_sets(game: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Return the names of a game's own actions, and of all 18."""
+    """Return the names of a game's minimal set of actions, and the names of all 18 actions."""
     import ale_py
 
     ale_py.ALEInterface.setLoggerMode(ale_py.LoggerMode.Error)
@@ -419,12 +419,12 @@ def _action_sets(game: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
 
 
 def fires(game: str) -> bool:
-    """Tell whether FIRE is one of a game's own actions."""
+    """Tell whether FIRE is in a game's minimal set of actions."""
     return "FIRE" in actions_of(game, False)
 
 
 def describe(envs: Envs) -> EnvSpec:
-    """Describe an ALE game. Raises UserError: unknown game or option, or ale-py is missing."""
+    """Describe an Atari game. Raises UserError: unknown game or option, or ale-py is missing."""
     game, o = rom(envs.title), read_options(envs.title, envs.options)
     actions = actions_of(game, o.full_actions)
     obs = Field(o.shape, "uint8")
@@ -448,7 +448,7 @@ def describe(envs: Envs) -> EnvSpec:
 
 
 def _named_images(leaves: tuple[str, ...] | None, title: str) -> tuple[str, ...] | None:
-    """Return the paths that --images names. Raises UserError."""
+    """Return the paths of images that --images names; None: not given. Raises UserError: an unknown name."""
     if leaves is None:
         return None
     need(set(leaves) <= {BARE}, f"--images: {','.join(leaves)} given; allowed for {title}: none, or {BARE}")
@@ -469,20 +469,20 @@ def _start_native(o: Atari, game: str) -> str:
 
 
 def _picture(o: Atari) -> str:
-    """Describe how a picture differs from ale-py's own."""
+    """Describe how an observation's image differs from that of ale-py's vector environment."""
     parts = (o.gray != "ale" and o.gray, o.crop and f"without the last {o.crop} rows", o.resize != "area" and o.resize)
     return "".join(f", {part}" for part in parts if part)
 
 
-# Scores of random play and of humans in the 57 games of the literature, which normalize other scores.
+# Scores of random play and of humans in the literature's 57 Atari games, to normalize other scores.
 #
-# atari_scores.csv: raw game scores, also of published agents; SOURCES.md beside it lists the source of each column.
+# atari_scores.csv has raw scores, also of published agents; SOURCES.md in its folder names each column's source.
 
 
 TABLES = Path(__file__).parents[1] / "evaluation"
-Ends = Mapping[str, tuple[float, float]]  # game → scores of random play and of a human
+Ends = Mapping[str, tuple[float, float]]  # game → (score of random play, score of a human)
 PINBALL = "video_pinball"
-BASELINES = {  # name → description, suffix of "random" and "human" in the table
+BASELINES = {  # name → description, suffix of the columns "random" and "human"
     "nature": ("49 games, no-op starts, Mnih et al. 2015", "_nature"),
     "noop57": ("57 games, no-op starts, google-deepmind/dqn_zoo atari_data.py", ""),
     "human-starts": ("57 games, human starts, Nair et al. 2015, van Hasselt et al. 2016", "_humanstarts"),
@@ -490,20 +490,20 @@ BASELINES = {  # name → description, suffix of "random" and "human" in the tab
 
 
 def score_rows(name: str) -> list[dict[str, str]]:
-    """Return the rows of a file of published scores."""
+    """Return the rows of a CSV file of published scores."""
     with (TABLES / name).open(encoding="utf-8", newline="") as file:
         return list(csv.DictReader(file))
 
 
 @lru_cache(maxsize=2)
 def score_table(name: str) -> dict[str, dict[str, float]]:
-    """Return {column: {game: score}} of a file, without blanks."""
+    """Return {column: {game: score}} of a CSV file of scores, without empty cells."""
     rows = score_rows(name)
     return {k: {r["game"]: float(r[k]) for r in rows if r[k]} for k in rows[0] if k != "game"}
 
 
 def baseline_scores(baselines: str) -> dict[str, tuple[float, float]]:
-    """Return {game: (random score, human score)}; for video_pinball see evaluation.scores.TRAP."""
+    """Return {game: (random score, human score)}. On video_pinball's random score, see evaluation.scores.TRAP."""
     table, (_, suffix) = score_table("atari_scores.csv"), BASELINES[baselines]
     low, high = dict(table[f"random{suffix}"]), table[f"human{suffix}"]
     if baselines != "nature":
@@ -512,19 +512,19 @@ def baseline_scores(baselines: str) -> dict[str, tuple[float, float]]:
 
 
 def normalize(scores: Mapping[str, float], ends: Ends) -> dict[str, float]:
-    """Return {game: percent} for games with baselines: 0 is random play, 100 the human."""
+    """Return human-normalized scores {game: percent} of the games in `ends`: 0 is random play, 100 the human."""
     return {g: 100.0 * (x - ends[g][0]) / (ends[g][1] - ends[g][0]) for g, x in scores.items() if g in ends}
 
 
 def atari57() -> list[str]:
-    """Return the ids of the 57 games of the literature."""
+    """Return the ids of the literature's 57 Atari games."""
     return [f"ALE/{_title(game)}-v5" for game in sorted(score_table("atari_scores.csv")["human"])]
 
 
 # Evaluation protocols: how games start and end, and how many are played. See docs/guides/evaluation.md.
 #
-# Pictures, actions and frames per action stay as in the agent's training. Returns are always undiscounted, unclipped
-# and of whole games.
+# Images, actions and frames per action are those of the agent's training. Returns are undiscounted sums of unclipped
+# rewards over whole games.
 
 
 Options = dict[str, int | float | str]
@@ -533,11 +533,11 @@ Options = dict[str, int | float | str]
 @dataclass(frozen=True)
 class Protocol:
     name: str
-    episodes: int  # number of games in the source
+    episodes: int  # number of games in the protocol's source
     what: str
-    baselines: tuple[str, ...] = ()  # baselines that fit its scores
-    options: Options = field(default_factory=dict)  # options of Atari
-    board: bool = False  # for board games, played by evaluation/matches
+    baselines: tuple[str, ...] = ()  # names of BASELINES that suit the protocol's scores
+    options: Options = field(default_factory=dict)  # options of class Atari that the protocol sets
+    board: bool = False  # whether the protocol is for board games, which evaluation/matches plays
 
 
 _PLAIN: Options = {"start": "noops", "life_start": "", "fire_reset": False, "life_loss": "ignore", "pipeline": "auto"}
@@ -556,9 +556,9 @@ ALL = (
     Protocol("null-op-1-30", 100, "1 to 30 no-ops, 108,000 frames", ("noop57", "nature"), {**_PLAIN, "noop_min": 1}),
     # Nair et al. 2015; van Hasselt et al. 2016
     Protocol("human-starts", 100, _FILE, ("human-starts",), {**_PLAIN, "noop_max": 0}),
-    # Machado et al. 2018; google/dopamine (the number of games is ours)
+    # Machado et al. 2018; google/dopamine (we chose the number of games)
     Protocol("sticky", 100, _STICKY, ("noop57",), {**_PLAIN, "sticky": 0.25, "noop_max": 0}),
-    # ours, for board games
+    # a protocol of Polyplay, for board games
     Protocol("versus", 100, "a match from random openings, with both colors", board=True),
 )
 PROTOCOLS = {p.name: p for p in ALL}
@@ -572,24 +572,26 @@ def protocol(name: str) -> Protocol:
 
 
 def game(envs: Envs) -> str | None:
-    """Return the ROM of an Atari run, such as "ms_pacman"; of several tasks, that of `only`. None: no single game."""
+    """Return the ROM name of an Atari run, such as "ms_pacman" or that of the task `envs.only` of several. None: the
+    run does not play a single Atari game.
+    """
     if words := task_words(envs.name):
         return game(replace(envs, name=words[envs.only][0], only=-1)) if envs.only >= 0 else None
     return rom(envs.title) if is_game(envs.name, envs.options) else None
 
 
 def plays_games(envs: Envs) -> bool:
-    """Tell whether a run plays Atari games: one, or several tasks."""
+    """Tell whether a run plays an Atari game, or several tasks that are all Atari games."""
     return is_game(envs.name, envs.options)
 
 
 def is_board(envs: Envs) -> bool:
-    """Tell whether a run plays a board game (game:NAME), whose rules are known."""
+    """Tell whether a run plays a board game (game:NAME)."""
     return envs.title.startswith("game:")
 
 
 def _check(how: Protocol, envs: Envs) -> None:
-    """Raises UserError: the protocol does not fit these environments."""
+    """Raises UserError: the protocol is not for the kind of game that `envs` plays."""
     here = [p.name for p in ALL if p.name == "run" or (is_board(envs) if p.board else plays_games(envs))]
     if how.name not in here:
         kind = "board games (game:NAME)" if how.board else "Atari games"
@@ -598,7 +600,9 @@ def _check(how: Protocol, envs: Envs) -> None:
 
 
 def apply(how: Protocol, envs: Envs, starts: str | None = None) -> tuple[Envs, Starts | None]:
-    """Return the run's environments with the protocol's options, and the start states. Raises UserError."""
+    """Return the run's environments with the protocol's options, and the start states read from the file `starts`
+    (None: the protocol uses none). Raises UserError: the protocol does not fit the environments or the file.
+    """
     meant = starts is None or how.name == "human-starts"
     need(meant, f"--starts {starts} is for --protocol human-starts, {how.name} given")
     _check(how, envs)
@@ -620,5 +624,5 @@ def apply(how: Protocol, envs: Envs, starts: str | None = None) -> tuple[Envs, S
 
 
 def label(how: Protocol, starts: Starts | None) -> str:
-    """Return the protocol's name for tables; if start states are not human, with their kind."""
+    """Return the protocol's name for tables, followed by the kind of the start states if humans did not play them."""
     return how.name if starts is None or starts.kind == "human" else f"{how.name} ({starts.kind})"

@@ -1,8 +1,7 @@
-"""One Atari game over ale-py's emulator.
+"""One Atari game, played by ale-py's plain emulator.
 
-It has every option of `Atari`, and a state that can be saved and restored. With options that ale-py's vector
-environment has too, it plays by the same rules; its no-ops and sticky actions have the same distribution, but other
-random draws.
+The environment has every option of `Atari`, and its state can be saved and restored. Options that ale-py's vector
+environment has too mean the same here. No-ops and sticky actions have the same distribution, but other random draws.
 """
 
 from __future__ import annotations
@@ -22,27 +21,27 @@ from polyplay.core.tree import Batch
 from polyplay.envs.atari import Atari, Start, Starts, load_starts, read_options, rom
 from polyplay.envs.pool import EPISODE_CUT, closest_names
 
-# Conversion of screens to planes in NumPy, bitwise equal to OpenCV and Pillow: gray values, and a smaller size.
+# Conversion of screens to planes (gray images of a smaller size) in NumPy, bitwise equal to OpenCV and Pillow.
 #
-# Every pass is a short sum of rows or columns with fixed weights, in a fixed order, in float32 or whole numbers, so the
-# same screen gives the same plane on every machine. Pictures are [height, width], in color [height, width, 3].
+# Each pass sums a few rows or columns with fixed weights, in a fixed order, in float32 or integers, so a screen gives
+# the same plane on every machine. Gray pictures are [height, width], color pictures [height, width, 3].
 
 
 Picture = np.ndarray
-Taps = tuple[np.ndarray, np.ndarray]  # pixel numbers on an axis, and their weights: both [taps, size of the result]
+Taps = tuple[np.ndarray, np.ndarray]  # pixel numbers on an axis, and their weights in a sum: [taps, size of the result]
 
 
 # ------------------------------------------------------------------------------------------- gray
 
 
 def opencv_gray(rgb: Picture) -> Picture:
-    """Compute OpenCV's COLOR_RGB2GRAY, uint8: 15-bit weights, rounded."""
+    """Compute gray values as OpenCV's COLOR_RGB2GRAY does: uint8, from 15-bit weights, rounded."""
     whole = rgb.astype(np.int32)
     return ((whole[..., 0] * 9798 + whole[..., 1] * 19235 + whole[..., 2] * 3735 + (1 << 14)) >> 15).astype(np.uint8)
 
 
 def _weighted(weights: tuple[float, float, float], dtype: type, rgb: Picture) -> Picture:
-    """Weighted sum of red, green and blue, as float32, or truncated to uint8."""
+    """Compute a weighted sum of red, green and blue; `dtype` uint8 truncates it."""
     r, g, b = (rgb[..., i] * w for i, w in enumerate(weights))
     return (r + g + b).astype(dtype)
 
@@ -52,7 +51,7 @@ GRAYS: dict[str, Callable[[Picture], Picture]] = {
     "opencv": opencv_gray,
     "luma": luminance,
     "luma_cut": partial(_weighted, (0.299, 0.587, 1 - (0.299 + 0.587)), np.uint8),
-    "luma_swapped": partial(_weighted, (0.2126, 0.0722, 0.7152), np.uint8),  # Rec. 709 with green and blue exchanged
+    "luma_swapped": partial(_weighted, (0.2126, 0.0722, 0.7152), np.uint8),  # Rec. 709 weights, green and blue swapped
 }
 
 
@@ -61,7 +60,7 @@ GRAYS: dict[str, Callable[[Picture], Picture]] = {
 
 @cache
 def resizer(kind: str, height: int, width: int, to_height: int, to_width: int) -> Callable[[Picture], Picture]:
-    """Return a function that resizes pictures to uint8 pictures; no side may become longer."""
+    """Return a function that resizes pictures and rounds them to uint8; no side may become longer."""
     if (height, width) == (to_height, to_width):
         return _rounded
     rows, columns = height / to_height, width / to_width
@@ -70,7 +69,7 @@ def resizer(kind: str, height: int, width: int, to_height: int, to_width: int) -
         return _nearest((height, width), (to_height, to_width))
     if kind == "pillow":
         return partial(_fixed, _pillow_taps(height, to_height), _pillow_taps(width, to_width))
-    if whole and (kind == "area" or rows == columns == 2):  # OpenCV averages areas if bilinear halves both sides
+    if whole and (kind == "area" or rows == columns == 2):  # OpenCV's bilinear averages areas if both sides are halved
         return partial(_blocks, int(rows), int(columns))
     if kind == "bilinear":
         return _bilinear(_pairs(height, to_height), _pairs(width, to_width))
@@ -78,7 +77,7 @@ def resizer(kind: str, height: int, width: int, to_height: int, to_width: int) -
 
 
 def _rounded(picture: Picture) -> Picture:
-    """Round to uint8, halves to even, as OpenCV's cvRound."""
+    """Round to uint8, as OpenCV's cvRound does: halves become even."""
     return picture if picture.dtype == np.uint8 else np.rint(picture).astype(np.uint8)
 
 
@@ -90,7 +89,7 @@ def _nearest(size: tuple[int, int], to: tuple[int, int]) -> Callable[[Picture], 
 
 
 def _blocks(rows: int, columns: int, picture: Picture) -> Picture:
-    """Compute means of whole blocks. As in OpenCV, halves round up for 2 x 2 bytes, otherwise to even."""
+    """Average blocks of `rows` x `columns` pixels. As in OpenCV, halves round up for 2 x 2 bytes, otherwise to even."""
     wide: np.ndarray = picture.astype(np.int32 if picture.dtype == np.uint8 else np.float32)
     total = reduce(np.add, (wide[i::rows, j::columns] for i, j in np.ndindex(rows, columns)))
     if rows == columns == 2 and picture.dtype == np.uint8:
@@ -99,7 +98,7 @@ def _blocks(rows: int, columns: int, picture: Picture) -> Picture:
 
 
 def _along(picture: Picture, taps: Taps, axis: int) -> Picture:
-    """Σ over taps of picture[tap] · weight, in the order of the taps."""
+    """Return Σ picture[tap] · weight over the taps along an axis, summed in the order of the taps."""
     return reduce(np.add, (picture.take(i, axis) * (w if axis else w[:, None]) for i, w in zip(*taps, strict=True)))
 
 
@@ -108,13 +107,13 @@ def _floating(rows: Taps, columns: Taps, picture: Picture) -> Picture:
 
 
 def _stacked(per_pixel: Sequence[Sequence[tuple[int, float]]], dtype: type) -> Taps:
-    """Stack the taps of every pixel, padded with weight 0."""
+    """Stack lists of (pixel number, weight), one list for each pixel of the result, padded with weight 0."""
     both = np.array(list(zip_longest(*per_pixel, fillvalue=(0, 0.0))))  # float64 [taps, size of the result, 2]
     return both[..., 0].astype(np.int64), both[..., 1].astype(dtype)
 
 
 def _area_taps(size: int, to: int) -> Taps:
-    """Weights of OpenCV's INTER_AREA (resize.cpp, computeResizeAreaTab): each pixel's share of a cell."""
+    """Compute weights of OpenCV's INTER_AREA (resize.cpp, computeResizeAreaTab): pixels' shares in a result pixel."""
     scale = 1.0 / (to / size)
     found = []
     for i in range(to):
@@ -131,7 +130,7 @@ def _area_taps(size: int, to: int) -> Taps:
 
 
 def _pairs(size: int, to: int) -> Taps:
-    """The two neighbors of every pixel's center, with float32 weights (OpenCV's INTER_LINEAR)."""
+    """Find the two pixels next to each result pixel's center, with float32 weights (OpenCV's INTER_LINEAR)."""
     scale = 1.0 / (to / size)
     center = ((np.arange(to) + 0.5) * scale - 0.5).astype(np.float32)
     left = np.floor(center).astype(np.int64)
@@ -142,7 +141,7 @@ def _pairs(size: int, to: int) -> Taps:
 
 
 def _bilinear(rows: Taps, columns: Taps) -> Callable[[Picture], Picture]:
-    """OpenCV's INTER_LINEAR: 11-bit weights for bytes (resize.cpp, VResizeLinear), float weights for floats."""
+    """Return OpenCV's INTER_LINEAR: 11-bit weights for bytes (resize.cpp, VResizeLinear), float weights for floats."""
     (above, below), beta = rows[0], np.rint(rows[1] * 2048).astype(np.int32)[..., None]
     across = columns[0], np.rint(columns[1] * 2048).astype(np.int32)
 
@@ -156,7 +155,7 @@ def _bilinear(rows: Taps, columns: Taps) -> Callable[[Picture], Picture]:
 
 
 def _pillow_taps(size: int, to: int) -> Taps:
-    """Pillow's BILINEAR (Resample.c, precompute_coeffs): a triangle two cells wide, 22-bit weights."""
+    """Compute Pillow's 22-bit BILINEAR weights (Resample.c, precompute_coeffs): a triangle two result pixels wide."""
     scale = size / to
     found = []
     for i in range(to):
@@ -175,17 +174,17 @@ def _fixed(rows: Taps, columns: Taps, picture: Picture) -> Picture:
 
 
 NOOP = 0
-Step = tuple[int, int] | None  # a button and the number of its frames; None: a random number of no-ops
+Step = tuple[int, int] | None  # (button number, frames to hold the button); None: a random number of no-ops
 State = dict[str, np.ndarray]
 Begun = tuple[np.ndarray, Batch]  # result of reset()
 
 
 def script(text: str, own: tuple[str, ...], title: str) -> list[Step]:
-    """Parse the words of `start` and `life_start`, for a game with the actions `own`.
+    """Convert the option `start` or `life_start` of a game with the actions `own` to steps.
 
-    "noops" is a random number of no-ops; "FIRE" presses for a frame, "FIRE*4" for four, "#2" presses the third action.
-    Commas join presses: at a button that the game lacks, the rest of the word is skipped. Raises UserError: no such
-    word.
+    "noops" is a random number of no-ops. "FIRE" presses FIRE for one frame, "FIRE*4" for four; "#2" presses the third
+    action. Commas join presses to one word; if the game lacks a button, the rest of the word is skipped. Raises
+    UserError: an unknown word.
     """
     import ale_py
 
@@ -207,11 +206,11 @@ def script(text: str, own: tuple[str, ...], title: str) -> list[Step]:
 
 
 class Painter:
-    """Converts screens, gray [height, width] or in color [height, width, 3], to planes.
+    """Converter of screens, gray [height, width] or color [height, width, 3], to planes of the observation's size.
 
     Most of a screen stays the same in a step, so only changed rows are computed, in blocks that map to whole rows of
-    the plane (210 rows to 84: 42 blocks of 5, each to 2). This makes a step 1.5 times as fast. Raises UserError: planes
-    larger than the screen.
+    the plane (210 rows to 84: 42 blocks of 5 rows, each to 2). Blocks make a step 1.5 times as fast. Raises UserError:
+    a plane would be larger than the screen.
     """
 
     def __init__(self, o: Atari, height: int, width: int, title: str):
@@ -221,7 +220,7 @@ class Painter:
             size, screen = f"{to_height}x{to_width}", f"{self.height}x{width}"
             raise UserError(f"{title}: option size={size} is larger than the screen of {screen}")
         self.gray = GRAYS.get(o.gray)
-        # row positions are exact in float32 if they are multiples of an eighth
+        # blocks give exact results only if row positions are multiples of 1/8, which float32 holds exactly
         exact = (8 * self.height) % to_height == 0 and o.resize != "pillow"
         self.n = gcd(self.height, to_height) if exact else 1
         self.sizes = o.resize, self.height // self.n, width, to_height // self.n, to_width
@@ -234,7 +233,7 @@ class Painter:
     def __call__(self, screen: np.ndarray) -> np.ndarray:
         """Return the plane of a screen, valid until the next call."""
         now = screen[: self.height].reshape(self.n, -1)
-        words, before = now.view(np.uint64), self.last.view(np.uint64)  # a row has 160 pixels
+        words, before = now.view(np.uint64), self.last.view(np.uint64)  # a row of 160 pixels is whole uint64 words
         at = np.arange(self.n) if self.empty else np.flatnonzero((words != before).any(1))
         if len(at):
             kind, height, width, to_height, to_width = self.sizes
@@ -247,8 +246,8 @@ class Painter:
 
 
 class AtariEnv(gymnasium.Env):
-    """One Atari game: observations uint8 [stack, height, width], raw rewards. If lost lives end episodes,
-    `info["polyplay.cut"]` marks a lost life; the game continues, and the next step ignores its action.
+    """One Atari game: observations uint8 [stack, height, width], raw rewards. With life_loss="terminate", a lost life
+    sets `info["polyplay.cut"]`; the game continues, and the next step ignores its action.
     """
 
     def __init__(self, title: str, given: Mapping[str, object]):
@@ -258,14 +257,14 @@ class AtariEnv(gymnasium.Env):
         self._rom = str(ale_py.roms.get_rom_path(rom(title)))
         ale_py.ALEInterface.setLoggerMode(ale_py.LoggerMode.Error)
         self._ale = ale_py.ALEInterface()
-        self._ale.setFloat("repeat_action_probability", 0.0)  # we repeat actions: a saved state lacks the last one
-        self._ale.loadROM(self._rom)  # slow; the next lines need a loaded game
+        self._ale.setFloat("repeat_action_probability", 0.0)  # `_act` repeats actions: saved states lack the last one
+        self._ale.loadROM(self._rom)  # slow, but the next lines need a loaded game
         moves = self._ale.getLegalActionSet() if o.full_actions else self._ale.getMinimalActionSet()
         own, self._moves = tuple(a.name for a in moves), [a.value for a in moves]
         self._start, self._life = script(o.start, own, title), script(o.life_start, own, title)
         self._fire = o.fire_reset and any(a.name == "FIRE" for a in self._ale.getMinimalActionSet())
         self._still = NOOP if "NOOP" in own else self._moves[0]  # two board games lack NOOP
-        self._steps = -(-o.max_frames // o.frameskip)  # of the longest game
+        self._steps = -(-o.max_frames // o.frameskip)  # number of steps of the longest game
         height, width = self._ale.getScreenDims()
         self._paint = Painter(o, height, width, title)
         self._read = self._ale.getScreenGrayscale if o.gray == "ale" else self._ale.getScreenRGB
@@ -280,7 +279,7 @@ class AtariEnv(gymnasium.Env):
         self.metadata = {"render_fps": 60 / o.frameskip}
 
     def render(self) -> Picture:
-        """Return the screen, uint8 [2 height, 2 width, 3]."""
+        """Return the screen at twice its size: RGB uint8 [2 · height, 2 · width, 3]."""
         return np.repeat(np.repeat(self._ale.getScreenRGB(), 2, 0), 2, 1)
 
     # -------------------------------------------------------------------------------- Gymnasium's side
@@ -301,12 +300,12 @@ class AtariEnv(gymnasium.Env):
         return self._stack.copy(), {}
 
     def polyplay_lane(self, number: int) -> None:
-        """Set the lane's number in the run; called by the lane."""
+        """Set the number of the environment's lane in the run, by which start states are chosen."""
         self._lane = number
 
     def _begin(self, file: Starts) -> int:
-        """Play to the next start state; return the frames before it. Raises UserError: the state differs from the
-        file's.
+        """Play to the next start state of the file; return the number of frames before that state. Raises UserError:
+        the start state is invalid, or differs from what the file says.
         """
         number = (self._lane + self._games * self._options.stride) % len(file.starts)
         self._games += 1
@@ -334,7 +333,7 @@ class AtariEnv(gymnasium.Env):
         return f"its RAM has the digest {ram}, the file says {start.ram}" if start.ram not in ("", ram) else ""
 
     def step(self, action: int) -> tuple[np.ndarray, float, bool, bool, Batch]:
-        """Play `frameskip` frames; after a lost life, play `life_start` instead of the action."""
+        """Play the action for `frameskip` frames; after a lost life, play `life_start` or NOOP instead."""
         if self._cut and self._life:
             reward = self._play(self._life)
             self._fill()
@@ -349,12 +348,12 @@ class AtariEnv(gymnasium.Env):
         return self._stack.copy(), float(reward), dead, late, {EPISODE_CUT: True} if lost else {}
 
     def _skip(self) -> int:
-        """Draw the number of frames of this step."""
+        """Return the number of frames of this step, drawn at random if frameskip_min is set."""
         least, most = self._options.frameskip_min, self._options.frameskip
         return least + int(self._random.random() * (most - least + 1)) if least else most
 
     def _is_late(self) -> bool:
-        """Tell whether the game has its maximum length: by steps, or by ALE's frame count if frameskip is drawn."""
+        """Tell whether the game has its maximum length: in steps, or in frames if steps draw their frames."""
         if not self._options.frameskip_min:
             return self._age >= self._steps
         return bool(self._ale.getEpisodeFrameNumber() >= self._options.max_frames)
@@ -372,14 +371,14 @@ class AtariEnv(gymnasium.Env):
         self._last = NOOP
 
     def _act(self, button: int) -> int:
-        """Play one frame; return its reward."""
+        """Play one frame, in which a sticky action may replace `button`; return its reward."""
         sticky = self._options.sticky
         if not sticky or self._random.random() >= sticky:
             self._last = button
         return self._ale.act(self._last)
 
     def _press(self, button: int, frames: int) -> int:
-        """Play up to `frames` frames and read the last two; return the reward."""
+        """Hold a button for up to `frames` frames, until the game ends; read the last screens. Return the reward."""
         reward = 0
         for left in range(frames, 0, -1):
             reward += self._act(button)
@@ -390,8 +389,8 @@ class AtariEnv(gymnasium.Env):
         return reward
 
     def _play(self, steps: list[Step], over: Callable[[], None] | None = None) -> int:
-        """Play a script; return its reward. If the game ends, call `over` and continue; without `over`, stop. Read
-        the last screen, and the one before it if the last button was held.
+        """Play a script and return its reward. If the game ends, call `over` and continue, or stop if there is no
+        `over`. Keep the last screen, and also the screen before it if the last press was longer than one frame.
         """
         reward, held = 0, False
         for button, frames in (press for step in steps for press in ([step] if step else self._noops())):
@@ -408,7 +407,7 @@ class AtariEnv(gymnasium.Env):
         return reward
 
     def _noops(self) -> list[tuple[int, int]]:
-        """Draw noop_min … noop_max-1 no-op frames; FIRE replaces the first."""
+        """Draw noop_min … noop_max-1 no-op frames. With fire_reset, the first frame (at least one) presses FIRE."""
         o = self._options
         n = o.noop_min + int(self._random.random() * (max(o.noop_max, 1) - o.noop_min))
         return [(1, 1)] + [(NOOP, 1)] * (n - 1) if self._fire else [(NOOP, 1)] * n
@@ -418,21 +417,21 @@ class AtariEnv(gymnasium.Env):
 
         emulator = ale_py.ALEState(saved)
         self._ale.reset_game()
-        if emulator.getEpisodeFrameNumber():  # ale-py 0.12's state omits whether a frame was drawn (its #732)
+        if emulator.getEpisodeFrameNumber():  # ale-py 0.12's state omits whether a frame was drawn (ale-py #732)
             self._ale.act(NOOP)
         self._ale.restoreState(emulator)
 
     # -------------------------------------------------------------------------------------- the picture
 
     def _push(self) -> None:
-        """Push the plane of the last screens onto the stack."""
+        """Convert the last screens to a plane, and push the plane onto the stack."""
         if self._options.maxpool:
             np.maximum(self._screens[0], self._screens[1], out=self._screens[0])
         self._stack[:-1] = self._stack[1:]
         self._stack[-1] = self._paint(self._screens[0])
 
     def _fill(self) -> None:
-        """Start a new stack."""
+        """Start a new stack, filled as the option `stack_reset` says."""
         how = self._options.stack_reset
         self._stack[:] = 0
         self._push()
@@ -442,7 +441,7 @@ class AtariEnv(gymnasium.Env):
             self._press(self._still, self._skip())
             self._push()
 
-    # ---------------------------------------------------------------------------------------- its state
+    # -------------------------------------------------------------------------------------------- state
 
     def get_state(self) -> State:
         """Return all data that decide the game's future. The size of "emulator" varies by a few bytes."""

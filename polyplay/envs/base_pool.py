@@ -1,4 +1,4 @@
-"""Common parts of pools: lanes of recv and send, faults; the pool that steps in the caller's thread."""
+"""Common parts of pools: turns of lanes in recv and send, faults; the pool that steps in the caller's thread."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ from polyplay.envs.saved_state import reason_of
 from polyplay.envs.shared_rows import BROKEN, ROUNDED, UNBUILT, Seating, SharedRows, row_fields, seat_lanes
 from polyplay.envs.spaces import ActionSpec, Box, Discrete, inner_path, place_of
 
-STEPPING, READY, TAKEN, ABSENT = 0, 1, 2, 3  # status of a lane: being stepped, with a row, at the caller, absent
+STEPPING, READY, TAKEN, ABSENT = 0, 1, 2, 3  # a lane steps, has a row for recv, waits for its action, is absent
 
 
 class BasePool(Pool):
-    """A Pool except for `_step`, which steps lanes and writes their rows; in some subclasses, `recv` writes them.
+    """Base class of pools. A subclass adds `_step`, which steps lanes; `_step` or `recv` writes the rows.
 
-    Fixed groups come in turn, except those that the caller has: recv waits for the next group, even if others are
-    ready. A pool without fixed groups gives the ready lanes, in turn.
+    recv gives fixed groups in turn, and skips groups whose rows the caller has. recv waits for the next group, even if
+    a later group is ready. A pool without fixed groups gives the ready lanes, in turn.
     """
 
-    _asynchronous = False  # lanes are ready at some time after send()
+    _asynchronous = False  # whether lanes become ready after send() has returned
 
     def __init__(self, envs: Envs, rows: Batch | None = None, seating: Seating | None = None):
         self.lanes, self.groups, self.fixed = envs.lanes, envs.groups, envs.fixed
@@ -43,25 +43,25 @@ class BasePool(Pool):
         self._of_groups = [tree.at(self._rows, group) for group in self._groups_of_lanes]
         self._where = np.full(envs.lanes, READY, np.int8)
         self._where_of_groups = [self._where[group] for group in self._groups_of_lanes]
-        self._next = np.zeros((), np.int64)  # the lane that recv gives next, if it is ready
-        self._arrays: Batch = {"rows": self._rows, "turns": {"where": self._where, "next": self._next}}  # to save
+        self._next = np.zeros((), np.int64)  # the lane that recv gives next, if that lane is ready
+        self._arrays: Batch = {"rows": self._rows, "turns": {"where": self._where, "next": self._next}}  # for state()
         if seating is not None:
             self.seating, self._arrays["seating"] = seating, seating.arrays
         self._open = True
 
     @property
     def ready(self) -> int:
-        """See Pool; counts only answers that were read."""
+        """See Pool. An answer of a process counts once the pool has read it."""
         return 0 if self.fixed else int(np.count_nonzero(self._where == READY))
 
     def recv(self, timeout: float | None = None) -> tuple[Lanes, Batch]:
-        """See Pool. Does not wait, because send() completes a step. Raises RuntimeError: no due lane has a row."""
+        """See Pool. Does not wait, as send() completes a step. Raises RuntimeError: the next lanes have no rows."""
         if (found := self._take()) is None:
             raise RuntimeError("recv() before the rows that recv() gave were answered with send()")
         return found
 
     def _take(self) -> tuple[Lanes, Batch] | None:
-        """Take the due lanes and their rows; None: a due lane has no row."""
+        """Return the next lanes and their rows; None: some of these lanes have no row yet."""
         self._check_open()
         if self.fixed:
             for turn in range(self.groups):
@@ -95,7 +95,7 @@ class BasePool(Pool):
         try:
             self._step(numbers, action)
         except BaseException:
-            if not self.threaded:  # otherwise other threads wait in recv
+            if not self.threaded:  # in a threaded pool, other threads may wait in recv
                 self.close()
             raise
         if not self._asynchronous:
@@ -110,7 +110,7 @@ class BasePool(Pool):
             raise Closed
 
     def _whole_matches(self, lanes: np.ndarray) -> np.ndarray:
-        """Return the matches of these lanes in which every lane was answered."""
+        """Return the numbers of matches with these lanes, in which every lane has its action."""
         assert self.seating is not None
         matches = np.unique(self.seating.match[lanes])
         return matches[(self._where[self.seating.own[matches]] == STEPPING).all(1)]
@@ -120,9 +120,9 @@ class BasePool(Pool):
 
 
 def check_action(space: ActionSpec, action: Tree, lanes: int, path: str = "") -> Tree:
-    """Return `action` as arrays of `lanes` actions with each leaf's `field`; a dict if `space` is one.
+    """Return `action` as arrays of `lanes` actions with the shape and dtype that each leaf of `space` declares.
 
-    Raises ValueError: wrong keys, shape, kind or range (the policy's mistake, never an environment's).
+    Raises ValueError: wrong keys, shape, dtype or range. That is the policy's mistake, not the environment's.
     """
     if isinstance(space, dict):
         if not isinstance(action, Mapping) or action.keys() != space.keys():
@@ -141,27 +141,28 @@ def check_action(space: ActionSpec, action: Tree, lanes: int, path: str = "") ->
     return array.astype(space.field.dtype, copy=False)
 
 
-HOUR, STEPS = 3600.0, 10_000  # seconds, and steps of the pool, after which a fault no longer counts
+HOUR, STEPS = 3600.0, 10_000  # faults older than these seconds, or than these steps of the pool, no longer count
 
 
 class Faults:
-    """The faults of one pool. A fault is an exception, a hang or a lost process; it may restart several lanes.
+    """Faults of one pool. A fault is an exception, a hang or a lost process; one fault may restart several lanes.
 
-    limit: number of recent faults that a pool may have; rare faults never end it.
+    limit: number of recent faults that the pool survives. Faults that are not recent do not count.
     """
 
     def __init__(self, board: SharedRows, limit: int, clock: Callable[[], float] = time.monotonic):
         self.board, self.limit, self.clock = board, limit, clock
         self.steps = 0  # steps of the pool so far
-        self.restarts = 0  # restarted lanes
+        self.restarts = 0  # lanes restarted so far
         self.reports: list[str] = []
         self.remarks: list[str] = []
-        self._reported = set[str]()  # beginnings of remarks
+        self._reported = set[str]()  # remarks so far, up to the first comma
         self._recent: deque[tuple[float, int]] = deque()  # (time, step) of recent faults
 
     def of_lane(self, lane: int, match: list[int] | None = None) -> bool:
-        """Read a lane's note; tell whether the lane (or all lanes of its `match`) lacks a row and must restart. Raises
-        UserError: the environment cannot be built; EnvFailure: it violates its space, or there are too many faults.
+        """Read the message that a lane left. Return True if the lane (or all lanes of its `match`) failed and must
+        restart, False for a warning. Raises UserError: the environment cannot be built; EnvFailure: a broken rule, or
+        too many faults.
         """
         kind, text = self.board.read(lane)
         if kind == UNBUILT:
@@ -194,14 +195,15 @@ class Faults:
 
 
 class UnitPool(BasePool):
-    """A pool of lanes or matches, which write their rows on a board. They step in send(), in the caller's thread, or in
-    processes (see ProcessPool). An environment that raises is restarted; one that hangs blocks the pool.
+    """A pool of lanes or matches, which write their rows into shared memory. They step within send() in the caller's
+    thread, or in processes (see ProcessPool). An environment that raises is restarted. In the caller's thread, an
+    environment that hangs blocks the pool.
 
-    There are `units` lanes or matches; a turn steps at most `width` of them. An order is the number of a lane, or of a
-    match's first lane after all its lanes were answered. `numbers` has all these numbers.
+    A *unit* is a lane or a match. Of all `units`, at most `width` step at a time. The number of a unit is the number of
+    its (first) lane; `numbers` has the numbers of all units. A match steps once all its lanes have actions.
     """
 
-    _asynchronous = True  # a match steps only when all its lanes are answered
+    _asynchronous = True  # a match steps only when all its lanes have actions
 
     def __init__(self, envs: Envs, seed: int, lane: int, processes: int = 0):
         self.seats = envs.spec.seats if envs.spec.kinds else 1
@@ -215,23 +217,23 @@ class UnitPool(BasePool):
         self._faults = Faults(board, envs.max_restarts)
         self.faults, self.remarks = self._faults.reports, self._faults.remarks
         self._job = LaneJob(b"", envs.title, self.spec, seed, lane, envs.step_timeout, envs.progress)
-        # Gymnasium's own environments, stepped here by default, draw from no global generator
+        # without `inline`, only Gymnasium's own environments step here, and they use no global generators
         self._random = GlobalGenerators(lane_seed(board, self._job, 0)) if envs.inline else None
-        self._units = dict[int, Unit]()  # in the caller's thread
+        self._units = dict[int, Unit]()  # number → unit that steps in the caller's thread
         self._where[:] = STEPPING
         if not processes:
             self._begin(envs, self.numbers)
 
     restarts = property(lambda self: self._faults.restarts)
-    generator = property(lambda self: int(self._board.seeds[0]))  # of the first lane, see rules.rng_of
+    generator = property(lambda self: int(self._board.seeds[0]))  # the first lane's generator, see rules.rng_of
     resting = property(lambda self: self.seating is not None and bool(self._board.resting.all()))
 
     def _begin(self, envs: Envs, numbers: np.ndarray) -> None:
-        """Build the units of the caller's thread, and make their first rows."""
+        """Build the units that step in the caller's thread, and make their first rows."""
         try:
             self._enter()
             with seeding_torch():
-                make = factory(envs.name, envs.options, envs.progress)  # may import a module that draws
+                make = factory(envs.name, envs.options, envs.progress)  # may import a module that draws random numbers
             self._units |= {i: make_unit(self._job, make, self._board, i) for i in numbers.tolist()}
             self._turns(numbers)
         except BaseException:
@@ -247,7 +249,7 @@ class UnitPool(BasePool):
         self._turns(self._due(numbers))
 
     def _turns(self, numbers: np.ndarray) -> None:
-        """Step these units of the caller's thread."""
+        """Step these units in the caller's thread."""
         self._enter()
         units, faults, ordered = self._units, self._faults, numbers.tolist()
         for i in ordered:
@@ -257,7 +259,7 @@ class UnitPool(BasePool):
         self._where[numbers if self.seating is None else self._lanes_of(ordered)] = READY
 
     def picture(self, lane: int) -> tuple[np.ndarray, float]:
-        """Return the rendered image of a lane of the caller's thread, and its frames per second."""
+        """Return the rendered image of a lane that steps in the caller's thread, and its frames per second."""
         first = lane if self.seating is None else self.seating.own[self.seating.match[lane], 0]
         env = self._units[int(first)].env
         if env is None:
@@ -281,11 +283,11 @@ class UnitPool(BasePool):
         self._board.held[:] = on
 
     def _due(self, lanes: np.ndarray) -> np.ndarray:
-        """Return the orders to give after these lanes were answered."""
+        """Return the numbers of the units that can step now that these lanes have actions."""
         return lanes if self.seating is None else self.numbers[self._whole_matches(lanes)]
 
     def _lanes_of(self, numbers: list[int]) -> list[int]:
-        """Return the lanes of these orders."""
+        """Return all lanes of the units with these numbers."""
         return numbers if self.seating is None else self.seating.own[self.seating.match[numbers]].ravel().tolist()
 
     def state(self) -> Batch | None:
@@ -309,13 +311,13 @@ class UnitPool(BasePool):
                 unit.load(state["lanes"][str(i)])
             except Exception as e:
                 raise UserError(f"{unit.who}: cannot restore its saved state: {reason_of(e)}") from e
-        if self._random is not None and "random" in state:  # missing in states of earlier versions and of processes
+        if self._random is not None and "random" in state:  # missing in states of earlier versions and of process pools
             self._random.load(state["random"])
 
 
 def units_of_turn(envs: Envs) -> int:
-    """Return the number of lanes or matches that step in one turn."""
+    """Return the number of lanes or matches that step together, as one group."""
     if not envs.spec.kinds:
         return envs.lanes // envs.groups
-    blocks = min(envs.agents, envs.spec.seats)  # groups of a match, which step together
+    blocks = min(envs.agents, envs.spec.seats)  # number of groups with lanes of one match, which step together
     return envs.lanes // envs.spec.seats // max(envs.groups // blocks, 1)

@@ -43,8 +43,8 @@ from polyplay.envs.spaces import declared_uses
 
 
 class Symbols(gymnasium.ObservationWrapper):
-    """Default wrapper of MiniGrid environments: object, color and state of each visible cell, and the agent's
-    direction, all as class numbers for one-hot inputs. The mission, a text, is left out.
+    """Default wrapper of MiniGrid environments. Observations have object, color and state of each visible cell, and the
+    agent's direction, all as class numbers for one-hot inputs. The mission, a text, is left out.
     """
 
     note = "the mission, a text, is left out"
@@ -65,9 +65,9 @@ class Symbols(gymnasium.ObservationWrapper):
         return {"image": observation["image"], "direction": observation["direction"]}
 
 
-# Vector environments, made in a mode that keeps an episode's last observation.
+# Vector environments, made in a reset mode that keeps an episode's last observation.
 #
-# NEXT_STEP and DISABLED return it as usual; SAME_STEP puts it into info.
+# In modes NEXT_STEP and DISABLED, step() returns that observation; in mode SAME_STEP, info has it.
 
 
 NEXT, OFF = AutoresetMode.NEXT_STEP, AutoresetMode.DISABLED
@@ -76,7 +76,7 @@ BATCHED = ("num_envs", "single_observation_space", "single_action_space")  # att
 
 
 def factory_keywords(make: Factory) -> set[str]:
-    """Return those keywords of a factory's signature that this module uses."""
+    """Return those of num_envs, autoreset_mode and vector_kwargs that a factory takes as keywords."""
     try:
         parameters = inspect.signature(make).parameters
     except (TypeError, ValueError):
@@ -85,9 +85,9 @@ def factory_keywords(make: Factory) -> set[str]:
 
 
 def build_vector(make: Factory, n: int) -> Any:
-    """Call a factory for `n` environments; if it accepts an autoreset mode, try NEXT_STEP, then DISABLED.
-    Make Gymnasium's own vector environments again in NEXT_STEP if they have mode SAME_STEP. Reset options need
-    DISABLED. Raises UserError.
+    """Call a factory for `n` environments. If the factory takes an autoreset mode, try NEXT_STEP, then DISABLED.
+    Rebuild Gymnasium's own vector environments in NEXT_STEP if their mode is SAME_STEP. With reset options, try
+    DISABLED first. Raises UserError: reset options for an environment in another mode.
     """
     given = make if isinstance(make, ResetOptions) else None
     wanted = (OFF, NEXT) if given else (NEXT, OFF)
@@ -119,12 +119,12 @@ def _made(make: Factory, n: int, wanted: Iterable[AutoresetMode]) -> Any:
     env = make(**width)
     if not width or is_vector(as_vector(env)):
         return env
-    env.close()  # a single environment, where num_envs has another meaning
+    env.close()  # a single environment: for this factory, num_envs has another meaning
     return make()
 
 
 def _made_again(env: Any, mode: AutoresetMode) -> VectorEnv:
-    """Make Gymnasium's own vector environment again in another mode, from the same functions."""
+    """Rebuild Gymnasium's own vector environment in another reset mode, from the same functions."""
     given = {name: vars(env)[name] for name in signature(type(env)).parameters if name in vars(env)}
     env.close()
     made: VectorEnv = type(env)(**{**given, "autoreset_mode": mode})
@@ -133,27 +133,27 @@ def _made_again(env: Any, mode: AutoresetMode) -> VectorEnv:
 
 
 def is_vector(env: object) -> bool:
-    """Tell whether `env` steps many lanes at once, even if it is not a VectorEnv, as in Isaac Lab."""
+    """Tell whether `env` steps many lanes at once. Isaac Lab's environments do so, though they are not VectorEnvs."""
     return isinstance(env, VectorEnv) or all(hasattr(env, name) for name in BATCHED)
 
 
 def as_vector(env: Any) -> Any:
-    """Return `env` without single-environment wrappers around an environment of many lanes."""
+    """Remove wrappers for single environments from an environment of many lanes; return other objects unchanged."""
     inner = getattr(env, "unwrapped", env)
     return inner if not isinstance(env, VectorEnv) and is_vector(inner) else env
 
 
 def named_mode(env: Any) -> Any:
-    """Return the reset mode that a vector environment states, or None."""
+    """Return the reset mode that a vector environment states; None: no mode is stated."""
     said = getattr(env.unwrapped, "autoreset_mode", None)
-    if said is None and env.metadata is not VectorEnv.metadata:  # ale-py writes its mode into this class attribute
+    if said is None and env.metadata is not VectorEnv.metadata:  # ale-py writes its mode into VectorEnv's own dict
         said = env.metadata.get("autoreset_mode")
     return said
 
 
 def autoreset_mode(env: Any) -> AutoresetMode | None:
-    """Return the reset mode of a vector environment; SAME_STEP if it states none, as in Gymnasium before 1.0. None: its
-    mode is unknown, or it is a single environment.
+    """Return the reset mode of a vector environment; SAME_STEP, the only mode before Gymnasium 1.0, if no mode is
+    stated. None: an unknown mode, or a single environment.
     """
     if not is_vector(env):
         return None
@@ -164,13 +164,13 @@ def autoreset_mode(env: Any) -> AutoresetMode | None:
 
 
 def resets_lanes(env: VectorEnv) -> bool:
-    """Tell whether `env` can reset chosen lanes at any time, in any mode, as Gymnasium's own and ale-py's can."""
+    """Tell whether `env` can reset chosen lanes at any time, in any reset mode. Gymnasium's and ale-py's do."""
     inner = env.unwrapped
     return isinstance(inner, SyncVectorEnv | AsyncVectorEnv) or type(inner).__module__.startswith("ale_py.")
 
 
 def describe_resets(env: VectorEnv) -> str:
-    """Describe how lanes are reset, and which steps appear in no row."""
+    """Describe how lanes are reset, and which steps no row shows."""
     mode = autoreset_mode(env)
     if mode is not AutoresetMode.SAME_STEP:
         return RESETS[mode]
@@ -179,11 +179,13 @@ def describe_resets(env: VectorEnv) -> str:
 
 
 def single_lane(make: Factory, title: str) -> gymnasium.Env | VectorEnv:
-    """Make a single environment, or a vector environment of one lane (or of its fixed number). Raises UserError."""
+    """Make a single environment, or a vector environment of one lane (or its fixed number of lanes). Raises UserError:
+    an EnvPool, or an unsupported reset mode.
+    """
     env = build_vector(make, 1)
     if any(c.__module__.startswith("envpool.") for c in type(env).__mro__):
         raise UserError(f"{title}: is an EnvPool, which takes its seeds when it is made; give --env envpool:TASK")
-    masked = isinstance(env, VectorEnv)  # other classes reset chosen lanes in other ways
+    masked = isinstance(env, VectorEnv)  # mode DISABLED needs a VectorEnv: other classes reset lanes in other ways
     allowed = [mode for mode in AutoresetMode if masked or mode is not OFF]
     if not is_vector(env) or autoreset_mode(env) in allowed:
         return env
@@ -194,12 +196,12 @@ def single_lane(make: Factory, title: str) -> gymnasium.Env | VectorEnv:
 
 
 def mask_note(title: str) -> UserError:
-    """Return the error for action masks of vector environments."""
+    """Return the error for a vector environment with action masks."""
     return UserError(f"{title}: has action masks, which vector environments do not support; return a single one")
 
 
 def check_lanes(envs: Envs, spec: EnvSpec) -> None:
-    """Raises UserError: the vector environment cannot have these lanes."""
+    """Raises UserError: the vector environment cannot have the lanes that `envs` describes."""
     if not envs.fixed:
         why = f"a vector environment steps all its lanes at once, without at_once={envs.at_once}"
         raise UserError(f"{envs.title}: {why}")
@@ -210,7 +212,7 @@ def check_lanes(envs: Envs, spec: EnvSpec) -> None:
 
 
 def not_an_env(made: Any) -> str:
-    """Return why a function's result is not an environment, and a remedy; "" if it is one."""
+    """Return why the result `made` of a function is not an environment, and a remedy; "" if it is an environment."""
     name = type(getattr(made, "unwrapped", made)).__name__
     if isinstance(made, type):
         return f"returned the class {made.__name__}, not an environment: return {made.__name__}()"
@@ -230,7 +232,7 @@ def not_an_env(made: Any) -> str:
 
 
 def _space_flaw(env: Any) -> str:
-    """Return the flaw of an environment's spaces, or ""."""
+    """Return the first flaw of an environment's declared spaces, and a remedy; "" if there is none."""
     single = "single_" if is_vector(env) else ""
     for which in (f"{single}observation_space", f"{single}action_space"):
         space, name = getattr(env, which, None), type(env.unwrapped).__name__
@@ -244,10 +246,10 @@ def _space_flaw(env: Any) -> str:
 
 
 def _takes(env: Any, name: str) -> bool:
-    """Tell whether reset() takes this keyword."""
+    """Tell whether reset() of `env` takes the keyword `name`."""
     try:
         parameters = signature(env.reset).parameters
-    except (TypeError, ValueError):  # compiled code: the first reset will show it
+    except (TypeError, ValueError):  # compiled code has no signature; the first reset tests the keyword
         return True
     return name in parameters or any(p.kind is p.VAR_KEYWORD for p in parameters.values())
 
@@ -262,12 +264,12 @@ ALLOWED = {  # option → allowed values
     "polyplay_bots": "module:callable, a function of observations and masks that returns actions",
 }
 
-# --------------------------------------------------------------------------------------- by its name
+# ------------------------------------------------------------------------------------------- by name
 
 
 def factory(name: str | Factory, kwargs: Mapping[str, Any], progress: Any = None) -> Factory:
-    """Return a function that builds one environment, or a vector of them; its signature is that of `name` without
-    `kwargs`. progress: see Envs. Raises UserError: no such environment, module or attribute.
+    """Return a function that builds the environment `name`, single or vector, with `kwargs`. The function takes the
+    other keywords of `name`. progress: see Envs. Raises UserError: no such environment, module or attribute.
     """
     if RESET in kwargs:
         plain = {k: v for k, v in kwargs.items() if k != RESET}
@@ -288,7 +290,7 @@ def factory(name: str | Factory, kwargs: Mapping[str, Any], progress: Any = None
 
 
 def _unwrapped(name: str | Factory, kwargs: Mapping[str, Any]) -> Factory:
-    """Return a function as `factory` does, but without wrappers."""
+    """Return the function that `factory` returns, but without wrappers."""
     if callable(name):
         return partial(name, **kwargs)
     module, colon, attribute = name.partition(":")
@@ -301,7 +303,7 @@ def _unwrapped(name: str | Factory, kwargs: Mapping[str, Any]) -> Factory:
 
 
 def _module(name: str | Factory) -> str:
-    """Return the package of a registered environment; "" if it is not registered."""
+    """Return the package that implements a registered environment; "" for names that are not registered."""
     known = gymnasium.registry.get(name.rpartition(":")[2]) if isinstance(name, str) else None
     return str(known.entry_point).partition(".")[0] if known else ""
 
@@ -320,7 +322,9 @@ def _wrapped(make: Factory, wrappers: Iterable[str]) -> Factory:
 
 
 class ResetOptions:
-    """A factory of environments with reset options, fixed or from a curriculum. Raises UserError."""
+    """Factory of environments whose resets get options, fixed or a curriculum's. Raises UserError: a failing
+    curriculum.
+    """
 
     def __init__(self, make: Factory, given: Any, progress: Any):
         self.make, self.given, self.progress, self.keywords = make, given, progress, getattr(make, "keywords", ())
@@ -332,10 +336,10 @@ class ResetOptions:
 
     def __call__(self, **given: Any) -> Any:
         env = as_vector(self.make(**given))
-        return self.give(env) if hasattr(env, "reset") else env  # other objects are refused later
+        return self.give(env) if hasattr(env, "reset") else env  # objects without reset() are refused later
 
     def at(self, progress: float) -> dict[str, Any]:
-        """Return the curriculum's options at `progress`. Raises UserError."""
+        """Return the curriculum's options at `progress`, from 0 to 1. Raises UserError: the curriculum fails."""
         try:
             found = self.curriculum(progress)
         except Exception as e:
@@ -346,13 +350,13 @@ class ResetOptions:
         return dict(found)
 
     def now(self) -> dict[str, Any]:
-        """Return the options for a reset now."""
+        """Return the options of a reset at the run's current progress; without a run, at progress 1."""
         if isinstance(self.given, Mapping):
             return dict(self.given)
         return self.at(1.0 if self.progress is None else 1.0 - self.progress.remaining)
 
     def give(self, env: Any) -> Any:
-        """Add the options to all resets of an environment; return it. Raises UserError."""
+        """Pass the options to all resets of an environment; return it. Raises UserError: reset() takes no options."""
         inner = getattr(env, "unwrapped", env)
         if not _takes(inner, "options"):
             need = "write def reset(self, *, seed=None, options=None)"
@@ -408,9 +412,9 @@ def _registered(name: str, kwargs: Mapping[str, Any]) -> Factory:
     known = gymnasium.registry.get(name)
     if known is None and (hint := user_modules.file_hint(name)):
         raise _refusal("--env", name, hint)
-    if known is None and all(VERSION.sub("", k) != name for k in gymnasium.registry):  # not even with another version
+    if known is None and all(VERSION.sub("", k) != name for k in gymnasium.registry):  # the name exists in no version
         raise UserError(f"--env: unknown environment {name!r}{_hint(name)}; allowed: {ALLOWED['--env']}")
-    if known is not None and known.entry_point is None:  # only vector environments are registered
+    if known is not None and known.entry_point is None:  # registered as a vector environment only
 
         def many(num_envs: int = 1) -> gymnasium.vector.VectorEnv:
             return gymnasium.make_vec(name, num_envs, vectorization_mode="vector_entry_point", **kwargs)
@@ -427,12 +431,12 @@ def _hint(name: str) -> str:
     return closest_names(name, [*atari.current_names(), *(f"toy:{toy}" for toy in TOYS)])
 
 
-# ------------------------------------------------------------------------------ built and described
+# ------------------------------------------------------------------------- building and description
 
 
 def build_env(make: Factory, title: str) -> Any:
-    """Build one environment, or the vector environment of `make`. Raises UserError, in one line: building fails, or the
-    result is not a gymnasium.Env.
+    """Build the environment of `make`, single or vector; convert a turn-based PettingZoo environment to a parallel one.
+    Raises UserError: building fails, or the result is not an environment.
     """
     try:
         with seeding_torch():
@@ -448,8 +452,8 @@ def build_env(make: Factory, title: str) -> Any:
 
 
 def inspect_env(env: Any, title: str) -> EnvSpec:
-    """Describe an environment; of a vector environment or of several players, one lane. Raises UserError: an
-    unsupported space, or a vector environment with action masks.
+    """Describe one lane of an environment, of a vector environment, or of an environment of several players. Raises
+    UserError: an unsupported space, or a vector environment with action masks.
     """
     if pettingzoo.is_parallel(env):
         return pettingzoo.inspect_players(env, title)
@@ -460,7 +464,7 @@ def inspect_env(env: Any, title: str) -> EnvSpec:
         seen, acted = env.single_observation_space, env.single_action_space
         if any(masks.mask_method(part) for part in (env, *getattr(env.unwrapped, "envs", ())[:1])):
             raise mask_note(title)
-        limit = getattr(env.spec, "kwargs", {}).get("max_episode_steps", limit)  # make_vec keeps it here
+        limit = getattr(env.spec, "kwargs", {}).get("max_episode_steps", limit)  # make_vec keeps the limit here
     note = f" ({text})" if (text := getattr(env, "note", "")) else ""
     spec = spec_of_spaces(seen, acted, title, declared_uses(env), note)
     if spec.mask is not None and is_vector(env):
@@ -468,15 +472,15 @@ def inspect_env(env: Any, title: str) -> EnvSpec:
     if isinstance(env, image_view.ImageWrapper | image_view.VectorImages):
         skip = max(env.view.options.skip, 1)
         spec = replace(spec, images=env.view.images, view=image_view.view_to_json(env.view), frames_per_step=skip)
-        limit = limit and -(-limit // skip)  # agent steps
+        limit = limit and -(-limit // skip)  # in agent steps
     shown, taken, *mask = spec.describe.items()
     ends = "time limit", f"{limit} steps" if limit else OWN_LIMIT
     return replace(spec, describe=dict([("environment", title), shown, taken, ends, *mask]))
 
 
 def describe(name: str | Factory, options: Mapping[str, object], timed: bool = False) -> EnvSpec:
-    """Build one environment, describe it, reset it for its info, close it. timed: measure a step, if any process may
-    step the environment. Raises UserError.
+    """Build an environment, describe it by its spaces and the info of a reset, and close it. timed: measure the time of
+    a step if the environment is Gymnasium's own. Raises UserError: the environment cannot be built or is not supported.
     """
     title = title_of(name)
     make = factory(name, options)
@@ -498,12 +502,12 @@ def describe(name: str | Factory, options: Mapping[str, object], timed: bool = F
     return spec
 
 
-OWN = "gymnasium"  # its environments neither hang nor change the process that steps them
-WINDOW, WINDOWS = 0.005, 5  # seconds of a measurement, and number of measurements; the fastest counts
+OWN = "gymnasium"  # package whose environments neither hang nor change the process that steps them
+WINDOW, WINDOWS = 0.005, 5  # seconds of a measurement of a step, and number of measurements; the fastest counts
 
 
 def step_time(env: gymnasium.Env) -> float:
-    """Measure seconds per random step, including resets; 0: some layers are not Gymnasium's own, or a step fails."""
+    """Measure seconds per random step, including resets; 0: a wrapper is not Gymnasium's own, or a step fails."""
     if any(type(layer).__module__.partition(".")[0] != OWN for layer in wrappers_of(env)):
         return 0.0
     try:
@@ -511,7 +515,7 @@ def step_time(env: gymnasium.Env) -> float:
         actions = [env.action_space.sample() for _ in range(64)]
         env.reset(seed=0)
         return min(_window(env, actions) for _ in range(WINDOWS))
-    except Exception:  # the run reports it
+    except Exception:  # the run reports the error
         return 0.0
 
 
@@ -526,7 +530,7 @@ def _window(env: gymnasium.Env, actions: list[Any]) -> float:
 
 
 def _described(env: Any, make: Factory, title: str) -> EnvSpec:
-    """Describe `env`, made by `make`, by its spaces and the result of a reset. Raises UserError."""
+    """Describe `env`, made by `make`, by its spaces and the info of a reset. Raises UserError: it is not supported."""
     spec = inspect_env(env, title)
     if is_vector(env):
         text = {**spec.describe, "vector": type(env.unwrapped).__name__, "resets": describe_resets(env)}
@@ -549,7 +553,7 @@ def _described(env: Any, make: Factory, title: str) -> EnvSpec:
 def _unknown_keyword(why: BaseException | None, name: str | Factory, options: Mapping[str, object]) -> UserError | None:
     """Return the error for an option that the environment does not take; None: `why` is another error."""
     found = UNEXPECTED.search(str(why)) if isinstance(why, TypeError) else None
-    if found is None or found[1] not in options or found[1] == "render_mode":  # --video sets that one
+    if found is None or found[1] not in options or found[1] == "render_mode":  # --video sets render_mode
         return None
     known = _keywords(name)
     which = f"{closest_names(found[1], known)}; allowed: {', '.join(known)}" if known else ""
@@ -557,7 +561,7 @@ def _unknown_keyword(why: BaseException | None, name: str | Factory, options: Ma
 
 
 def _keywords(name: str | Factory) -> list[str]:
-    """Return the keywords in an environment's own signature."""
+    """Return the keywords in the signature of an environment's factory; [] if the signature is unknown."""
     known = gymnasium.registry.get(name.rpartition(":")[2]) if isinstance(name, str) else None
     try:
         make: Any = known.entry_point if known else imported(name) if isinstance(name, str) else name
@@ -571,7 +575,7 @@ def _keywords(name: str | Factory) -> list[str]:
 
 
 def one_line(e: BaseException) -> str:
-    """Format an error as 'ValueError: text (file.py:12)', with its innermost frame."""
+    """Format an error as 'ValueError: text (file.py:12)', where the place is that of the innermost frame."""
     if isinstance(e, SystemExit):
         return f"it {user_modules.ending(e)}"
     text = " ".join(str(e).split())

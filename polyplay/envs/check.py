@@ -1,8 +1,9 @@
-"""`polyplay check ENV`: checks an environment against every rule of `envs/rules`.
+"""`polyplay check ENV`: tests an environment against every rule of `envs/rules`.
 
-Pools of one lane play the same random actions: lane 0, lane 0 again with another order of sets, lane 1, and lane 0
-beside lane 1. Then the speed of a pool with one process per core is measured. A violation ends its pool with a message
-that names the rule, as in a run; `watched` and `Trial` check rules that a run does not.
+A lane is one environment. Four trials play the same random actions: lane 0, lane 0 again with another iteration order
+of Python's sets, lane 1, and lane 0 while another lane steps in its process. Then the speed of a pool with one process
+per core is measured. A broken rule ends its trial with a message that names the rule, as in a run. `watched` and
+`Trial` also check rules that a run does not.
 """
 
 from __future__ import annotations
@@ -44,19 +45,19 @@ from polyplay.envs.rules import RULES
 from polyplay.envs.saved_state import wrappers_of
 from polyplay.envs.spaces import SpaceViolation, action_sampler, describe_scaling
 
-STEPS, SECONDS = 1000, 10.0  # limits of one trial, without --steps
-BESIDE = 200, 5.0  # limits of steps and seconds beside another lane
-LANES = 2  # lanes of each process of the measured pool
+STEPS, SECONDS = 1000, 10.0  # limits of steps and seconds of one trial, unless --steps is given
+BESIDE = 200, 5.0  # limits of steps and seconds of the trial beside another lane
+LANES = 2  # lanes per process of the pool whose speed is measured
 AT_ENDS = ("flags", "final-observation", "autoreset")
-SLOW = 0.5  # fraction of the step's time limit that counts as slow
-LONG = 50  # steps: if all episodes have one length of at least this, it looks like a time limit
+SLOW = 0.5  # a step that takes this fraction of its time limit counts as slow
+LONG = 50  # steps; if all episodes have the same length, of at least this, a time limit seems to end them
 
 
 # --------------------------------------------------------------------------------- inside the environment's process
 
 
 def watching(envs: Envs) -> Factory:
-    """Return a function that builds one of these environments, watched."""
+    """Return a function that builds an environment of `envs` and watches its calls of reset() with `watched`."""
     name, options = envs.name, envs.options
 
     def build() -> Any:
@@ -67,8 +68,8 @@ def watching(envs: Envs) -> Factory:
 
 
 def watched(env: Any) -> Any:
-    """Watch `env`: step() raises SpaceViolation if it ends an episode but returns the next one's first observation, and
-    leaves a remark if it calls reset() otherwise.
+    """Watch `env` for calls of reset() within step(). A step that ends an episode, but returns the first observation of
+    the next, then raises SpaceViolation. Other such calls leave a warning in `env.polyplay_remark`.
     """
     if not isinstance(env, gymnasium.Env):
         return env
@@ -86,7 +87,7 @@ def watched(env: Any) -> Any:
             env.polyplay_remark = "autoreset", text  # type: ignore[attr-defined]
         return answer
 
-    with contextlib.suppress(Exception):  # an environment that takes no attributes is not watched
+    with contextlib.suppress(Exception):  # an environment that allows no new attributes is not watched
         for layer in wrappers_of(env):
             layer.reset = _recorded(layer.reset, begun)  # type: ignore[method-assign]
         env.step = watched_step  # type: ignore[method-assign]
@@ -94,7 +95,7 @@ def watched(env: Any) -> Any:
 
 
 def _recorded(reset: Callable[..., Any], begun: list[object]) -> Callable[..., Any]:
-    @functools.wraps(reset)  # wrappers inspect its keywords
+    @functools.wraps(reset)  # wrappers inspect reset()'s keywords
     def recording(*args: Any, **kw: Any) -> Any:
         answer = reset(*args, **kw)
         if isinstance(answer, tuple) and answer:
@@ -109,22 +110,22 @@ def _recorded(reset: Callable[..., Any], begun: list[object]) -> Callable[..., A
 
 @dataclass
 class Trial:
-    """Random actions in one pool, the results of its first lane or match, and the rules that it broke."""
+    """Random play in one pool: the results of its first lane or match, and the rules that were broken."""
 
     seed: int = 0
     most_steps: int = 0
     seconds: float = 0.0
-    broke: dict[str, str] = field(default_factory=dict)  # rule → text
+    broke: dict[str, str] = field(default_factory=dict)  # broken rule → text about it
     odd: dict[str, str] = field(default_factory=dict)  # rule → warning
     steps: int = 0
     resets: int = 0
-    ends: list[tuple[int, bool]] = field(default_factory=list)  # by episode: its length, whether it terminated
-    prints: list[int] = field(default_factory=list)  # checksum of every row, to compare two trials
-    generator: int = -1  # see rules.rng_of
-    step_sum: float = 0.0  # seconds
+    ends: list[tuple[int, bool]] = field(default_factory=list)  # each episode: (length in steps, whether it terminated)
+    prints: list[int] = field(default_factory=list)  # checksums of all rows, to compare two trials
+    generator: int = -1  # identity of the environment's random generator, see rules.rng_of; -1: unknown
+    step_sum: float = 0.0  # seconds of all steps; below, of the longest step and the longest reset
     step_most: float = 0.0
     reset_most: float = 0.0
-    length: int = 0  # steps of this episode
+    length: int = 0  # steps of the current episode so far
 
     def play(
         self,
@@ -132,8 +133,8 @@ class Trial:
         beside: Iterator[Batch] = iter(()),
         report: Callable[[int], None] = lambda steps: None,
     ) -> Trial:
-        """Play until the steps or the time are over, or a rule is broken. beside: rows of another pool, which advances
-        before each step. report: called before each step with the number of steps so far.
+        """Play until the limit of steps or seconds is reached, or a rule is broken. beside: rows of another pool, which
+        steps before each step of this one. report: called before each step with the number of steps so far.
         """
         try:
             with closing(open_pool()) as pool:
@@ -172,7 +173,7 @@ class Trial:
                 self.step_sum, self.step_most = self.step_sum + took, max(self.step_most, took)
 
     def _look(self, pool: Pool, row: Batch, boxes: Mapping[str, gymnasium.spaces.Box]) -> None:
-        """Record a row's checksum, and warnings about it."""
+        """Record a row's checksum, and warnings about the row."""
         self.prints.append(zlib.crc32(b"".join(leaf.tobytes() for _, leaf in tree.leaves(row))))
         if isinstance(pool, UnitPool) and self.generator < 0:
             self.generator = pool.generator
@@ -183,7 +184,7 @@ class Trial:
             if leaf.dtype == np.float64 and (most := float(np.abs(leaf).max(initial=0.0))) > rules.MOST:
                 text = f"an observation holds {most:g}, which float32, in which networks compute, can't hold"
                 self._warn("finite", f"{text}: train with --inputs normalize")
-            for one in leaf[~row["first"]] if path in boxes else ():  # pools check rows of resets
+            for one in leaf[~row["first"]] if path in boxes else ():  # pools check the observations of resets
                 try:
                     near_bounds(boxes[path], one, path)
                 except SpaceViolation as e:
@@ -201,14 +202,14 @@ class Trial:
 
 
 def broken_rule(e: Exception, rule: str) -> tuple[str, str]:
-    """Return the rule in a pool's error, else `rule`; and the error's first line, with the place of a hang or crash."""
+    """Return the rule named by an error, else `rule`, and the error's first line, with the place of a hang or crash."""
     head, *trace = str(e).removeprefix("an environment failed: ").split("\n")
     rule = rules.rule_of(head) or rule
     return rule, rules.without_rule(head) + (_place(trace) if rule in ("hang", "crash") else "")
 
 
 def _place(trace: Sequence[str]) -> str:
-    """Describe the place of the environment's Python code, innermost frame first."""
+    """Describe the places of a traceback in the environment's Python code, innermost first, at most three."""
     places = re.findall(r'File "(.+)", line (\d+) in (\S+)', "\n".join(trace))
     theirs = [p for p in places if not re.search("polyplay/(envs|core)/|/multiprocessing/|^<", p[0])]
     own = [f"{Path(file).name}:{line} in {name}" for file, line, name in theirs[:3]]
@@ -216,7 +217,7 @@ def _place(trace: Sequence[str]) -> str:
 
 
 def random_rows(pool: Pool, seed: int) -> Iterator[Batch]:
-    """Yield a pool's rows under random actions."""
+    """Play random actions in a pool, and yield its rows."""
     draw = action_sampler(pool.spec.action, seed)
     while True:
         lanes, row = pool.recv()
@@ -225,7 +226,7 @@ def random_rows(pool: Pool, seed: int) -> Iterator[Batch]:
 
 
 def steps_per_second(pool: Pool, seconds: float) -> float:
-    """Measure the steps per second of all lanes, for about `seconds` after the first rows."""
+    """Measure the steps per second of all lanes together, for about `seconds` after the first rows."""
     rows, steps = random_rows(pool, 0), 0
     next(rows)
     start = time.perf_counter()
@@ -234,11 +235,11 @@ def steps_per_second(pool: Pool, seconds: float) -> float:
     return steps / max(took, 1e-9)
 
 
-# ------------------------------------------------------------------------------------------------- what they show
+# ------------------------------------------------------------------------------------------------------- findings
 
 
 def finding(rule: str, broke: Mapping[str, str], trials: tuple[Trial, Trial, Trial], limit: float) -> Finding:
-    """Judge a rule by trials of lane 0, of lane 0 again and of lane 1."""
+    """Judge a rule by three trials: of lane 0, of lane 0 again, of lane 1. limit: time limit of a step, in seconds."""
     if rule in broke:
         return Finding(rule, "failed", broke[rule], RULES[rule].fix)
     level, seen = _judged(rule, *trials, limit)
@@ -246,7 +247,7 @@ def finding(rule: str, broke: Mapping[str, str], trials: tuple[Trial, Trial, Tri
 
 
 def _judged(rule: str, first: Trial, again: Trial, other: Trial, limit: float) -> tuple[Level, str]:
-    """Return the level and text of a rule that was not broken."""
+    """Return the level and the text of the finding for a rule that no trial broke."""
     if rule in first.odd:
         return "warning", first.odd[rule]
     if not first.steps:
@@ -276,7 +277,7 @@ def _judged(rule: str, first: Trial, again: Trial, other: Trial, limit: float) -
 
 
 def _seed(a: Trial, b: Trial) -> tuple[Level, str]:
-    """Judge the rule "seed" by lanes 0 and 1."""
+    """Judge the rule "seed" by a trial of lane 0 and a trial of lane 1."""
     if not b.prints:
         return "unseen", "not tested: no second lane was played"
     alike = differ(a.prints, b.prints) is None
@@ -288,7 +289,7 @@ def _seed(a: Trial, b: Trial) -> tuple[Level, str]:
 
 
 def differ(a: Sequence[int], b: Sequence[int]) -> int | None:
-    """Return the first row in which two trials differ; None: they agree up to the shorter one's end."""
+    """Return the number of the first row in which two trials differ; None: all rows that both have are equal."""
     return next((i for i, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), None)
 
 
@@ -299,7 +300,7 @@ def _time(seconds: float) -> str:
 
 
 def learners_of(spec: EnvSpec) -> str:
-    """List the kinds of systems that can learn these actions, and those that cannot."""
+    """List the kinds of systems that can learn these actions, then the kinds that cannot, with reasons."""
     values, deterministic = rules.values_flaw(spec.action), rules.deterministic_flaw(spec.action)
     kinds = {"policies (a2c, ppo, impala, …)": "", "values (dqn, apex, …)": values}
     kinds |= {"sac, apex_sac": rules.critics_flaw(spec.action), "td3, apex_dpg": deterministic}
@@ -308,7 +309,7 @@ def learners_of(spec: EnvSpec) -> str:
 
 
 def card_of(envs: Envs, first: Trial) -> dict[str, str]:
-    """Describe the environment, and how its episodes end."""
+    """Describe the environment, the systems that can learn it, its resets, and the episodes of the first trial."""
     by = "Polyplay's own pool" if is_own(envs) else "the pool calls reset() after the last row"
     card = {**envs.spec.describe, "learned by": learners_of(envs.spec)}
     card |= {"real actions": text} if (text := describe_scaling(envs.spec.action, True)) else {}
@@ -347,8 +348,8 @@ def check_env(
     seed: int = 0,
     measure: float = 1.0,
 ) -> CheckReport:
-    """Check `env`, a value of `--env`; `options`, `wrappers`, `reset_options`, `images`: see `Envs`. measure:
-    seconds for measuring the pool's speed.
+    """Check an environment against every rule. env: a value of `--env`; `options`, `wrappers`, `reset_options`,
+    `images`: see `Envs`; measure: seconds for measuring the speed of a pool.
 
     Raises UserError: no such environment.
     """
@@ -358,7 +359,7 @@ def check_env(
     first, again, other = Trial(*much), Trial(*much), Trial(*much)
     card, several, broke = dict[str, str](), False, dict[str, str]()
     try:
-        envs = whole_matches(envs)  # builds one, in a separate process
+        envs = whole_matches(envs)  # builds an environment, in a separate process
         several = envs.spec.seats > 1
         first = play_lane(first, envs, 0)
         if envs.spec.images is None:
@@ -388,12 +389,12 @@ def check_env(
 
 
 def is_own(envs: Envs) -> bool:
-    """Tell whether lanes are not separate environments, as in Polyplay's own pools and vector environments."""
+    """Tell whether lanes belong to a vector environment or to Polyplay's own pools, not to separate environments."""
     return envs.title.startswith(tuple(POOLS)) or envs.spec.vector or bool(envs.spec.tasks)
 
 
 def play_lane(trial: Trial, envs: Envs, lane: int, server: ForkServer = SERVER) -> Trial:
-    """Play one lane, or match; a separate environment is watched for resets in step()."""
+    """Play a trial of one lane, or match. A separate environment is watched for calls of reset() in step()."""
     if is_own(envs):
         return play_apart(trial, envs, lane)
     observed = envs.share(name=watching(envs), options={}, wrappers=(), reset_options=None, images=None)
@@ -401,7 +402,7 @@ def play_lane(trial: Trial, envs: Envs, lane: int, server: ForkServer = SERVER) 
 
 
 def shared_state(envs: Envs, first: Trial, again: Trial) -> dict[str, str]:
-    """Return the rules that lane 0 breaks beside another lane, but not in its trial alone, each with a text."""
+    """Return {rule: text} of the rules copies, hang and crash that lane 0 breaks only beside another lane."""
     if is_own(envs) or differ(first.prints, again.prints) is not None:
         return {}
     steps, seconds = min(first.most_steps, BESIDE[0]), min(first.seconds, BESIDE[1])
@@ -413,8 +414,8 @@ def shared_state(envs: Envs, first: Trial, again: Trial) -> dict[str, str]:
 
 
 def play_apart(trial: Trial, envs: Envs, lane: int, beside: bool = False) -> Trial:
-    """Play a pool in a separate process, because it steps its lanes itself and may hang, crash, or change its process.
-    beside: whether another lane steps there too.
+    """Play a trial in a separate process, for a pool that steps in the caller's process and may hang, crash or change
+    that process. beside: whether another lane steps there too.
     """
     here, there = multiprocessing.Pipe(duplex=False)
     trace, given = SharedBlock(TRACE), cloudpickle.dumps((trial, envs))
@@ -442,7 +443,7 @@ def play_apart(trial: Trial, envs: Envs, lane: int, beside: bool = False) -> Tri
 
 
 def _play_there(answer: Connection, trace: SharedBlock, given: bytes, lane: int, beside: bool) -> None:
-    """Play in that process; send to `answer` the steps so far, before each step, and the trial at the end."""
+    """Play the trial of `play_apart` in its process. Send the number of steps before each step, then the trial."""
     settle(trace)
     with user_modules.importing():
         trial, envs = pickle.loads(given)
@@ -450,6 +451,6 @@ def _play_there(answer: Connection, trace: SharedBlock, given: bytes, lane: int,
         return answer.send(trial.play(lambda: envs.open(trial.seed, lane), report=answer.send))
     mine = envs.share(inline=True)
     with contextlib.suppress(EnvFailure, UserError), closing(UnitPool(mine, trial.seed, 1)) as other:
-        # each has its own global generators
+        # each pool has its own global random generators
         trial.play(lambda: UnitPool(mine, trial.seed, 0), random_rows(other, trial.seed + 1), answer.send)
     answer.send(trial)

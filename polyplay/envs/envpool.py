@@ -1,15 +1,17 @@
-"""EnvPool's environments by name, `envpool:Pong-v5`, stepped by its threads; fixed groups use its arrays uncopied.
+"""EnvPool's environments by name, such as `envpool:Pong-v5`, stepped by EnvPool's threads. Fixed groups use EnvPool's
+arrays without a copy.
 
-Workarounds here are for EnvPool's behavior (1.2.5; checked again by bench/third_party.py):
+Workarounds here are for the behavior of EnvPool 1.2.5 (bench/third_party.py checks it again):
 
-- it resets in the next step, ignoring that action, with reward 0: our row convention. But after a lost life with
-  episodic_life=True, that row is not a reset and `elapsed_step` continues; we call a row first if the last one ended;
+- it resets in the step after an episode's end, ignoring that action, with reward 0, as our rows do. But after a lost
+  life with episodic_life=True, that step is not a reset, and `elapsed_step` continues; so a row is `first` if the row
+  before ended an episode;
 - with episodic_life=True, `terminated` means a lost life, and info["terminated"] means that the game is over;
-- `truncated` is set at max_episode_steps even if the episode terminates there; in Atari, info is right;
-- its seeds are fixed when it is made; reset(seed=) is ignored;
+- `truncated` is set at max_episode_steps even if the episode terminates there; in Atari games, info is right;
+- its seeds are fixed when an EnvPool is made; reset(seed=) is ignored;
 - num_threads=0 means min(batch_size, cores), so one thread with batch_size=1: we always pass a number;
-- with batch_size=n, recv waits for exactly n lanes, forever if fewer are stepped: at_once=n receives them one by one;
-- a bound that was never set is the smallest positive number of its type, which would clip negative actions to 0.
+- with batch_size=n, recv waits for exactly n lanes, forever if fewer step: at_once=n receives lanes one by one;
+- a lower bound that was never set is the smallest positive number of its dtype, which would clip negative actions to 0.
 """
 
 from __future__ import annotations
@@ -34,7 +36,7 @@ from polyplay.envs.vector_pool import action_writer
 
 OURS = ("num_envs", "batch_size", "num_threads", "max_num_players", "seed", "env_seed", "gym_reset_return_info")
 QUIET = (*OURS, "base_path", "thread_affinity_offset", "max_episode_steps", "reward_threshold", "task")
-SKIPPING = ("envpool.atari", "envpool.vizdoom")  # their frame_skip counts frames of a game
+SKIPPING = ("envpool.atari", "envpool.vizdoom")  # modules of tasks whose frame_skip counts frames of a game
 
 
 def _module() -> Any:
@@ -47,7 +49,7 @@ def _module() -> Any:
 
 
 class EnvPoolTask(NamedTuple):
-    """EnvPool's description of a task, with our options."""
+    """EnvPool's description of a task, with the options of an `Envs`."""
 
     config: Batch
     observation_space: gym.Space  # of one environment
@@ -56,7 +58,7 @@ class EnvPoolTask(NamedTuple):
 
 
 def ask(envs: Envs) -> EnvPoolTask:
-    """Ask EnvPool to describe a task. Raises UserError: EnvPool missing, unknown task or option."""
+    """Ask EnvPool to describe a task. Raises UserError: EnvPool is missing, or the task or an option is unknown."""
     pool, name = _module(), envs.title.removeprefix("envpool:")
     known = pool.list_all_envs()
     if name not in known:
@@ -64,7 +66,7 @@ def ask(envs: Envs) -> EnvPoolTask:
         raise UserError(f"--env: {envs.title}: EnvPool has no such task{near} (one of {len(known)})")
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # Gymnasium warns about its bounds
+            warnings.simplefilter("ignore")  # Gymnasium warns about EnvPool's bounds
             known = pool.make_spec(name).config._asdict()
             _check_options(envs, known)
             spec = pool.make_spec(name, **options_of(envs, known))
@@ -88,7 +90,7 @@ def _check_options(envs: Envs, known: Batch) -> None:
 
 def options_of(envs: Envs, known: Iterable[str]) -> dict[str, Any]:
     """Return the given options, and EnvPool's options for --stack, --gray, --size and --frame-skip. Raises UserError:
-    the environment lacks one of these.
+    the task lacks one of these options.
     """
     found = dict(envs.options)
     shown = found.pop(IMAGES, ImageOptions())
@@ -97,7 +99,7 @@ def options_of(envs: Envs, known: Iterable[str]) -> dict[str, Any]:
     height, width = shown.size or (0, 0)
     asked = {"stack_num": shown.stack, "gray_scale": shown.gray, "img_height": height, "img_width": width}
     asked["frame_skip"] = shown.skip
-    if shown.skip and "stack_num" not in known:  # in other tasks, frame_skip belongs to the simulator
+    if shown.skip and "stack_num" not in known:  # in a task without stack_num, frame_skip belongs to its simulator
         raise UserError(f"--frame-skip: given, but {envs.title} has no frames of a game: leave it out")
     asked = {name: value for name, value in asked.items() if value}
     if lacking := [name for name in asked if name not in known]:
@@ -106,7 +108,7 @@ def options_of(envs: Envs, known: Iterable[str]) -> dict[str, Any]:
 
 
 def _action_space(space: gym.Space, title: str) -> gym.Space:
-    """Return the action space, with infinite bounds where none were set. Raises UserError."""
+    """Return the action space, with infinite bounds where EnvPool set none. Raises UserError: not Discrete or a Box."""
     if not isinstance(space, gym.Discrete | gym.Box):
         supported = "supported are Discrete and Box of floats"
         raise UserError(f"{title}: actions {space} are not supported with EnvPool; {supported}")
@@ -118,7 +120,7 @@ def _action_space(space: gym.Space, title: str) -> gym.Space:
 
 
 def describe(envs: Envs) -> EnvSpec:
-    """Describe an EnvPool task without making its environments. Raises UserError."""
+    """Describe an EnvPool task without making its environments. Raises UserError: the task is not supported."""
     task = ask(envs)
     config = task.config
     if config.get("max_num_players", 1) > 1:
@@ -138,7 +140,7 @@ def describe(envs: Envs) -> EnvSpec:
 
 
 def reader(space: gym.Space, spec: Spec, n: int) -> Callable[[Tree], Tree]:
-    """Return a converter of EnvPool's observations to ours (Discrete from 0, our dtypes). It raises EnvFailure."""
+    """Return a function that converts EnvPool's observations to rows' dtypes, Discrete from 0. It raises EnvFailure."""
     if isinstance(space, gym.Dict):
         inner = {k: reader(s, spec[k], n) for k, s in space.spaces.items() if k in spec}
         return lambda obs: {k: read(obs[k]) for k, read in inner.items()}
@@ -149,7 +151,7 @@ def reader(space: gym.Space, spec: Spec, n: int) -> Callable[[Tree], Tree]:
         if obs.shape != shape:
             raise EnvFailure(f"observation breaks its space: declared {list(shape)}, given {list(obs.shape)}")
         if layout is not None and layout.moves:
-            moved = np.empty((n, *layout.shape), np.uint8)  # a new array, because rows of other groups are still read
+            moved = np.empty((n, *layout.shape), np.uint8)  # new each time: rows of another group may still be read
             layout.writer(moved)(obs)
             return moved
         return (obs - start if start else obs).astype(spec.dtype, copy=False)
@@ -158,9 +160,9 @@ def reader(space: gym.Space, spec: Spec, n: int) -> Callable[[Tree], Tree]:
 
 
 class EnvPoolPool(BasePool):
-    """A Pool over EnvPool, for one thread; each group is a separate EnvPool. Errors in its C++ end the process.
+    """A Pool over EnvPool, for one thread; each group is a separate EnvPool. Errors in EnvPool's C++ end the process.
 
-    at_once=n gives n lanes, or all that are being stepped if fewer: EnvPool cannot tell which are ready.
+    With at_once=n, recv gives n lanes, or all that step if fewer: EnvPool cannot tell which lanes are ready.
     """
 
     unsaved = "EnvPool cannot save a game"
@@ -174,11 +176,11 @@ class EnvPoolPool(BasePool):
         self._read = reader(task.observation_space, self.spec.obs, self._batch)
         self._atari = task.module == "envpool.atari"
         self._act = action_writer(task.action_space, self._batch)
-        self._ended = np.ones(envs.lanes, bool)  # the lane's next row is a first row
+        self._ended = np.ones(envs.lanes, bool)  # by lane: whether its next row is a first row
         seeds = lane_seeds(seed, lane, envs.lanes).tolist()
         starts = range(0, envs.lanes, self._width)
         self._pools: list[Any] = [self._pool(envs, seeds[at : at + self._width]) for at in starts]
-        if not self.fixed:  # lanes of fixed groups are READY: recv() waits for them
+        if not self.fixed:  # lanes of fixed groups count as READY: recv() waits for them
             self._where[:] = STEPPING
 
     def _pool(self, envs: Envs, seeds: list[int]) -> Any:
@@ -186,7 +188,7 @@ class EnvPoolPool(BasePool):
         own = {"num_envs": self._width, "batch_size": self._batch, "num_threads": threads, "seed": seeds}
         try:
             with warnings.catch_warnings():
-                warnings.simplefilter("ignore")  # as above; it builds its spaces on access
+                warnings.simplefilter("ignore")  # about bounds of the spaces, which EnvPool builds on access
                 made = _module().make_gymnasium(task, **own, **options_of(envs, self._options))
                 made.observation_space  # noqa: B018
         except Exception as e:
@@ -207,7 +209,7 @@ class EnvPoolPool(BasePool):
         return lanes, self._receive(lanes.start // self._width, lanes)[1] if isinstance(lanes, slice) else rows
 
     def _receive(self, group: int, expected: slice | None) -> tuple[Any, Batch]:
-        """Receive a group's next batch: lanes and rows. expected: the lanes that it must have, in order."""
+        """Return lanes and rows of a group's next batch. expected: the lanes that it must have, in order; None: any."""
         obs, reward, terminated, truncated, info = self._pools[group].recv()
         lanes = info["env_id"].astype(np.int64) if expected is None else expected
         if expected is not None and (info["env_id"] != np.arange(self._width)).any():
@@ -230,9 +232,9 @@ class EnvPoolPool(BasePool):
         self._pools[group].send(self._act(action), (numbers - group * self._width).astype(np.int32))
 
     def close(self) -> None:
-        """Drop the EnvPools; they wait for their threads."""
+        """Delete the EnvPools, each of which waits for its threads."""
         super().close()
         self._pools.clear()
 
 
-connect = EnvPoolPool  # see make
+connect = EnvPoolPool  # called by make.connect

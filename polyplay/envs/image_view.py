@@ -1,6 +1,6 @@
-"""Image options --images, --stack, --gray, --size and --frame-skip: a view of observations, and its wrappers.
+"""Image options --images, --stack, --gray, --size and --frame-skip: views of observations, and their wrappers.
 
-A view converts images to [planes, height, width], their layout in rows, and keeps all other parts. Images are first
+A view converts images to [planes, height, width], as rows have them, and leaves all other parts unchanged. An image is
 made gray, then resized, then stacked. An episode's first frame fills the stack.
 """
 
@@ -27,12 +27,12 @@ from polyplay.envs.images import BARE, PLANES, ImageLayout, ImageOptions, image_
 from polyplay.envs.pool import EPISODE_CUT, closest_names, space_from_json, space_to_json
 from polyplay.envs.spaces import inner_path, one_line, subspaces
 
-Frames = dict[str, np.ndarray]  # path → stack
-FINAL = "final_obs", "final_observation"  # keys of info; the second is for older versions
+Frames = dict[str, np.ndarray]  # path of an image → its stack of frames
+FINAL = "final_obs", "final_observation"  # keys of info for an episode's last observation; second: Gymnasium before 1.0
 
 
 class _Camera:
-    """Conversion of one image of the environment to planes [P, H, W], and the space of their stack."""
+    """Conversion of one image of the environment to planes [P, H, W], and the space of a stack of such planes."""
 
     def __init__(self, space: Any, layout: ImageLayout, options: ImageOptions, where: str):
         self.given, self.layout = space.shape, layout
@@ -59,7 +59,7 @@ class _Camera:
             raise UserError(f"--stack: {options.stack} given, {text}")
 
     def planes_of(self, image: np.ndarray) -> np.ndarray:
-        """Return uint8 [P, H, W]."""
+        """Convert an image to planes, uint8 [P, H, W]."""
         made = self.layout.of(image)
         if self.gray:
             colors = made.reshape(self.frames, self.colors, *made.shape[1:])
@@ -67,7 +67,7 @@ class _Camera:
         return made if self.resize is None else np.stack([self.resize(plane) for plane in made])
 
     def stacked(self, image: np.ndarray, before: np.ndarray | None) -> np.ndarray:
-        """Return the stack with this image as its newest. before: the previous stack; None: an episode begins."""
+        """Return the stack with this image as the newest. before: the previous stack; None: an episode begins."""
         made = self.planes_of(image)
         if before is None:
             return np.tile(made, (self.shape[0] // self.planes, 1, 1))
@@ -75,8 +75,8 @@ class _Camera:
 
 
 class ImageView:
-    """View of observations of an environment's `space`, as a lane shows them. images: paths of the images. Raises
-    UserError: a named part is not an image, or an option does not fit an image.
+    """Conversion of observations from `given`, the environment's space, to the view's `space`. images: paths of the
+    images. Raises UserError: a named part is not an image, or an option does not fit an image.
     """
 
     def __init__(self, space: gym.Space, options: ImageOptions, title: str):
@@ -102,8 +102,8 @@ class ImageView:
         return gym.Tuple(list(made.values())) if isinstance(space, gym.Tuple) else gym.Dict([*made.items()])
 
     def show(self, obs: Any, before: Frames | None) -> tuple[Any, Frames]:
-        """Return an observation as the lane shows it, and its stacks. before: the previous stacks; None: an episode
-        begins. Parts that do not fit the space are unchanged; the lane reports them.
+        """Return the converted observation, and the stacks of its images. before: the previous stacks; None: an episode
+        begins. Parts that do not fit the environment's space stay unchanged; the lane reports these parts.
         """
         frames: Frames = {}
         return self._show(obs, self.given, "", before, frames), frames
@@ -126,7 +126,7 @@ class ImageView:
 
 
 def view_to_json(view: ImageView) -> Row:
-    """Convert a view to JSON, with the space of the environment."""
+    """Convert a view to JSON: the environment's observation space and the image options."""
     shown = masks.without_mask(view.given)
     return {"observation": space_to_json(shown), **asdict(view.options)}
 
@@ -151,7 +151,7 @@ def _where(title: str, path: str) -> str:
 
 
 def _named(name: str, leaves: Mapping[str, gym.Space], title: str) -> str:
-    """Return the path of a leaf by its name for users. Raises UserError."""
+    """Return the path of the part that users call `name`. Raises UserError: an unknown name."""
     known = [path or BARE for path in leaves]
     if name not in known:
         near = closest_names(name, known)
@@ -160,7 +160,7 @@ def _named(name: str, leaves: Mapping[str, gym.Space], title: str) -> str:
 
 
 def _layout(space: gym.Space, path: str, options: ImageOptions) -> ImageLayout | None:
-    """Return the layout of a leaf. Raises UserError: it was named, but is not an image."""
+    """Return the layout of a part; None: not an image. Raises UserError: --images names it, but it is not an image."""
     if options.leaves is None:
         return image_layout(space)
     name, fit = path or BARE, "allowed: a Box of uint8 [H, W], [H, W, C], [C, H, W], or a stack of these"
@@ -174,7 +174,7 @@ def _layout(space: gym.Space, path: str, options: ImageOptions) -> ImageLayout |
 
 
 class ImageWrapper(gymnasium.Wrapper):
-    """A single environment with a view of its images. An action lasts `skip` frames; their rewards are added."""
+    """A single environment, seen through a view. An action lasts `skip` frames, whose rewards are added."""
 
     def __init__(self, env: gymnasium.Env, options: ImageOptions, title: str):
         super().__init__(env)
@@ -193,8 +193,8 @@ class ImageWrapper(gymnasium.Wrapper):
         return (self._show(found[0], self.frames), *found[1:]) if isinstance(found, tuple) and found else found
 
     def _repeat(self, action: Any) -> Any:
-        """Repeat an action for `skip` frames, or until an episode ends, even if only the learner's. Return an invalid
-        result unchanged; the lane reports it.
+        """Repeat an action for `skip` frames, or until the game or the learner's episode ends. Stop at an invalid
+        result, which the lane reports.
         """
         total = 0.0
         for _ in range(self.skip):
@@ -213,16 +213,16 @@ class ImageWrapper(gymnasium.Wrapper):
         return shown
 
     def get_state(self) -> Batch:
-        """Return the stacks."""
+        """Return the stacks of all images, as arrays."""
         return {f"stack{i}": self.frames[path] for i, path in enumerate(self.view.images) if path in self.frames}
 
     def set_state(self, state: Batch) -> None:
-        """Restore the stacks."""
+        """Restore the stacks that get_state returned."""
         self.frames = {p: state[f"stack{i}"] for i, p in enumerate(self.view.images) if f"stack{i}" in state}
 
 
 class VectorImages(VectorWrapper):
-    """A vector environment with a view of its lanes' images, in any reset mode."""
+    """A vector environment, in any reset mode, whose lanes are seen through a view."""
 
     def __init__(self, env: VectorEnv, options: ImageOptions, title: str):
         super().__init__(env)
@@ -237,9 +237,9 @@ class VectorImages(VectorWrapper):
         self.same = env.metadata.get("autoreset_mode") in (AutoresetMode.SAME_STEP, AutoresetMode.SAME_STEP.value)
 
     def reset(self, *, seed: Any = None, options: dict[str, Any] | None = None) -> Any:
-        """See VectorEnv. Lanes outside the mask keep their images."""
+        """See VectorEnv. Lanes outside options["reset_mask"] keep their images."""
         begin = np.array((options or {}).get("reset_mask", np.ones(self.num_envs, bool)), bool)
-        obs, info = self.env.reset(seed=seed, options=options)  # this may remove the mask from the options
+        obs, info = self.env.reset(seed=seed, options=options)  # reset may remove the mask from the options
         self.ended &= ~begin
         return self._show(obs, begin, ~begin), info
 
@@ -253,7 +253,7 @@ class VectorImages(VectorWrapper):
         return self._show(obs, begin, np.zeros(self.num_envs, bool)), reward, terminated, truncated, info
 
     def _show(self, obs: Any, begin: np.ndarray, still: np.ndarray) -> Tree:
-        """Return the observations of all lanes. begin: lanes with a new episode; still: lanes that did not step."""
+        """Return the converted observations of all lanes. begin: lanes with new episodes; still: lanes not stepped."""
         rows = []
         for i, one in enumerate(iterate(batch_space(self.view.given, self.num_envs), obs)):
             row, frames = self.view.show(one, None if begin[i] else self.lanes[i])
@@ -266,13 +266,13 @@ class VectorImages(VectorWrapper):
         return concatenate(self.view.space, rows, out)
 
     def _again(self, row: Any, frames: Frames, before: Frames) -> Any:
-        """Return an observation with its previous images."""
+        """Return an observation with the images of the previous observation."""
         for path, made in frames.items():
             made[...] = before[path]
         return row
 
     def _last(self, last: Any, over: np.ndarray) -> np.ndarray:
-        """Return the last observations of ended episodes, one object per lane."""
+        """Return the converted last observations of ended episodes, one object per lane; None for other lanes."""
         alone = isinstance(last, list | tuple) or (isinstance(last, np.ndarray) and last.dtype == object)
         each = last if alone else list(iterate(batch_space(self.view.given, self.num_envs), last))
         found = np.full(self.num_envs, None, object)
@@ -282,7 +282,7 @@ class VectorImages(VectorWrapper):
 
 
 def wrapped(make: Callable[..., Any], keywords: set[str], options: ImageOptions, title: str) -> Callable[..., Any]:
-    """Return a factory with the same keywords as `make` that wraps its environment or vector environment."""
+    """Return a factory with the keywords of `make`, whose environments (single or vector) are seen through a view."""
 
     def build(num_envs: Any = None, autoreset_mode: Any = None, vector_kwargs: Any = None) -> Any:
         given = {"num_envs": num_envs, "autoreset_mode": autoreset_mode, "vector_kwargs": vector_kwargs}
@@ -297,7 +297,7 @@ def wrapped(make: Callable[..., Any], keywords: set[str], options: ImageOptions,
 
 
 def _refused(made: Any, options: ImageOptions, title: str) -> Any:
-    """Return an invalid object, which is reported later. Raises UserError: an environment of several players."""
+    """Return an invalid object, which a later check reports. Raises UserError: an environment of several players."""
     if pettingzoo.is_parallel(made) or pettingzoo.is_turn_based(made):
         raise UserError(f"{options.given}: {title} has several players; wrap it (supersuit), and leave the option out")
     return made

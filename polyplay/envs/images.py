@@ -1,7 +1,8 @@
 """Images in observations: which parts are images, and their layout in a row. Imports no torch.
 
-Networks take an image as bytes [planes, height, width]. An environment may give it as [H, W], [H, W, C], [C, H, W],
-[S, H, W, C] or [S, C, H, W], with S stacked frames. Rows have [C, H, W] or [S·C, H, W], written by one strided copy.
+Networks take an image as uint8 [planes, height, width]. An environment may give it as [H, W], [H, W, C], [C, H, W],
+[S, H, W, C] or [S, C, H, W], with C color planes and S stacked frames. Rows have [C, H, W] or [S·C, H, W]; one strided
+copy writes them.
 """
 
 from __future__ import annotations
@@ -17,16 +18,16 @@ from polyplay.core import tree
 from polyplay.core.errors import UserError
 from polyplay.core.tree import Field, Spec
 
-SMALLEST = 24  # pixels of a side; arrays of bytes with shorter sides are numbers
-PLANES = 64  # limit of planes per image
-IMAGES = "polyplay.images"  # an option of every environment, see Envs.images
-BARE = "obs"  # the name of an observation that is one leaf
+SMALLEST = 24  # pixels of a side; arrays of bytes with a shorter side count as numbers
+PLANES = 64  # most planes of an image
+IMAGES = "polyplay.images"  # key of Envs.options, see Envs.images
+BARE = "obs"  # name of an observation that is a single array
 
 
 @dataclass(frozen=True)
 class ImageOptions:
-    """Options of images. leaves: paths of images; None: of all parts that look like images. stack: number of frames; 0:
-    the environment's. size: height and width; (): the environment's. skip: frames per action; 0: the environment's.
+    """Options of images. leaves: paths of images; None: all parts that look like images. stack: number of stacked
+    frames; size: height and width; skip: frames per action; 0 or (): what the environment gives.
     """
 
     leaves: tuple[str, ...] | None = None
@@ -37,13 +38,13 @@ class ImageOptions:
 
     @property
     def changes(self) -> str:
-        """Flags of the given options that change images, for messages."""
+        """Flags of the given options that change images, as text for messages."""
         given = {"--stack": self.stack, "--gray": self.gray, "--size": self.size}
         return ", ".join(option for option, value in given.items() if value)
 
     @property
     def given(self) -> str:
-        """Flags of all given options, for messages."""
+        """Flags of all given options, as text for messages."""
         around = "" if self.leaves is None else "--images", "--frame-skip" if self.skip else ""
         return ", ".join(filter(None, [*around, self.changes]))
 
@@ -56,7 +57,7 @@ class ImageOptions:
 def read_image_options(
     images: str, stack: int | None, gray: bool, size: str | None, skip: int | None = None
 ) -> ImageOptions | None:
-    """Return the image options of a command line; None: not given. Raises UserError."""
+    """Return the image options of a command line; None: all are defaults. Raises UserError: an invalid size."""
     named = tuple(name for word in images.split(",") if (name := word.strip()) not in ("", "none"))
     leaves = None if images == "auto" else named
     sides = [] if size is None else size.lower().split("x")
@@ -68,8 +69,8 @@ def read_image_options(
 
 @dataclass(frozen=True)
 class ImageLayout:
-    """Layout of an environment's image. axes: the image's axes in the order [S, C, H, W], without missing ones. shape:
-    the shape in a row, [planes, H, W].
+    """Layout of an environment's image. axes: numbers of the image's axes in the order stack, color, height, width,
+    without missing axes. shape: the image's shape in a row, [planes, H, W].
     """
 
     axes: tuple[int, ...]
@@ -77,7 +78,7 @@ class ImageLayout:
 
     @property
     def moves(self) -> bool:
-        """Whether an image has another layout in a row than in the environment."""
+        """Whether an image's layout in a row differs from its layout in the environment."""
         return len(self.axes) != 3 or self.axes != (0, 1, 2)
 
     def writer(self, row: np.ndarray) -> Callable[[np.ndarray], None]:
@@ -97,7 +98,7 @@ class ImageLayout:
 
 
 def is_image(field: Field) -> bool:
-    """Tell whether a part of a row is an image, [planes, H, W]."""
+    """Tell whether a part of a row is an image: uint8 [planes, H, W], with sides of at least SMALLEST pixels."""
     sides = field.shape[1:]
     return field.dtype == "uint8" and len(sides) == 2 and min(sides) >= SMALLEST and field.shape[0] < min(sides)
 
@@ -108,10 +109,10 @@ def image_leaves(obs: Spec) -> list[str]:
 
 
 def image_layout(space: gym.Space, least: int = SMALLEST) -> ImageLayout | None:
-    """Return the layout of the image that a space describes; None: it is not an image.
+    """Return the layout of the image that a space describes; None: the space is not an image's.
 
-    An image is a Box of bytes with two sides of at least `least` pixels. Its planes are on the first or the
-    last axis, if that is shorter than both sides; the first of four axes counts stacked frames.
+    An image is a Box of bytes with two sides of at least `least` pixels. The first or the last axis holds the planes,
+    if it is shorter than both sides; with four axes, the first counts stacked frames, and the others follow this rule.
     """
     if not isinstance(space, gym.Box) or space.dtype != np.uint8 or len(space.shape) not in (2, 3, 4):
         return None

@@ -1,7 +1,7 @@
-"""One environment and its rows on a board: a lane, or a match of several players.
+"""One environment and its rows in the pool's shared memory: a lane (one player), or a match of several players.
 
-A lane that must step after `terminated | truncated` is reset instead: that row is the first of its next episode. An
-environment that raises is closed; the pool counts the fault and orders its lane again, which builds a new one.
+The step after a row with `terminated | truncated` resets the environment, and gives the first row of the next episode.
+An environment that raises is closed; the pool counts the fault and steps the lane again, which builds a new one.
 """
 
 from __future__ import annotations
@@ -32,15 +32,15 @@ from polyplay.envs.shared_rows import BROKEN, FAILED, FLAGS, NOTE, ROUNDED, UNBU
 from polyplay.envs.spaces import SpaceViolation, Whole, fields, inner_path, leaf_of, place_of, subspaces
 
 HERE = os.path.dirname(__file__) + os.sep  # the folder envs/
-RowWriter = Callable[..., None]  # of (observation, info, reward, terminated, truncated, first, over)
+RowWriter = Callable[..., None]  # takes (observation, info, reward, terminated, truncated, first, over)
 Allow = Callable[[float], None]
-MAPPINGS, FLOATS = (dict, Mapping), (float, np.floating)  # the usual kind first: checking an ABC is slower
-START = 60.0  # least limit, in seconds, for starting a process and building an environment
+MAPPINGS, FLOATS = (dict, Mapping), (float, np.floating)  # types for isinstance, the usual one first: an ABC is slower
+START = 60.0  # shortest time limit, in seconds, for starting a process and building an environment
 
 
 @dataclass(frozen=True)
 class LaneJob:
-    """Data that a worker needs. maker: cloudpickled (name, options)."""
+    """Data from which a process makes its lanes. maker: the environment's (name, options), pickled by cloudpickle."""
 
     maker: bytes
     title: str
@@ -52,19 +52,19 @@ class LaneJob:
 
 
 class Unbuilt(Exception):
-    """An environment could not be built the first time: the user's mistake."""
+    """Failure to build an environment for the first time: the user's mistake."""
 
 
 class Unit(ABC):
-    """One environment, and the rows that it writes on a board. lane: its number in orders and notes."""
+    """One environment, and its rows in shared memory. lane: number of its lane, or of the match's first lane."""
 
     env: Any = None  # None: not built, or closed
-    stage = "build"  # the rule that an exception would break now
-    over = True  # whether the next turn resets it
+    stage = "build"  # operation in progress, named after the rule that its exception breaks
+    over = True  # whether the next turn resets the environment
     seeded = False
-    last: Tree = None  # the last actions
-    remark = ""  # about a valid row
-    remarked: frozenset[str] = frozenset()  # rules with remarks so far
+    last: Tree = None  # the last action; in a match, the last actions
+    remark = ""  # a warning about a valid row, read by the pool
+    remarked: frozenset[str] = frozenset()  # rules about which a remark was made
 
     def __init__(self, job: LaneJob, make: Factory, board: SharedRows, lane: int, allow: Allow = lambda seconds: None):
         """allow: called with the time limit, in seconds, of the next operation."""
@@ -76,16 +76,16 @@ class Unit(ABC):
 
     @abstractmethod
     def advance(self) -> None:
-        """Make the next row of every lane. Raises Unbuilt, SpaceViolation, or the environment's exceptions."""
+        """Make the next row of each lane. Raises Unbuilt, SpaceViolation, or the environment's exceptions."""
 
     @abstractmethod
     def made(self, env: Any) -> None:
-        """Prepare for a new environment."""
+        """Prepare the conversions of actions and rows for a new environment."""
 
-    seed = property(lambda self: lane_seed(self.board, self.job, self.lane))  # of its next seeded reset
+    seed = property(lambda self: lane_seed(self.board, self.job, self.lane))  # of the environment's next seeded reset
 
     def prepare(self) -> None:
-        """Build the environment. Raises UserError, Unbuilt, SpaceViolation."""
+        """Build the environment. Raises Unbuilt (after a fault, UserError); SpaceViolation: undeclared spaces."""
         self.stage = "build"
         self.allow(max(START, self.job.step_timeout))
         try:
@@ -104,8 +104,8 @@ class Unit(ABC):
         self.made(self.env)
 
     def writer(self, space: gym.Space, lane: int, method: Callable[[], Tree] | None = None) -> RowWriter:
-        """Return a function that checks an observation of `space` and its mask (in it, in info, or from `method`), and
-        writes a lane's row. The function raises SpaceViolation.
+        """Return a function that checks an observation of `space` and its mask (which is in the observation, in info,
+        or from `method`), and writes a lane's row. The function raises SpaceViolation.
         """
         shown, rows = masks.without_mask(space), self.board.rows
         inside = shown is not space
@@ -129,7 +129,7 @@ class Unit(ABC):
         return show
 
     def reset(self) -> tuple[Any, Any]:
-        """Build the environment if needed, and return the result of its reset()."""
+        """Build the environment if there is none; return the result of its reset(). Raises SpaceViolation."""
         if self.env is None:
             self.prepare()
         self.allow(self.job.step_timeout)
@@ -146,20 +146,20 @@ class Unit(ABC):
         return found[0], found[1]
 
     def say(self, rule: str, text: str, who: str = "") -> None:
-        """Leave a remark about a rule, for a valid row; ignore later remarks about the same rule."""
+        """Leave a remark about a rule, for a valid row. Ignore all but the first remark about a rule."""
         if rule not in self.remarked:
             self.remarked |= {rule}
             self.remark = f"{self.job.title}{who}: {text} {rules.rule_suffix(rule)}"
 
     def save(self) -> Batch:
-        """Return the state that decides the future, without rows. Raises Unsaveable, or the environment's exception."""
+        """Return the environment's state, without rows. Raises Unsaveable, or the environment's exception."""
         self.allow(self.job.step_timeout)
         env = {} if self.env is None else {"env": saved_state.save_env(self.env)}
         return {"over": np.array(self.over), **env}
 
     def load(self, saved: Batch) -> bool:
-        """Restore a saved state in an environment that was reset; return False if there is none. The pool restores its
-        arrays, such as the seating, before. Raises as `save`.
+        """Restore a saved state in an environment that was reset; return False if the environment or the state is
+        missing. Before the call, the pool restores its arrays, such as the seating. Raises the exceptions of `save`.
         """
         self.allow(self.job.step_timeout)
         if self.env is None or "env" not in saved:
@@ -180,13 +180,13 @@ class Unit(ABC):
 
 
 def make_unit(job: LaneJob, *given: Any) -> Unit:
-    """Make a Lane, or a Match if there are several players. given: arguments of Unit."""
+    """Make a Lane, or a Match if there are several players. given: the other arguments of Unit."""
     return (Match if job.spec.kinds else Lane)(job, *given)
 
 
 def take_turn(unit: Unit) -> int:
-    """Make the next row or rows. Return the unit's number, or `~number` if there is a note on the board. An environment
-    that raises is closed, and restarts in the next turn.
+    """Make the next rows of a unit (a lane or a match). Return the unit's number, or `~number` if it left a message in
+    the pool's shared memory. An environment that raises is closed; the next turn builds a new one.
     """
     try:
         unit.advance()
@@ -210,7 +210,7 @@ def _note(unit: Unit, kind: int, text: str) -> int:
 
 
 def _report(unit: Unit, e: BaseException) -> str:
-    """Format an exception: one line about it, then the end of the environment's traceback."""
+    """Format an environment's exception: one line about it, then the end of its traceback."""
     e = e.__cause__ if isinstance(e, UserError) and e.__cause__ is not None else e
     frames = traceback.extract_tb(e.__traceback__)
     own = [f for f in frames if not f.filename.startswith(HERE)] or frames
@@ -223,15 +223,15 @@ def _report(unit: Unit, e: BaseException) -> str:
 
 
 def lane_seed(board: SharedRows, job: LaneJob, lane: int) -> int:
-    """Return the seed of a lane's first reset. It changes when the lane restarts or returns, so that the lane neither
-    hits the same fault nor plays the same games.
+    """Return the seed of a lane's next seeded reset. The seed changes when the lane restarts after a fault or returns
+    after an absence, so that the lane neither meets the same fault nor repeats games.
     """
     again = int(board.faults[lane] + 1_000 * board.joins[lane])
     return int(lane_seeds(job.seed + 1_000_003 * again, job.lane + lane, 1)[0])
 
 
 def check_generator(unit: Unit, env: object, seed: int) -> None:
-    """Raises SpaceViolation: another environment of the pool, with another seed, uses the same generator."""
+    """Raises SpaceViolation: an environment of the pool that got another seed has the same random generator."""
     board = unit.board
     source = board.seeds[unit.lane] = rules.rng_of(env)
     twins = np.flatnonzero(board.seeds == source) if source not in (-1, seed) else ()
@@ -241,34 +241,34 @@ def check_generator(unit: Unit, env: object, seed: int) -> None:
         raise SpaceViolation(f"{text}, of seed {source}" if source < 2**62 else text, "seed")
 
 
-# Scripted players: they see their seats' observations, or the game's state, and do not learn.
+# Scripted players, which do not learn. They play by their seats' observations, or by the state of the game.
 
 
 class Seats(NamedTuple):
-    """Matches and seats of lanes, for bots that play by the state of the game."""
+    """Matches and seats of n lanes, for bots that play by the state of the game."""
 
     game: Any
-    states: Batch  # arrays [matches, …] of all the pool's matches; read-only
-    match: np.ndarray  # int64 [n], by lane
-    seat: np.ndarray  # int64 [n]
+    states: Batch  # arrays [matches, …] of all matches of the pool; read-only
+    match: np.ndarray  # int64 [n]: the match of each lane
+    seat: np.ndarray  # int64 [n]: the seat of each lane
 
 
 SeatedBot = Callable[[Tree, Tree | None], Tree]  # observations [n, …], masks or None → actions [n, …]
 
 
 class StateBot(ABC):
-    """A scripted player that plays by the state of the game."""
+    """A scripted player that plays by the state of the game, not only by observations."""
 
     @abstractmethod
     def __call__(self, obs: Tree, mask: Tree | None, seats: Seats) -> Tree:
-        """Return actions [n, …] of the players at `seats`. obs: [n, …]; mask: None if there is none."""
+        """Return actions [n, …] of the players at `seats`. obs: [n, …]; mask: legal actions; None: no masks."""
 
 
 Bot = SeatedBot | StateBot
 
 
 def load_bot(spec: EnvSpec, name: str) -> Bot:
-    """Load a bot by name, and try it, except a StateBot, which seat_bot tries. Raises UserError: its callable is
+    """Load a bot by name, and try it. (A StateBot needs a pool, so seat_bot tries it.) Raises UserError: the bot is
     missing, raises, or does not return actions.
     """
     bot: Bot = imported(spec.bots[name], "polyplay_bots")
@@ -282,7 +282,7 @@ def _check_arguments(bot: SeatedBot, name: str) -> None:
     """Raises UserError: the bot does not take two arguments, observations and masks."""
     try:
         arguments = inspect.signature(bot)
-    except (TypeError, ValueError):  # written in C, or not callable: `_try` reports it
+    except (TypeError, ValueError):  # written in C, or not callable, which `_try` reports
         return
     try:
         arguments.bind(None, None)
@@ -294,8 +294,8 @@ def _check_arguments(bot: SeatedBot, name: str) -> None:
 
 
 def seat_bot(bot: Bot, pool: Pool, lanes: Lanes) -> SeatedBot:
-    """Return a bot that plays these lanes of the pool. Raises UserError: it plays by states that this pool lacks,
-    raises, or does not return actions.
+    """Return a function that plays these lanes of the pool by a bot. Raises UserError: the bot needs states of games,
+    which this pool lacks, or it raises, or does not return actions.
     """
     if not isinstance(bot, StateBot):
         return bot
@@ -329,9 +329,9 @@ NO_INFO: Mapping[str, Any] = {}
 
 
 class Lane(Unit):
-    """One environment and its row."""
+    """One environment with one player, and its row."""
 
-    cut = False  # the next row starts an episode in the same game
+    cut = False  # whether the next row starts an episode in the same game
 
     def advance(self) -> None:
         """See Unit."""
@@ -353,14 +353,14 @@ class Lane(Unit):
             self.say("flags", rules.OLD_LIMIT_SEEN)
         if terminated and truncated and rules.is_blank(self.board.rows["obs"], self.lane):
             self.say("final-observation", rules.BLANK_END)
-        if found := getattr(self.env, "polyplay_remark", None):  # (rule, text)
+        if found := getattr(self.env, "polyplay_remark", None):  # found is (rule, text)
             self.env.polyplay_remark = None
             self.say(*found)
 
     def made(self, env: Any) -> None:
         """See Unit."""
         set_lane = getattr(env, "polyplay_lane", None)
-        if callable(set_lane):  # for environments that need their lane's number in the run
+        if callable(set_lane):  # for environments that need the lane's number in the run
             set_lane(self.job.lane + self.lane)
         self.act, self.chosen = action_reader(env.action_space), tree.at(self.board.action, (self.lane, ...))
         self.show = self.writer(env.observation_space, self.lane, masks.mask_method(env))
@@ -381,22 +381,23 @@ class Lane(Unit):
         self.cut = False
 
 
-# A player that acted gets a row. A player that died or has not arrived gets a `first` row, which is no transition. The
-# match is over when no player is left. Its next turn resets it, or lets it rest while the pool holds its matches.
+# A player that acted gets an ordinary row. A player that has ended or not yet arrived gets a `first` row, which no
+# transition leads to. The match is over when no player is left. Its next turn resets it; while the pool holds its
+# matches (see Pool.pause_matches), the match rests instead.
 
 
 class Match(Unit):
-    """The players of one environment. Its number in orders and notes is that of its first lane."""
+    """The environment of one match, and the rows of its players. The number of a match is that of its first lane."""
 
     def __init__(self, job: LaneJob, make: Factory, board: SharedRows, lane: int, allow: Allow = lambda seconds: None):
         assert board.seating is not None
         self.seating, self.match = board.seating, int(board.seating.match[lane])
         super().__init__(job, make, board, lane, allow)
-        self.agents: list[pettingzoo.Agent] = []  # by seat
+        self.agents: list[pettingzoo.Agent] = []  # agent of each seat
         self.alive: list[bool] = []  # by seat: whether its player can act
         self.gone: list[bool] = []  # by seat: whether its player has ended
-        self.lanes: list[int] = []  # by seat, in this match
-        self._writers: dict[tuple[int, int], RowWriter] = {}  # by seat and lane
+        self.lanes: list[int] = []  # lane of each seat in the current game
+        self._writers: dict[tuple[int, int], RowWriter] = {}  # (seat, lane) → function that writes the row
 
     def advance(self) -> None:
         """See Unit."""
@@ -410,7 +411,7 @@ class Match(Unit):
             self._begin()
             self.board.resting[self.match] = False
 
-    # ---------------------------------------------------------------------------------------- its turns
+    # -------------------------------------------------------------------------------------------- turns
 
     def made(self, env: Any) -> None:
         """See Unit."""
@@ -435,7 +436,7 @@ class Match(Unit):
         self.over = False
 
     def _here(self) -> set[pettingzoo.Agent]:
-        """Return the environment's current agents. Raises SpaceViolation: an undeclared agent."""
+        """Return the environment's current agents. Raises SpaceViolation: an agent is not in possible_agents."""
         here = set(self.env.agents)
         if not here.issubset(self.agents):
             strangers = ", ".join(sorted(str(agent) for agent in here.difference(self.agents)))
@@ -461,10 +462,10 @@ class Match(Unit):
                 self.alive[seat] = True
         self.over = not any(self.alive)
 
-    # ----------------------------------------------------------------------------------------- its rows
+    # --------------------------------------------------------------------------------------------- rows
 
     def _played(self, seat: int, results: Any, here: bool) -> None:
-        """Write the row of a player that acted. here: whether it is still in agents. Raises SpaceViolation."""
+        """Write the row of a player that acted. here: whether the player is still in agents. Raises SpaceViolation."""
         agent, (obs, rewards, terminations, truncations, infos) = self.agents[seat], results
         try:
             seen, reward = obs[agent], read_reward(rewards[agent])
@@ -482,7 +483,7 @@ class Match(Unit):
             self.alive[seat], self.gone[seat] = False, True
 
     def _arrive(self, seat: int, obs: Any, infos: Any) -> None:
-        """Write a player's first row. Raises SpaceViolation."""
+        """Write the first row of a player that appeared. Raises SpaceViolation: a missing or invalid observation."""
         agent = self.agents[seat]
         if not isinstance(obs, Mapping) or agent not in obs:
             raise SpaceViolation(f"{agent} is in agents, but was given no observation", "players")
@@ -491,7 +492,7 @@ class Match(Unit):
             self.say("bounds", near, f", {agent}")
 
     def _absent(self, lane: int) -> None:
-        """Write the row of a seat without a player; keep its observation."""
+        """Write a `first` row for a lane without a player; the lane's observation stays as it was."""
         if "mask" in self.board.rows:
             tree.map(lambda mask: mask[lane].fill(True), self.board.rows["mask"])
         tree.write(self.board.rows, lane, first_row(self.board.rows))
@@ -507,7 +508,7 @@ class Match(Unit):
         first: bool,
         over: bool,
     ) -> None:
-        """Write a player's row. Raises SpaceViolation."""
+        """Write a player's row. Raises SpaceViolation: an invalid observation, mask, event or team reward."""
         rows, lane, spec = self.board.rows, self.lanes[seat], self.job.spec
         if (seat, lane) not in self._writers:
             self._writers[seat, lane] = self.writer(self.seen[seat], lane)
@@ -534,13 +535,13 @@ class Match(Unit):
 
 
 def _of(infos: Any, agent: pettingzoo.Agent) -> Mapping[str, Any]:
-    """Return an agent's info, or an empty one."""
+    """Return an agent's info; an empty dict if there is none."""
     info = infos.get(agent) if isinstance(infos, Mapping) else None
     return info if isinstance(info, Mapping) else NO_INFO
 
 
-# Conversions in each step: from a row of arrays to an element of the action space; from the checked results of step()
-# and reset() to rows.
+# Conversions in each step: action arrays become elements of the action space, and the checked results of step() and
+# reset() become rows.
 
 
 Casting = Literal["safe", "same_kind"]
@@ -548,7 +549,7 @@ Writer = Callable[[object], None]  # writes an environment's observations, see o
 
 
 def read_step(result: object) -> tuple[object, float, bool, bool, object]:
-    """Return the result of step() after checking all but the observation. Raises SpaceViolation."""
+    """Check the result of step(), except the observation, and return its five parts. Raises SpaceViolation."""
     obs, reward, terminated, truncated, info = (
         result if type(result) is tuple and len(result) == 5 else step_parts(result)
     )
@@ -568,15 +569,15 @@ def step_parts(result: object) -> Sequence[Any]:
 
 
 def read_reward(reward: object) -> float:
-    """Convert a reward to float. Raises SpaceViolation: not one finite number."""
+    """Convert a reward to float. Raises SpaceViolation: the reward is not one finite number of float32."""
     value = float(reward) if isinstance(reward, FLOATS) else _scalar(reward)
-    if not -MOST <= value <= MOST:  # false for NaN too
+    if not -MOST <= value <= MOST:  # NaN fails this test too
         raise SpaceViolation(f"reward must be one finite number of float32, given {value}", "reward")
     return value
 
 
 def _scalar(reward: Any) -> float:
-    """Convert a number of NumPy or another library. Raises SpaceViolation."""
+    """Convert a scalar of NumPy or another library to float. Raises SpaceViolation: not a real number."""
     number = isinstance(reward, Real | np.bool_) or getattr(reward, "shape", None) == ()
     try:
         if number and not np.iscomplexobj(reward):
@@ -587,7 +588,7 @@ def _scalar(reward: Any) -> float:
 
 
 def read_flag(name: str, value: object) -> bool:
-    """Convert terminated or truncated. Raises SpaceViolation: neither a boolean nor 0 or 1."""
+    """Convert the flag terminated or truncated to bool. Raises SpaceViolation: neither a boolean nor 0 or 1."""
     if type(value) is bool:
         return value
     if getattr(value, "shape", ()) != () or value not in (0, 1):
@@ -596,7 +597,7 @@ def read_flag(name: str, value: object) -> bool:
 
 
 def final_observation_flaw(violation: SpaceViolation, terminated: bool) -> SpaceViolation:
-    """Convert a violation by an episode's last observation to a violation of the rule final-observation."""
+    """Convert wrong keys, shape or dtype of an episode's last observation to a violation of final-observation."""
     if violation.rule not in SHOWN:
         return violation
     how = "terminated" if terminated else "truncated"
@@ -605,8 +606,8 @@ def final_observation_flaw(violation: SpaceViolation, terminated: bool) -> Space
 
 
 def check_contains(space: gym.Space, obs: Any, path: str = "") -> str:
-    """Check that `obs`, of the right shape and type, is in `space`. Return a remark if it exceeds the bounds only by
-    rounding of floats, else "". Raises SpaceViolation: other keys, or beyond the bounds.
+    """Check that `obs`, whose shape and type are right, is in `space`. Return a remark if it exceeds a bound by no more
+    than rounding of floats, else "". Raises SpaceViolation: other keys, or a number beyond its bounds.
     """
     try:
         if space.contains(obs):
@@ -627,10 +628,10 @@ def check_contains(space: gym.Space, obs: Any, path: str = "") -> str:
 
 
 def near_bounds(space: gym.Box, obs: np.ndarray, path: str) -> str:
-    """See check_contains, for a Box. Floats may exceed a bound by a few rounding steps at the bounds' magnitude."""
+    """Check a Box for check_contains. Floats may exceed a bound by a few rounding steps at the bounds' magnitude."""
     over = np.maximum(np.subtract(space.low, obs, dtype=float), np.subtract(obs, space.high, dtype=float))
     if not (over > 0).any():
-        return ""  # only its type differs, which the writer checks
+        return ""  # the bounds hold: only the dtype differs, which the writer checks
     where = tuple(int(i) for i in np.unravel_index(np.argmax(over), over.shape))
     low, high = space.low[where], space.high[where]
     what = f"{place_of(path)}{in_full(obs[where])} at {list(where)} is not in [{in_full(low)}, {in_full(high)}]"
@@ -648,7 +649,7 @@ def in_full(number: Any) -> str:
 
 
 def action_reader(space: gym.Space) -> Callable[[Tree], Any]:
-    """Return a function that converts a row of action arrays to an element of the environment's action space."""
+    """Return a function that converts one lane's action arrays to an element of the environment's action space."""
     inner = {k: action_reader(s) for k, s in (subspaces(space) or {}).items()}
     if isinstance(space, gym.Tuple):
         return lambda a: tuple(act(a[k]) for k, act in inner.items())
@@ -657,7 +658,7 @@ def action_reader(space: gym.Space) -> Callable[[Tree], Any]:
     if isinstance(space, gym.Discrete):
         kind, least = np.dtype(space.dtype).type, int(space.start)
         if kind is np.int64 and not least:
-            return itemgetter(())  # a NumPy scalar
+            return itemgetter(())  # makes a NumPy scalar
         return lambda a: kind(int(a) + least)
     dtype = space.dtype
     if isinstance(space, gym.Box):
@@ -668,7 +669,7 @@ def action_reader(space: gym.Space) -> Callable[[Tree], Any]:
 
 
 def _start(space: gym.Space) -> np.ndarray:
-    """Return the smallest values of the environment's space, int64."""
+    """Return `start`, the smallest values of a discrete space, int64; 0 if the space has none."""
     return np.asarray(getattr(space, "start", 0), np.int64)
 
 
@@ -676,10 +677,10 @@ def observation_writer(
     space: gym.Space, into: Tree, lane: int | slice, path: str = "", casting: Casting = "safe"
 ) -> Writer:
     """Return a function that checks an observation (a batch, if `lane` is a slice) against `space`, and writes it into
-    `into[lane]`. casting: conversions of number types that a Box accepts, see np.can_cast; same_kind includes float64
-    to float32.
+    `into[lane]`. casting: conversions of dtypes that a Box accepts, see np.can_cast; same_kind includes float64 to
+    float32.
 
-    The function raises SpaceViolation: shape, type or keys differ from the declared ones.
+    The function raises SpaceViolation: shape, dtype or keys differ from the declared ones, or a value is invalid.
     """
     parts = subspaces(space)
     if parts is not None:
@@ -709,7 +710,7 @@ def _write_parts(space: gym.Space, inner: dict[str, Writer], obs: object, path: 
 
 
 def _write_whole(space: gym.Space, leaf: Whole, start: np.ndarray, row: np.ndarray, obs: object, path: str) -> None:
-    """Write numbers minus `start`, so that they count from 0."""
+    """Write integers minus `start`, so that they count from 0."""
     array = as_array(obs, None, space, path)
     if array.shape != row.shape or array.dtype.kind not in leaf.kinds:
         raise other(path, space, array, "shape" if array.shape != row.shape else "dtype")
@@ -742,14 +743,14 @@ def _box_writer(space: gym.Box, row: np.ndarray, path: str, casting: Casting) ->
 
 
 def other(path: str, declared: object, given: object, rule: str) -> SpaceViolation:
-    """Return the violation of a part that differs from its declaration."""
+    """Return the violation by a part of an observation that differs from its declaration."""
     given = f"{given.dtype} {list(given.shape)}" if isinstance(given, np.ndarray) else given
     return SpaceViolation(f"{place_of(path)}declared {declared}, given {given}", rule)
 
 
 def as_array(obs: object, dtype: np.dtype | None, declared: object, path: str) -> np.ndarray:
-    """Convert to an array. Lists and Python numbers, which have no dtype, take the declared one if it holds their
-    values. Raises SpaceViolation.
+    """Convert an observation to an array. Lists and Python numbers have no dtype: they get the declared `dtype`, if it
+    can hold their values. Raises SpaceViolation: the dtype cannot, or `obs` is not an array.
     """
     own = isinstance(obs, list | tuple | bool | int | float)
     try:

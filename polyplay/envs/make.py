@@ -1,4 +1,4 @@
-"""Makes the spec of described environments, and the pool that serves them."""
+"""Functions that describe the environments of an `Envs`, and that open a pool to step them."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ from polyplay.envs.process_state import GlobalGenerators
 from polyplay.envs.shared_rows import check_groups
 from polyplay.envs.vector_pool import NativePool, VectorPool
 
-# Prefix of a name → module with describe(envs) and, except Atari's, connect(envs, seed, lane). They are imported when
-# needed, because some import Numba. All other names are Gymnasium environments.
+# Prefix of an environment's name → module with describe(envs) and, except for Atari, connect(envs, seed, lane). Modules
+# are imported when needed, because some import Numba. All other names are Gymnasium environments.
 POOLS = {
     "ALE/": "polyplay.envs.atari",
     "envpool:": "polyplay.envs.envpool",
@@ -48,7 +48,7 @@ def known_spec(spec: EnvSpec) -> Iterator[None]:
 
 @contextlib.contextmanager
 def remembering() -> Iterator[None]:
-    """Within this context, remember descriptions of Gymnasium environments, so that each kind is built once."""
+    """Within this context, keep descriptions of Gymnasium environments, so that each environment is described once."""
     token = _described.set([])
     try:
         yield
@@ -57,15 +57,15 @@ def remembering() -> Iterator[None]:
 
 
 def describe(envs: Envs) -> EnvSpec:
-    """Describe a lane of `envs`. Raises UserError, also if the lanes do not make whole matches."""
+    """Describe a lane of `envs`. Raises UserError: an unknown environment, or lanes that do not make whole matches."""
     spec = _spec_of(envs)
     _check(envs, spec)
     return spec
 
 
 def whole_matches(envs: Envs) -> Envs:
-    """Return `envs` with lanes rounded up to whole matches, or set to a vector environment's fixed number. Raises
-    UserError.
+    """Return `envs` with the number of lanes rounded up to whole matches, or set to a vector environment's fixed
+    number. Raises UserError: the environment cannot have these lanes.
     """
     if "spec" in envs.__dict__:  # checked already
         return envs
@@ -105,7 +105,7 @@ def _spec_of(envs: Envs) -> EnvSpec:
 
 
 def _own(envs: Envs) -> Any:
-    """Return the module with the pool of `envs`; None: it is a Gymnasium environment."""
+    """Return the module that describes and opens `envs`; None: a Gymnasium environment."""
     if task_words(envs.name):
         return importlib.import_module("polyplay.envs.tasks")
     start = "ALE/" if is_game(envs.name, envs.options) else envs.title
@@ -114,7 +114,7 @@ def _own(envs: Envs) -> Any:
 
 
 def _describe_here(envs: Envs) -> EnvSpec:
-    """Describe in this process, and keep its global generators unchanged."""
+    """Describe `envs` in this process, and keep the global random generators unchanged."""
     generators = GlobalGenerators(0)
     generators.enter()
     try:
@@ -137,14 +137,14 @@ def connect(envs: Envs, seed: int, lane: int) -> Pool:
     return ProcessPool(envs, seed, lane, n, here) if n else UnitPool(envs, seed, lane)
 
 
-# Stepping lanes in another process costs 70 to 130 µs per turn: wake-up, cold caches, waiting, reading the answer (2
-# cores, 0 and 100 µs of acting between two turns). Smaller shares do not pay. Eight CartPoles take 70 µs, eight
-# HalfCheetahs 370.
-SHARE = 1.5e-4  # seconds of a turn that make another process worthwhile
+# Stepping lanes in another process costs 70 to 130 µs per turn (one step of a group): wake-up, cold caches, waiting,
+# reading the answer (2 cores, 0 and 100 µs of acting between two turns). A smaller share of a turn is not worth a
+# process. A turn of eight CartPoles takes 70 µs, of eight HalfCheetahs 370 µs.
+SHARE = 1.5e-4  # seconds of stepping per turn that are worth another process
 
 
 def split_steps(envs: Envs) -> tuple[bool, int]:
-    """Return (whether the caller's thread steps single environments, number of processes that do). Rows are equal."""
+    """Return whether the caller's thread steps environments, and the number of processes that do. Rows are equal."""
     if envs.inline:
         return True, 0
     sides, turn = min(envs.workers or cores(), units_of_turn(envs)), envs.spec.step_time * units_of_turn(envs)

@@ -1,20 +1,21 @@
-"""Legal actions: from an environment's `action_mask` to bool arrays with one shape for every lane.
+"""Masks of legal actions: from an environment's `action_mask` to bool arrays with one shape for every lane.
 
-A mask is in the observation (a Dict space with this key at its top; networks do not see it) or in `info`, starting with
-the first reset; or the environment or a wrapper has a method action_masks(), as in sb3-contrib. Accepted forms for each
+A mask is in the observation (a Dict space with this key at its top; networks do not see the mask), or in `info` of each
+reset and step, or the environment or a wrapper has a method action_masks(), as in sb3-contrib. Accepted forms for each
 kind of action, with 1 for legal:
 
     Discrete(n)          [n]
     MultiDiscrete(nvec)  a tuple with an array [n] per number (nested as nvec is), or one array [sum(nvec)]
-    MultiBinary(shape)   [*shape] of 0 (must be 0), 1 (must be 1), 2 (either), or one array [2 · bits]: the legality of
-                         0 and of 1, bit by bit
+    MultiBinary(shape)   [*shape] of 0 (only 0 is legal), 1 (only 1) or 2 (both), or one array [2 · bits]: for each bit,
+                         whether 0 is legal and whether 1 is legal
     Box                  None: a Box has no mask
     Tuple, Dict          a tuple or dict of these; None or a missing key for parts without a mask
-    Conditional          a dict; for a part used by some values of the first part, one such array, or one for each value
-                         [values, …], ignored for values that do not use the part
+    Conditional          a dict; a part that only some values of the first part use has one such array, or [values, …]:
+                         an array for each value of the first part, ignored for values that do not use the part
 
-Gymnasium's `space.sample(mask)` takes the first form of each. Our form is a bool array [number of all values]; for
-composite actions, a dict of parts with masks; if given by value of the first part, [its values, number of all values].
+Gymnasium's `space.sample(mask)` takes the first form of each. Rows have a bool array [number of all values]; for
+composite actions, a dict of the parts with masks; for a part with a mask per value of the first part, [values of the
+first part, number of all values].
 """
 
 from __future__ import annotations
@@ -35,11 +36,11 @@ from polyplay.envs.spaces import ActionSpec, Conditional, Leaf, MultiBinary, Mul
 
 KEY = "action_mask"
 METHOD = "action_masks"
-MaskWriter = Callable[[object, object, bool], None]  # (observation, info, whether the row is an episode's last)
+MaskWriter = Callable[[object, object, bool], None]  # takes (observation, info, whether the row is an episode's last)
 
 
 def whole_mask(action: ActionSpec, only_first: bool) -> Tree:
-    """Return a mask that allows every action, or only the first value of each; None: no mask exists."""
+    """Return a mask that allows every action, or only the first value of each part; None: the actions have no mask."""
     if isinstance(action, dict):
         inner = {k: whole_mask(part, only_first) for k, part in action.items()}
         return {k: mask for k, mask in inner.items() if mask is not None} or None
@@ -47,7 +48,7 @@ def whole_mask(action: ActionSpec, only_first: bool) -> Tree:
     return (np.concatenate(first) | (not only_first)) if first else None
 
 
-# -------------------------------------------------------------------------------- what is declared
+# ------------------------------------------------------------------------------------- declaration
 
 
 def without_mask(space: gym.Space) -> gym.Space:
@@ -58,15 +59,15 @@ def without_mask(space: gym.Space) -> gym.Space:
 
 
 def declared_mask(action: ActionSpec, space: gym.Space, title: str) -> Spec | None:
-    """Return the fields of the observation's mask, or None. Raises UserError: it does not fit these actions."""
+    """Return the fields of the observation's mask; None: no mask. Raises UserError: it does not fit these actions."""
     if not isinstance(space, gym.Dict) or KEY not in space.spaces:
         return None
     return mask_spec(action, _zeros(space.spaces[KEY]), f"{title}: the observation's")
 
 
 def shown_mask(action: ActionSpec, env: gymnasium.Env, title: str) -> tuple[Spec | None, str]:
-    """Reset `env`; return the fields of the mask in info or from a method, and its source. If the reset fails, there
-    is no mask; the run's own reset reports it. Raises UserError: the method raises.
+    """Reset `env`; return the fields of the mask in info or from action_masks(), and its source. None: no mask, or a
+    failed reset, which the run's own reset reports. Raises UserError: action_masks() raises, or the mask does not fit.
     """
     source = "info"
     try:
@@ -85,16 +86,16 @@ def shown_mask(action: ActionSpec, env: gymnasium.Env, title: str) -> tuple[Spec
 
 
 def mask_method(env: Any) -> Callable[[], Tree] | None:
-    """Return the mask method of an environment or its wrappers, or None."""
+    """Return the method action_masks of an environment or of its wrappers; None: there is none."""
     try:
         found = env.get_wrapper_attr(METHOD)
-    except AttributeError:  # also for objects that are not a gymnasium.Env
+    except AttributeError:  # objects that are not a gymnasium.Env lack get_wrapper_attr
         found = getattr(env, METHOD, None)
     return found if callable(found) else None
 
 
 def mask_spec(action: ActionSpec, given: Tree, title: str) -> Spec | None:
-    """Return the fields of the mask `given`; None: no mask. Raises UserError."""
+    """Return the fields of the mask `given`; None: no mask. Raises UserError: the mask does not fit the actions."""
     path, leaf, found, values = "", action, {}, _conditions(action)
     try:
         for path, (leaf, part) in _parts(action, given).items():
@@ -107,7 +108,7 @@ def mask_spec(action: ActionSpec, given: Tree, title: str) -> Spec | None:
 
 
 def _zeros(space: gym.Space) -> Tree:
-    """Return zeros in the form of the space's elements; a single zero for spaces without arrays."""
+    """Return zeros in the form of the space's elements, or a single zero for a space without arrays."""
     inner = {k: _zeros(s) for k, s in (spaces.subspaces(space) or {}).items()}
     if isinstance(space, gym.Tuple):
         return tuple(inner.values())
@@ -120,11 +121,11 @@ def _zeros(space: gym.Space) -> Tree:
 def mask_writer(
     action: ActionSpec, into: Tree | None, lane: int, inside: bool, method: Callable[[], Tree] | None = None
 ) -> MaskWriter:
-    """Return a function that reads a lane's masks into `into[lane]`.
+    """Return a function that writes a lane's masks into `into[lane]`.
 
-    inside: the mask is in the observation. method: returns the mask if info has none. The function raises
-    SpaceViolation: a mask is missing, has another form, or allows no action. On an episode's last row, whose action is
-    ignored, a missing or empty mask makes all actions legal.
+    inside: whether the mask is in the observation, not in info. method: called if info has no mask. The function raises
+    SpaceViolation: the mask is missing, has another form, or allows no action. On an episode's last row, whose action
+    is ignored, a mask that is missing or allows no action makes all actions legal.
     """
     rows = {} if into is None else {path: row[lane] for path, row in tree.leaves(into)}
     values = {path: n for path, n in _conditions(action).items() if path in rows}
@@ -149,7 +150,7 @@ def mask_writer(
 
 
 def _conditions(action: ActionSpec) -> dict[str, int]:
-    """Return, for each part that is not always used, the number of values of the first part."""
+    """Return {part that only some values of the first part use: number of values of the first part}."""
     return dict.fromkeys(action.uses, action[action.first].n) if isinstance(action, Conditional) else {}
 
 
@@ -169,7 +170,7 @@ def _write(action: Leaf, row: np.ndarray | None, given: ArrayLike | None, last: 
 
 def _check_used(action: Conditional, path: str, rows: Mapping[str, np.ndarray], last: bool) -> None:
     """Raises SpaceViolation: a legal value of the first part uses this part, but no value of this part is legal. If
-    `last`, all its values become legal instead.
+    `last`, make all values of this part legal instead.
     """
     row, sizes = rows[path], np.array(action[path].classes)
     some = np.logical_or.reduceat(row, np.cumsum(sizes) - sizes, axis=-1)
@@ -182,8 +183,8 @@ def _check_used(action: Conditional, path: str, rows: Mapping[str, np.ndarray], 
 
 
 def read_mask(action: Leaf, given: ArrayLike, last: bool = False) -> np.ndarray:
-    """Read a mask as bool [number of all values]. Raises SpaceViolation: not 0 and 1, another shape, or nothing legal
-    (unless `last`).
+    """Convert a mask to bool [number of all values]. Raises SpaceViolation: values other than 0 and 1, another shape,
+    or no legal value. If `last`, make all values legal where none is legal.
     """
     row = _flat(action, given)
     sizes = np.array(action.classes)
@@ -197,7 +198,7 @@ def read_mask(action: Leaf, given: ArrayLike, last: bool = False) -> np.ndarray:
 
 
 def _flat(action: Leaf, given: ArrayLike, values: int = 0) -> np.ndarray:
-    """Convert a mask to bool [number of all values], or [values, number of all values]. Raises SpaceViolation."""
+    """Convert a mask to bool [number of all values] or [values, number of all values]. Raises SpaceViolation."""
     if not action.classes:
         raise SpaceViolation("a Box has no mask")
     total = sum(action.classes)
@@ -219,7 +220,7 @@ def _flat(action: Leaf, given: ArrayLike, values: int = 0) -> np.ndarray:
 
 
 def _joined(action: MultiDiscrete, given: Any) -> np.ndarray:
-    """Join a mask nested as `nvec` into one array; return other masks unchanged."""
+    """Join a mask whose arrays are nested as `nvec` is into one array; convert other masks to arrays as they are."""
     pieces = [given]
     for _ in action.shape:
         pieces = [inner for piece in pieces if np.iterable(piece) for inner in piece]
@@ -229,7 +230,7 @@ def _joined(action: MultiDiscrete, given: Any) -> np.ndarray:
 
 
 def _parts(action: ActionSpec, given: Tree, path: str = "") -> dict[str, tuple[Leaf, Tree]]:
-    """Return each leaf of the actions with its part of a mask, by path. Raises SpaceViolation: another form."""
+    """Return {path: (leaf of the actions, its part of the mask)}. Raises SpaceViolation: the mask has another form."""
     if not isinstance(action, dict):
         return {path: (action, given)}
     if isinstance(given, tuple | list) and list(action) == [str(i) for i in range(len(given))]:

@@ -1,4 +1,4 @@
-"""PettingZoo's environments; one set of spaces for all players.
+"""PettingZoo's environments, and padding to one set of spaces for all players.
 
 Any object with PettingZoo's methods counts as such an environment, so only conversions need the package.
 """
@@ -23,7 +23,7 @@ from polyplay.envs.pool import EnvSpec
 Agent = Hashable  # an agent's name
 METHODS = ("reset", "step", "observation_space", "action_space")
 EVENTS, TEAM_REWARD = "events", "team_reward"  # keys of an agent's info
-BOTS = "polyplay_bots"  # an attribute of environments
+BOTS = "polyplay_bots"  # attribute of an environment with scripted players
 DECLARED = ("polyplay_teams", "polyplay_kinds", "polyplay_events", BOTS)
 
 
@@ -33,7 +33,7 @@ def is_parallel(env: object) -> bool:
 
 
 def is_turn_based(env: object) -> bool:
-    """Tell whether `env` is an AECEnv."""
+    """Tell whether `env` is an AECEnv, PettingZoo's turn-based environment."""
     return _has(env, *METHODS, "agent_iter", "last")
 
 
@@ -42,7 +42,7 @@ def _has(env: object, *methods: str) -> bool:
 
 
 def parallel_of(env: Any) -> Any:
-    """Convert an AECEnv, or PettingZoo's conversion of one, to a ParallelEnv; return other objects unchanged."""
+    """Convert an AECEnv, or PettingZoo's ParallelEnv around one, to a ParallelEnv; return other objects unchanged."""
     conversions = sys.modules.get("pettingzoo.utils.conversions")
     if conversions is not None and type(env) is conversions.aec_to_parallel_wrapper:
         return AllAtOnce(env.aec_env)
@@ -66,7 +66,7 @@ class AroundPlayers:
         self.env.close()
 
     def get_state(self) -> Batch:
-        """Return the state, see envs/saved_state. Raises Unsaveable."""
+        """Return the state of the inner environment, see envs/saved_state. Raises Unsaveable."""
         return saved_state.save_env(self._bare)
 
     def set_state(self, saved: Batch) -> None:
@@ -74,11 +74,11 @@ class AroundPlayers:
 
 
 class AllAtOnce(AroundPlayers):
-    """A turn-based environment in which all agents act at once, with the same results as PettingZoo's conversions. If
-    agents act in a cycle (`is_parallelizable`), all actions of a step count. Otherwise only the mover's action counts;
-    masks leave the other agents one legal action, the first.
+    """A ParallelEnv around a turn-based environment, with the same results as PettingZoo's conversions. If agents act
+    in a cycle (`is_parallelizable`), the actions of all agents count in a step. Otherwise only the action of the agent
+    to move counts, and masks leave the other agents one legal action, the first.
 
-    PettingZoo's conversions observe agents twice per step, through wrappers whose checks a pool repeats
+    PettingZoo's own conversions observe agents twice per step, through wrappers whose checks a pool repeats
     (bench/third_party.py).
     """
 
@@ -116,7 +116,7 @@ class AllAtOnce(AroundPlayers):
         return obs, rewards, terminated, truncated, infos
 
     def _masked(self, obs: Batch, infos: Batch) -> tuple[Batch, Batch]:
-        """Add masks for the agents that wait; for all agents, if the environment has no masks."""
+        """Add masks for the agents that wait and, if the environment has no masks, for the agent to move."""
         infos = dict(infos)
         if self._cycle:
             return obs, infos
@@ -131,7 +131,7 @@ class AllAtOnce(AroundPlayers):
 
 
 def _unchecked(env: Any) -> Any:
-    """Remove outer wrappers that only check."""
+    """Remove outer wrappers of PettingZoo that only check calls."""
     from pettingzoo.utils.wrappers import AssertOutOfBoundsWrapper, OrderEnforcingWrapper
 
     while type(env) in (AssertOutOfBoundsWrapper, OrderEnforcingWrapper):
@@ -139,12 +139,12 @@ def _unchecked(env: Any) -> Any:
     return env
 
 
-# --------------------------------------------------------------------------------------- described
+# ------------------------------------------------------------------------------------- description
 
 
 def inspect_players(env: Any, title: str) -> EnvSpec:
-    """Describe a ParallelEnv by its seats, which must have equal spaces. Raises UserError: they differ, or a space is
-    not supported.
+    """Describe a ParallelEnv by its seats, one for each agent. Raises UserError: seats have different spaces, or a
+    space is not supported.
     """
     agents = list(env.possible_agents)
     if not agents:
@@ -164,7 +164,7 @@ def inspect_players(env: Any, title: str) -> EnvSpec:
 
 
 def _seat(env: Any, agent: Agent, title: str) -> EnvSpec:
-    """Describe one agent's observations and actions. Raises UserError."""
+    """Describe one agent's observations and actions. Raises UserError: a space is missing or not supported."""
     seen, acted = env.observation_space(agent), env.action_space(agent)
     for which, space in (("observation_space", seen), ("action_space", acted)):
         if not isinstance(space, gymnasium.Space):
@@ -174,14 +174,14 @@ def _seat(env: Any, agent: Agent, title: str) -> EnvSpec:
 
 
 def _unequal(title: str, *seats: tuple[Agent, EnvSpec]) -> UserError:
-    """Return the error for two seats that cannot share one policy."""
+    """Return the error for two seats that cannot share one policy, because their spaces differ."""
     both = ", ".join(f"{a} has {s.describe['observation']} / {s.describe['actions']}" for a, s in seats)
     cure = "pad them with --wrapper polyplay.envs.pettingzoo:pad (or SuperSuit's pad_observations, pad_action_space)"
     return UserError(f"--env: {title}: seats of unequal spaces, {both}; {cure} {rules.rule_suffix('kinds')}")
 
 
 def _numbers(env: Any, name: str, agents: list[Agent], title: str) -> tuple[int, ...]:
-    """Return the environment's dict `name` by agent; (): not declared. Raises UserError: an agent is missing."""
+    """Return each agent's number in the environment's dict `name`; (): no dict. Raises UserError: a missing agent."""
     given = getattr(env, name, None)
     if given is None:
         return ()
@@ -193,7 +193,7 @@ def _numbers(env: Any, name: str, agents: list[Agent], title: str) -> tuple[int,
 
 
 def _bots(env: Any, title: str) -> Mapping[str, str]:
-    """Return the environment's scripted players. Raises UserError: not a dict of names."""
+    """Return the environment's scripted players, {name: "module:callable"}. Raises UserError: not such a dict."""
     given = getattr(env, BOTS, None) or {}
     if isinstance(given, Mapping) and all(isinstance(x, str) for pair in given.items() for x in pair):
         return dict(given)
@@ -202,8 +202,8 @@ def _bots(env: Any, title: str) -> Mapping[str, str]:
 
 
 def seen_in_info(env: Any, spec: EnvSpec, title: str) -> tuple[Spec | None, bool]:
-    """Reset `env`; return the fields of the mask in info, and whether info has the team's reward. If the reset
-    fails, there is neither; the run's own reset reports it.
+    """Reset `env`; return the fields of the mask in info (None: no mask), and whether info has a team reward. After a
+    failed reset, return (None, False); the run's own reset reports the failure.
     """
     try:
         _, infos = env.reset(seed=0)
@@ -216,7 +216,7 @@ def seen_in_info(env: Any, spec: EnvSpec, title: str) -> tuple[Spec | None, bool
 
 
 def read_events(info: Mapping[str, Any], n: int) -> np.ndarray | float:
-    """Return an agent's counts [n] since its last row; 0 if info has none. Raises SpaceViolation."""
+    """Return an agent's counts of events [n] since its last row; 0 if info has none. Raises SpaceViolation."""
     given = info.get(EVENTS)
     if given is None:
         return 0.0
@@ -231,7 +231,7 @@ TAKEN = "vectors (a Box with one dimension) and Discrete or vector actions"
 
 
 def pad(env: Any) -> Any:
-    """Implement `--wrapper polyplay.envs.pettingzoo:pad`. Raises UserError: one player, or unsupported spaces."""
+    """Pad the seats of an environment, for `--wrapper polyplay.envs.pettingzoo:pad`. Raises UserError: one player."""
     inner = parallel_of(env)
     if not is_parallel(inner):
         raise UserError(f"--wrapper: {__name__}:pad given, which pads seats; this has one player: leave it out")
@@ -239,10 +239,11 @@ def pad(env: Any) -> Any:
 
 
 class Padded(AroundPlayers):
-    """A ParallelEnv with equal spaces for all seats. Observations are padded with zeros, followed by the seat's kind as
-    one-hot. All seats have the largest seat's actions: surplus actions are masked, surplus vector numbers ignored.
+    """A ParallelEnv with equal spaces for all seats. Observations are padded with zeros, and end with the seat's kind
+    as one-hot. All seats have the largest seat's actions: surplus actions are masked, surplus numbers of vectors
+    ignored.
 
-    Seats with identical spaces form a kind (`polyplay_kinds`). With a single kind, nothing is added.
+    Seats with identical spaces have the same kind (`polyplay_kinds`). With a single kind, no one-hot is added.
     """
 
     def __init__(self, env: Any):
@@ -326,7 +327,7 @@ def _refused(given: str) -> UserError:
 
 
 def _joined(spaces: list[gym.Box], width: int, kinds: int) -> gym.Box:
-    """Make a Box that holds all of these spaces, padded, and the one-hot kind."""
+    """Make a Box that holds all of these Boxes, padded with zeros to `width`, and a one-hot kind of `kinds` numbers."""
     low = np.stack([np.pad(space.low.astype(float), (0, width - space.shape[0])) for space in spaces]).min(0)
     high = np.stack([np.pad(space.high.astype(float), (0, width - space.shape[0])) for space in spaces]).max(0)
     dtype = np.result_type(*(space.dtype for space in spaces))
@@ -335,7 +336,7 @@ def _joined(spaces: list[gym.Box], width: int, kinds: int) -> gym.Box:
 
 
 def _most(spaces: list[Any]) -> gym.Space:
-    """Make the action space of the largest kind."""
+    """Make an action space as large as the largest of these spaces."""
     if isinstance(spaces[0], gym.Discrete):
         return gym.Discrete(max(int(space.n) for space in spaces))
     return _joined(spaces, max(space.shape[0] for space in spaces), 0)

@@ -1,7 +1,7 @@
-"""Envs describes lanes, Pool serves them; specs as JSON.
+"""`Envs` describes lanes (parallel environments), and a `Pool` steps them. Conversion of `EnvSpec` to JSON.
 
 A pool's rows follow the project's row convention: the row with `terminated | truncated` holds the episode's real last
-observation, the action sent for it is ignored, and the lane's next row is the `first` of its next episode.
+observation, and the action sent for that row is ignored. The lane's next row has `first` and begins its next episode.
 """
 
 from __future__ import annotations
@@ -30,16 +30,16 @@ if TYPE_CHECKING:
     from polyplay.envs.lane import Seats
     from polyplay.envs.shared_rows import Seating
 
-WRAPPERS = "wrappers"  # an option of every Gymnasium environment, see Envs.wrappers
-RESET = "reset options"  # an option of every Gymnasium environment, see Envs.reset_options
-APART = {WRAPPERS: "--wrapper", RESET: "--env-options"}  # their flags
-EPISODE_CUT = "polyplay.cut"  # a key of a step's info: the learner's episode ends here, the game continues
+WRAPPERS = "wrappers"  # key of Envs.options for Gymnasium environments, see Envs.wrappers
+RESET = "reset options"  # key of Envs.options for Gymnasium environments, see Envs.reset_options
+APART = {WRAPPERS: "--wrapper", RESET: "--env-options"}  # flags of these options
+EPISODE_CUT = "polyplay.cut"  # key in a step's info: the learner's episode ends here, the game continues
 Factory = Callable[..., Any]  # makes a gymnasium.Env, or a VectorEnv
-Lanes = slice | np.ndarray  # a slice: a fixed group, whose rows are views; int64 numbers: the ready lanes
+Lanes = slice | np.ndarray  # a slice: a fixed group, whose rows are views; int64 numbers: ready lanes
 
 
 def need(good: bool, text: str) -> None:
-    """Raises UserError with `text`: `good` is false."""
+    """Raise UserError with `text` if `good` is false."""
     if not good:
         raise UserError(text)
 
@@ -49,17 +49,18 @@ def need(good: bool, text: str) -> None:
 
 @dataclass(frozen=True)
 class EnvSpec:
-    """Description of one lane's observations and actions. `describe`: printed text; `classes`: number of values of each
-    Discrete observation, `nvec` of MultiDiscrete ones; `mask`: bool fields of legal actions, see `masks`; `vector`:
-    the factory makes vector environments, of `width` lanes (0: of any number); `spaces`: spaces as JSON;
-    `images`: paths of the images that the user named, None: detected; `view`: see `image_view`.
+    """Description of one lane's observations and actions. `describe`: text to print; `classes`: number of values of
+    each Discrete observation, `nvec` of MultiDiscrete ones; `mask`: bool fields of legal actions, see `masks`;
+    `vector`: whether the factory makes vector environments, with `width` lanes (0: any number); `spaces`: the
+    environment's spaces as JSON; `images`: paths of the images that the user named; None: images are detected; `view`:
+    see `image_view`.
 
-    For environments with several players (each is a lane): number of `seats` of a match; `teams` and `kinds` of
-    the seats, in order (seats of one kind have equal spaces); names of the `events` that rows count [E]; whether rows
-    have a `team_reward`; scripted `bots`, "module:callable" by name, see lane.load_bot.
+    For environments with several players (each player is a lane): number of `seats` of a match; `teams` and `kinds` of
+    the seats, in order (seats of one kind have equal spaces); names of the `events` that rows count; whether rows have
+    a `team_reward`; scripted players as `bots`, {name: "module:callable"}, see lane.load_bot.
 
     For several environments in one run: names of the `tasks`; the `order` in which lanes play them; `parts`, the
-    description of each; `task_input`: if not none, observations are {"seen", "task"}.
+    description of each task; `task_input`: unless it is "none", observations are {"seen", "task"}.
     """
 
     obs: Spec
@@ -83,7 +84,7 @@ class EnvSpec:
     order: tuple[int, ...] = ()
     task_input: str = "none"
     parts: tuple[EnvSpec, ...] = field(default=(), compare=False)
-    step_time: float = field(default=0.0, compare=False)  # seconds per step, if any process may step it; 0: unknown
+    step_time: float = field(default=0.0, compare=False)  # seconds per step of Gymnasium's own environments; 0: unknown
 
     @property
     def image_leaves(self) -> list[str]:
@@ -92,7 +93,7 @@ class EnvSpec:
 
     @property
     def sides(self) -> tuple[int, ...]:
-        """The number of each seat's team, counted from 0. Without declared teams, each seat is a team."""
+        """Number of the team of each seat, counted from 0. Without declared teams, each seat is a team."""
         teams = self.teams or range(self.seats)
         numbers = {team: i for i, team in enumerate(sorted(set(teams)))}
         return tuple(numbers[team] for team in teams)
@@ -105,62 +106,63 @@ class EnvSpec:
         return {**events, **task, **({"team_reward": Field((), "float32")} if self.team_reward else {})}
 
     def task_of(self, lane: int) -> str | None:
-        """Return the name of the task of a lane in the run; None: the run has one environment."""
+        """Return the name of the task that a lane of the run plays; None: the run has one environment."""
         return self.tasks[self.order[lane % len(self.order)]] if self.tasks else None
 
 
 class Pool(ABC):
-    """Serves lanes of one kind of environment. Methods with a default are for features that most pools lack: matches,
-    pictures, a varying number of lanes, and a state to save.
+    """Base class of pools, which step lanes of one kind of environment. Methods that are not abstract are for features
+    that most pools lack: matches, images for people, a varying number of lanes, and saved states.
     """
 
     spec: EnvSpec
     title: str  # the environment's name in errors
     lanes: int
     groups: int
-    fixed: bool  # recv gives slices (fixed groups), not index arrays
+    fixed: bool  # whether recv gives slices (fixed groups), not index arrays
     faults: list[str]  # faults, each with its traceback; the reader may remove them
     remarks: list[str]  # warnings that are not faults; the reader may remove them
-    restarts: int = 0  # lanes restarted so far (crash or hang)
+    restarts: int = 0  # lanes restarted so far, after faults
     unsaved: str = ""  # why state() last returned None
-    seating: Seating | None = None  # for environments with several players; as of the rows that recv gave
+    seating: Seating | None = None  # lanes of the seats, for several players; as of the rows that recv gave
     resting: bool = False  # whether every match is over and held, see pause_matches()
-    threaded: bool = False  # whether threads may call recv and send at once; then recv waits for stepping lanes
+    threaded: bool = False  # whether threads may call recv and send at the same time; then recv waits for lanes
 
     @abstractmethod
     def recv(self, timeout: float | None = None) -> tuple[Lanes, Batch]:
-        """Return the ready lanes and their rows, in the same order; arrays are valid until the send() of those lanes.
-        Each lane's first row is its reset observation.
+        """Return the ready lanes and their rows, in the same order. The arrays are valid until send() for these lanes.
+        Each lane's first row has the observation of its reset.
 
-        timeout: seconds; None: no limit; ale-py's and EnvPool's pools ignore it, because their steps always end. Raises
-        TimeoutError, EnvFailure; Closed: after close().
+        timeout: seconds to wait; None: no limit. The pools of ale-py and EnvPool ignore the limit, because their steps
+        always end. Raises TimeoutError; EnvFailure: an environment failed; Closed: after close().
         """
 
     @abstractmethod
     def send(self, lanes: Lanes, action: Tree) -> None:
-        """Answer lanes from recv with actions as in `spec.action`: an array [B, …], or a dict of arrays. Raises
-        ValueError: wrong lanes or actions.
+        """Send actions for lanes that recv gave, in the form of `spec.action`: an array [B, …], or a dict of arrays.
+        Raises ValueError: wrong lanes or actions.
         """
 
     @abstractmethod
     def close(self) -> None:
-        """Close everything; may be called repeatedly."""
+        """Close all environments and processes; may be called repeatedly."""
 
     def picture(self, lane: int) -> tuple[np.ndarray, float] | None:
-        """Return a picture of a lane for people, RGB uint8 [H, W, 3], and pictures per second; None: it has none."""
+        """Return an image of a lane for people, RGB uint8 [H, W, 3], and images per second; None: no images."""
         return None
 
     # ---------------------------------------------------------------------------------------- matches
 
     def pause_matches(self, on: bool) -> None:
-        """Hold matches: while `on`, a finished match does not restart, and its lanes give only `first` rows, so no
-        transitions. Later it restarts in its next step. Raises ValueError: an environment without matches.
+        """Hold matches (`on`) or release them. A held match that has finished does not restart, and its lanes give only
+        `first` rows, so no transitions; once released, the match restarts in its next step. Raises ValueError: the pool
+        has no matches.
         """
         raise ValueError(f"{self.title}: has no matches to hold")
 
     def seats_of(self, lanes: Lanes) -> Seats | None:
-        """Return the states of matches, and the seats of these lanes, valid until the send() of those lanes. None: the
-        environment does not share its states.
+        """Return the states of all matches, and the match and seat of each of these lanes, valid until send() for the
+        lanes. None: the environment does not share the states of its matches.
         """
         return None
 
@@ -168,12 +170,12 @@ class Pool(ABC):
 
     @property
     def ready(self) -> int:
-        """Number of lanes with a row that recv has not given, in a pool without fixed groups."""
+        """Number of lanes whose rows recv has not given yet; 0 in a pool with fixed groups."""
         return 0
 
     @property
     def wanted(self) -> int:
-        """Number of lanes that must exist; these are the first lanes."""
+        """Number of lanes that should exist, as set by scale(): the first lanes."""
         return self.lanes
 
     @property
@@ -182,25 +184,25 @@ class Pool(ABC):
         return self.lanes
 
     def scale(self, n: int) -> None:  # noqa: B027 - lanes that stay need nothing
-        """Keep the first `n` lanes; recv gives each other lane once more, for `part`. Fixed lanes: no effect."""
+        """Keep the first `n` lanes. recv gives every other lane once more; then call part(). Fixed lanes: no effect."""
 
     def part(self, lanes: np.ndarray) -> None:
-        """End these lanes, int64 [n], beyond the wanted ones; called instead of send()."""
+        """End these surplus lanes, int64 [n]. Call part() for them instead of send()."""
         raise ValueError(f"{self.title}: its lanes are fixed")
 
     def waits(self) -> tuple[float, float] | None:
-        """Return the seconds that environments waited for orders, and the number of waits; None: not counted."""
+        """Return the seconds that environments waited for actions, and the number of waits; None: not counted."""
         return None
 
     # ------------------------------------------------------------------------------------------ state
 
     def state(self) -> Batch | None:
-        """Return everything that decides the future of every lane, as arrays; None: not available, see `unsaved`."""
+        """Return all that decides the future of the lanes, as arrays; None: not possible, see `unsaved`."""
         return None
 
     def load(self, state: Batch) -> None:
-        """Restore a state bitwise, including the lanes that wait for answers. Raises ValueError: the pool has no
-        states.
+        """Restore a result of state() bitwise, including which lanes wait for actions. Raises ValueError: the pool has
+        no states.
         """
         raise ValueError(f"{self.title}: has no state to load: {self.unsaved}")
 
@@ -210,9 +212,9 @@ class Pool(ABC):
 
 @dataclass(frozen=True)
 class Envs:
-    """Description of one pool: cheap, picklable (a factory is sent by cloudpickle).
+    """Description of one pool: cheap to make, and picklable (a callable `name` is sent by cloudpickle).
 
-    name: "ALE/Pong-v5" (any ALE game, native), a Gymnasium id, "toy:catch", "module:callable", "module:EnvId-v0",
+    name: "ALE/Pong-v5" (any Atari game), a Gymnasium id, "toy:catch", "module:callable", "module:EnvId-v0",
     "envpool:Task-v1", or a callable that returns a gymnasium.Env or VectorEnv.
     options: values of an Atari preset, sizes of a toy, EnvPool's options, or keyword arguments of the factory.
     """
@@ -220,24 +222,24 @@ class Envs:
     name: str | Factory
     lanes: int
     groups: int = 1
-    at_once: int = 0  # limit of ready lanes that recv gives (EnvPool: exactly this many); 0: groups in turn
-    workers: int = 0  # processes of a process pool (0: one per core, at most one per lane), or threads of a native pool
+    at_once: int = 0  # most lanes that recv gives (EnvPool: waits for this many); 0: fixed groups, in turn
+    workers: int = 0  # processes (0: one per core, at most one per lane), or threads of ale-py's or EnvPool's pool
     step_timeout: float = 60.0  # seconds after which a process pool restarts a lane whose step has not ended
-    max_restarts: int = 10  # faults (exception, hang, lost process) that a pool repairs, see base_pool.Faults
+    max_restarts: int = 10  # recent faults (exceptions, hangs, lost processes) to repair, see base_pool.Faults
     options: Mapping[str, Any] = field(default_factory=dict, hash=False)
     active: int = 0  # lanes at the start (0: all), in a process pool with a process per lane; see scale()
     kwargs: Mapping[str, Any] = field(default_factory=dict, hash=False)  # more options, from the command line
-    wrappers: tuple[str, ...] = ()  # wrappers of a Gymnasium environment, "module:callable" each, the first innermost
+    wrappers: tuple[str, ...] = ()  # wrappers of a Gymnasium environment, each "module:callable", the innermost first
     reset_options: Any = field(default=None, hash=False)
-    # options of resets: a dict, or "module:callable" or a callable that makes one from the run's progress
-    progress: Any = None  # core.worker.Hyperparameters, whose `remaining` is a fraction of the run; None: it has ended
-    images: ImageOptions | None = None  # parts of observations that are images, and how they are shown
+    # options of every reset: a dict, or a callable (or "module:callable") that returns one for the run's progress
+    progress: Any = None  # core.worker.Hyperparameters; `remaining`: fraction of the run left; None: the run is over
+    images: ImageOptions | None = None  # which parts of observations are images, and their conversion
     inline: bool | None = None
-    # whether single environments step in the caller's thread, as in serial runs and debuggers, or in processes; None:
-    # Gymnasium's own cheap ones step in the thread, see make.split_steps
-    helps: bool = False  # whether the caller is idle while lanes step, so that it may step a share of them
-    agents: int = 1  # agents that share the seats of matches, each with a group of the lanes, see shared_rows.Seating
-    only: int = -1  # the one task that all lanes play; -1: all tasks, in their order
+    # True: single environments step in the caller's thread, as in serial runs; False: in processes; None: only
+    # Gymnasium's own fast ones step in the thread, see make.split_steps
+    helps: bool = False  # whether the caller is idle while lanes step, and so may step some of them
+    agents: int = 1  # agents that share the seats of matches, each with a group of lanes, see shared_rows.Seating
+    only: int = -1  # number of the one task that all lanes play; -1: all tasks
     task_input: str = "none"  # the task as a network input: onehot, embedding, or none
 
     def __post_init__(self) -> None:
@@ -260,17 +262,19 @@ class Envs:
 
     @property
     def fixed(self) -> bool:
-        """Whether recv gives all lanes, or `groups` fixed groups in turn."""
+        """Whether recv gives fixed groups of lanes in turn (a single group: all lanes), not ready lanes."""
         return not self.at_once
 
     @property
     def title(self) -> str:
-        """The name in errors."""
+        """The environment's name in errors."""
         return title_of(self.name)
 
     @cached_property
     def spec(self) -> EnvSpec:
-        """The description, built once; for a Gymnasium environment in a separate process. Raises UserError."""
+        """The description of a lane, made once. Without `inline`, a separate process builds a Gymnasium environment for
+        this. Raises UserError: the environment is unknown or not supported.
+        """
         from polyplay.envs.make import describe
 
         return describe(self)
@@ -283,7 +287,7 @@ class Envs:
         return other
 
     def open(self, seed: int, lane: int = 0) -> Pool:
-        """Open the pool. lane: number of its first lane in the run; seeds depend on (seed, lane number)."""
+        """Open the pool. lane: number of its first lane in the run; (seed, lane number) decides the seed of a lane."""
         from polyplay.envs.make import connect
 
         return connect(self, seed, lane)
@@ -305,12 +309,12 @@ class Envs:
 # --------------------------------------------------------------------------------- shared helpers
 
 
-ATARI57 = "@atari57"  # the list of the 57 games of the literature
+ATARI57 = "@atari57"  # name of the list of the literature's 57 Atari games
 
 
 def task_words(name: object) -> list[tuple[str, int]]:
-    """Return the names and weights of several tasks: "ALE/Pong-v5,ALE/Breakout-v5:2", or @atari57; [] for one
-    environment. Raises UserError.
+    """Return [(name, weight), …] of several tasks, given as "ALE/Pong-v5,ALE/Breakout-v5:2" or as @atari57; [] for one
+    environment. Raises UserError: a task is given twice, a list is unknown, or all weights are 0.
     """
     given = re.split(r",(?![^(]*\))", name) if isinstance(name, str) else []  # game:spiel:mnk(m=4,n=5) is one name
     if len(given) < 2 and not str(name).startswith("@"):
@@ -335,18 +339,18 @@ def task_words(name: object) -> list[tuple[str, int]]:
 
 
 def task_order(words: list[tuple[str, int]]) -> tuple[int, ...]:
-    """Return task numbers in the order of lanes, each as often as its weight says, spread evenly."""
+    """Return task numbers in the order in which lanes play them, each as often as its weight, spread evenly."""
     places = [((k + 0.5) / times, i) for i, (_, times) in enumerate(words) for k in range(times)]
     return tuple(i for _, i in sorted(places))
 
 
 def title_of(name: str | Factory) -> str:
-    """Return the name of a factory in errors."""
+    """Return the name that errors use for an environment or a factory."""
     return name if isinstance(name, str) else getattr(name, "__qualname__", repr(name))
 
 
 def lane_seeds(seed: int, lane: int, n: int) -> np.ndarray:
-    """Return seeds of lanes `lane` … `lane + n - 1`: int64 [n] in 0 … 2³¹-1, distinct in a run, well mixed."""
+    """Return seeds of lanes `lane` … `lane + n - 1`: int64 [n] in 0 … 2³¹-1, distinct in a run, without a pattern."""
     key = np.random.SeedSequence(seed % 2**64).generate_state(2, np.uint64)
     mask = np.uint64(2**31 - 1)
     x = (np.arange(lane, lane + n, dtype=np.uint64) + (key[0] & mask)) & mask
@@ -367,7 +371,7 @@ def options(kind: Callable[..., Options], given: Mapping[str, object], title: st
 
 
 def check_options(given: Mapping[str, object], defaults: Mapping[str, object], title: str) -> None:
-    """Raises UserError: an unknown name, or a value of another type than the default."""
+    """Raises UserError: an option is unknown, or its value has another type than the default."""
     for name, value in given.items():
         if name in APART and name not in defaults:
             raise UserError(f"{APART[name]}: {title} does not support it, only Gymnasium environments do: leave it out")
@@ -383,24 +387,24 @@ def check_options(given: Mapping[str, object], defaults: Mapping[str, object], t
 
 
 def closest_names(name: str, known: Iterable[str]) -> str:
-    """Return ', did you mean …?' or ""."""
+    """Return ', did you mean …?' with the known name closest to `name`; "" if none is close."""
     lower = {k.lower(): k for k in known}
     found = difflib.get_close_matches(name.lower(), lower, n=1, cutoff=0.5)
     return f", did you mean {lower[found[0]]!r}?" if found else ""
 
 
-# Names of two events that let the learner choose how far rewards are shared in a team.
+# Names of two events in rows, with which a learner decides how far a player shares its team's rewards.
 
 
 OWN_REWARD = "own_reward"  # a player's own reward
-TEAM_REWARD = "team_mean"  # the mean reward of its team
+TEAM_REWARD = "team_mean"  # the mean reward of the player's team
 
 
 # Gymnasium's spaces as JSON and back, so that a trained policy can act without its environment.
 
 
-FILE = "spaces.json"  # in a run's directory
-OWN_LIMIT = "the environment's own"  # limit of steps, in descriptions
+FILE = "spaces.json"  # file in a run's directory
+OWN_LIMIT = "the environment's own"  # text for a limit of steps, in descriptions
 
 
 def space_to_json(space: gym.Space) -> Row:
@@ -421,13 +425,13 @@ def space_to_json(space: gym.Space) -> Row:
 
 
 def _numbers(ends: np.ndarray) -> Any:
-    """Return all numbers, or one if all are equal, as text, because JSON has no infinity."""
+    """Convert bounds to text, because JSON has no infinity: a list of numbers, or one number if all are equal."""
     flat, read = ends.ravel(), _reader(ends.dtype)
     return repr(read(flat[0])) if flat.size and (flat == flat[0]).all() else [repr(read(x)) for x in flat]
 
 
 def _reader(dtype: np.dtype) -> Callable[[Any], int | float]:
-    """Return int or float, which converts numbers of this type or text; integers can have more digits than a float."""
+    """Return int or float, to read numbers of this dtype or their text; integers can have more digits than a float."""
     return float if dtype.kind == "f" else int
 
 
@@ -436,7 +440,7 @@ def space_from_json(given: Row) -> gym.Space:
     kind = given["kind"]
     if kind in ("Tuple", "Dict"):
         parts = {part["key"]: space_from_json(part["space"]) for part in given["parts"]}
-        return gym.Tuple(list(parts.values())) if kind == "Tuple" else gym.Dict([*parts.items()])  # in this order
+        return gym.Tuple(list(parts.values())) if kind == "Tuple" else gym.Dict([*parts.items()])  # in the parts' order
     if kind == "Box":
         shape, dtype = tuple(given["shape"]), np.dtype(given["dtype"])
         low, high = (_array(given[end], shape, dtype) for end in ("low", "high"))
@@ -458,8 +462,8 @@ def _array(ends: Any, shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
 
 
 def spec_of_spaces(seen: gym.Space, acted: gym.Space, title: str, uses: Any = None, note: str = "") -> EnvSpec:
-    """Describe a lane with observations `seen`, which may contain a mask, and actions `acted`. uses: for
-    conditional_actions; note: text about observations. Raises UserError: an unsupported space.
+    """Describe a lane by the space of its observations, `seen`, which may contain a mask, and of its actions, `acted`.
+    uses: see conditional_actions; note: more text about observations. Raises UserError: an unsupported space.
     """
     shown = masks.without_mask(seen)
     try:
@@ -475,7 +479,7 @@ def spec_of_spaces(seen: gym.Space, acted: gym.Space, title: str, uses: Any = No
 
 
 def of_spec(spec: EnvSpec) -> tuple[gym.Space, gym.Space]:
-    """Return the declared spaces of observations and actions, or spaces that fit the description."""
+    """Return the declared spaces of observations and of actions, or else spaces that fit the description."""
     if spec.spaces is not None:
         return space_from_json(spec.spaces["observation"]), space_from_json(spec.spaces["action"])
     made = {path: _observed(field, spec.classes.get(path, 0)) for path, field in tree.leaves(spec.obs)}
@@ -483,8 +487,8 @@ def of_spec(spec: EnvSpec) -> tuple[gym.Space, gym.Space]:
 
 
 def byte_bounds(spec: EnvSpec) -> dict[str, tuple[np.ndarray, np.ndarray]]:
-    """Return the declared lowest and highest number of every part of observations that is a Box of bytes, by path; 0
-    and 255 if not declared.
+    """Return {path: (low, high)} of every part of observations that is a Box of bytes: the declared bounds as arrays,
+    or 0 and 255.
     """
     fields = {path: f for path, f in tree.leaves(spec.obs) if f.dtype == "uint8" and path not in spec.classes}
     if not fields:
@@ -496,8 +500,8 @@ def byte_bounds(spec: EnvSpec) -> dict[str, tuple[np.ndarray, np.ndarray]]:
 
 
 def network_view(spec: EnvSpec) -> tuple[list[Any], list[Any]]:
-    """Return all that decides a network's shape: the parts of observations in order, with classes and bounds of bytes,
-    and the parts of actions.
+    """Return all that decides a network's shape: the parts of observations in order, with numbers of values and bounds
+    of bytes, and the parts of actions.
     """
     bounds = {path: tuple(end.tobytes() for end in ends) for path, ends in byte_bounds(spec).items()}
     images = spec.image_leaves
@@ -506,7 +510,7 @@ def network_view(spec: EnvSpec) -> tuple[list[Any], list[Any]]:
 
 
 def describe_views(spec: EnvSpec, other: EnvSpec) -> tuple[tuple[str, str], tuple[str, str]]:
-    """Return texts of two descriptions' observations, and of their actions, that show how they differ."""
+    """Return (texts of both specs' observations, texts of both specs' actions), which show how the specs differ."""
     shown = [spaces.describe_fields(s.obs) for s in (spec, other)]
     taken = [spaces.describe_actions(s.action) for s in (spec, other)]
     if len({*shown}) == 1:
@@ -515,7 +519,7 @@ def describe_views(spec: EnvSpec, other: EnvSpec) -> tuple[tuple[str, str], tupl
 
 
 def box_parts(spec: EnvSpec) -> dict[str, gym.Box]:
-    """Return the parts of observations declared as a Box, by path; images in their layout in rows."""
+    """Return {path: Box} of the parts of observations declared as a Box; images in the layout of rows."""
     found = tree.leaves(_tree_of(of_spec(spec)[0]))
     return {path: _as_in_rows(space) for path, space in found if isinstance(space, gym.Box)}
 
@@ -526,7 +530,7 @@ def _as_in_rows(space: gym.Box) -> gym.Box:
 
 
 def _tree_of(space: gym.Space) -> Any:
-    """Return the tree of a space's parts."""
+    """Return a space's parts as nested dicts of spaces that have no parts."""
     inner = subspaces(space)
     return space if inner is None else {key: _tree_of(part) for key, part in inner.items()}
 
@@ -548,14 +552,14 @@ def tree_space(parts: Any) -> gym.Space:
     return gym.Dict([(k, tree_space(v)) for k, v in parts.items()]) if isinstance(parts, dict) else parts
 
 
-# fields for several players or tasks; files of earlier versions, which have one of each, lack them
+# fields of EnvSpec for several players or tasks; files of earlier versions, which had one of each, lack them
 _PLAYERS: Mapping[str, Callable[[Any], Any]]
 _PLAYERS = {"seats": int, "teams": tuple, "kinds": tuple, "events": tuple, "team_reward": bool, "bots": dict}
 _PLAYERS |= {"tasks": tuple, "order": tuple, "task_input": str}
 
 
 def spec_to_json(spec: EnvSpec) -> Row:
-    """Convert all parts on which networks depend, and the environment's own spaces, to JSON."""
+    """Convert the parts of a spec on which networks depend, and the environment's spaces, to JSON."""
     seen, acted = of_spec(spec)
     mask = None if spec.mask is None else {path: list(field.shape) for path, field in tree.leaves(spec.mask)}
     about = {"frames_per_step": spec.frames_per_step, "describe": dict(spec.describe), "mask": mask}
@@ -581,6 +585,6 @@ def spec_from_json(given: Row, title: str) -> EnvSpec:
         players = {name: kind(given[name]) for name, kind in _PLAYERS.items() if name in given}
     except UserError:
         raise
-    except Exception as e:  # Gymnasium's errors vary
+    except Exception as e:  # Gymnasium raises various exceptions
         raise UserError(f"{title} is damaged: {type(e).__name__}: {e}; put back a copy of it") from None
     return EnvSpec(obs, action, frames, text, spaces.classes(seen), mask, spaces=both, **images, **players)

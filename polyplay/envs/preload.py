@@ -1,4 +1,4 @@
-"""Imports of the environments' fork server, before it forks."""
+"""Modules that the fork server of environment processes imports before it forks."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""The pool of environment processes, and one such process.
+"""The pool of environment processes, and the code of such a process.
 
-A process has several lanes or matches, and writes their rows in place into shared memory. No process waits busily, and
-processes share no lock: orders and answers are lane numbers in shared memory, announced by a bell. A process that is
-killed or hangs is replaced, and its lanes restart.
+A process has several lanes or matches, and writes their rows in place into shared memory. Orders to a process and its
+answers are lane numbers in shared memory; a semaphore (a bell) announces each. No process waits busily, and processes
+share no lock. A process that is killed or hangs is replaced, and its lanes restart.
 """
 
 from __future__ import annotations
@@ -43,11 +43,11 @@ from polyplay.envs.shared_rows import SharedRows
 
 
 SERVER = ForkServer("polyplay.envs.preload")
-REORDERED = ForkServer("polyplay.envs.preload", reordered=True)  # with another order of sets
+REORDERED = ForkServer("polyplay.envs.preload", reordered=True)  # with another iteration order of Python's sets
 
 
 class EnvProcess(ForkedProcess):
-    """A process forked from the environments' server, or from a similar one."""
+    """A process forked from the fork server of environments, or from `server`."""
 
     starts = False
 
@@ -59,21 +59,21 @@ class EnvProcess(ForkedProcess):
         platform.ask_for_dump(self._popen.pid)
 
 
-# One environment process: single environments, stepped in place into memory that the pool shares.
+# One environment process. It steps single environments, which write their rows into memory shared with the pool.
 #
-# Orders and answers are lane numbers (of a match: that of its first lane); `~lane` as an answer means that the lane has
-# a note to read. The two processes wait only on bells, so a killed worker leaves no lock behind. The pool detects a
-# worker's end by its sentinel; the kernel ends a dead pool's workers.
+# Orders and answers are lane numbers (of a match: the number of its first lane). The answer `~lane` means that the lane
+# left a message to read. Pool and process wait only on bells, so a killed process leaves no lock behind. The pool
+# detects the end of a process by its sentinel; the kernel ends the processes of a dead pool.
 
 
 TRACE = 8192  # bytes for the traceback of a process that hangs or crashes
-# orders instead of a lane number: save or load all lanes of a process, or end
+# orders other than a lane number: save or load all lanes of the process, or end it
 SAVE, LOAD, LEAVE = 1 << 24, 1 << 25, 1 << 26
-UNSAVED = 5  # kind of note: why a lane was not saved or loaded
+UNSAVED = 5  # kind of message: why a lane was not saved or loaded
 
 
 class OrderQueues(SharedObject):
-    """Orders to a process of `lanes` lanes, and its answers, which ring the pool's bell."""
+    """Queues of orders to a process with `lanes` lanes, and of its answers, which ring the pool's bell."""
 
     LOCAL = ("bell", "orders", "answers")
     _cells: np.ndarray
@@ -91,7 +91,7 @@ class OrderQueues(SharedObject):
 
 
 class StateMail:
-    """An unnamed file shared by a pool and one of its processes, for the state of the process's lanes."""
+    """Unnamed file that a pool and one of its processes share, for the saved state of the process's lanes."""
 
     def __init__(self) -> None:
         self.block = SharedBlock(1)
@@ -119,11 +119,11 @@ def serve(
     trace: SharedBlock,
     mail: StateMail,
 ) -> None:
-    """Step `lanes` as ordered until LEAVE. each: answer lane by lane (for pools without fixed groups)."""
+    """Step `lanes` as ordered until the order LEAVE. each: answer after every lane (for pools without fixed groups)."""
     settle(trace)
     seed_process(lane_seed(board, job, lanes[0]))
     mine = _lanes(job, board, ctx, lanes)
-    board.deadline[ctx] = 0.0  # started
+    board.deadline[ctx] = 0.0  # the process has started
     waited, idle_since = board.waited[ctx], time.perf_counter()
     while LEAVE not in (ordered := queues.orders.take_all()):
         if not ordered:
@@ -147,8 +147,8 @@ def serve(
 
 
 def serve_state(units: dict[int, Unit], order: int, mail: StateMail) -> int:
-    """Save or load all units; the last one's data includes the global generators. Return the order, or `~order` after
-    a failure, with a note for the first lane on the board.
+    """Save or load all units (lanes or matches); the last unit's data includes the global generators. Return the order,
+    or `~order` after a failure, whose reason is then the message of the first lane.
     """
     numbers = list(units)
     first, last = numbers[0], numbers[-1]
@@ -187,12 +187,12 @@ def _lanes(job: LaneJob, board: SharedRows, ctx: int, lanes: list[int]) -> dict[
 
 
 def _text_of(e: BaseException, head: str) -> str:
-    """Return a UserError's text; for other exceptions, `head`, then their text and place."""
+    """Return the text of a UserError; for another exception, `head`, then its text and place."""
     return str(e) if isinstance(e, UserError) else head + one_line(e)
 
 
 def unpack(maker: bytes, title: str) -> tuple[str | Factory, Batch]:
-    """Return the (name, options) that were sent. Raises UserError."""
+    """Unpickle (name, options) of an environment. Raises UserError: unpickling fails."""
     try:
         with user_modules.importing():  # unpickling may import the function's module
             return pickle.loads(maker)
@@ -202,8 +202,8 @@ def unpack(maker: bytes, title: str) -> tuple[str | Factory, Batch]:
 
 
 def probe(answer: Connection, maker: bytes, title: str) -> None:
-    """Send the description of one environment to the pool's process: an EnvSpec, or the text of an error."""
-    trace = SharedBlock(TRACE)  # keeps its descriptor open as long as this process
+    """Send the description of one environment through `answer`: an EnvSpec, or the text of an error."""
+    trace = SharedBlock(TRACE)  # the variable keeps the file open as long as this process lives
     settle(trace)
     try:
         answer.send(describe_(*unpack(maker, title), timed=True))
@@ -214,8 +214,8 @@ def probe(answer: Connection, maker: bytes, title: str) -> None:
 def settle(trace: SharedBlock) -> None:
     """Set up an environment process, as the leader of a process group that ends with the parent."""
     for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
-        os.environ.setdefault(name, "1")  # for libraries that environments load: one process, one core
-    group = platform.lead_group()  # so that an environment's children can be killed with it
+        os.environ.setdefault(name, "1")  # libraries that environments load use one core
+    group = platform.lead_group()  # so that children of environments can be killed with the process
     platform.dump_on_signal(trace.fd)
     if (parent := parent_process()) is not None:
         platform.kill_when_closed(parent.sentinel, group)  # by the kernel: an environment may never release the GIL
@@ -230,7 +230,7 @@ FEWER = (
 
 
 def pickled_factory(envs: Envs) -> bytes:
-    """Pickle the factory for a worker, with everything that it closes over. Raises UserError."""
+    """Pickle a factory and all that it closes over, for another process. Raises UserError: this is not possible."""
     import cloudpickle
 
     try:
@@ -241,7 +241,7 @@ def pickled_factory(envs: Envs) -> bytes:
 
 
 def describe(envs: Envs) -> EnvSpec:
-    """Describe one environment, built in a separate process. Raises UserError."""
+    """Describe one environment, built in a separate process. Raises UserError: building fails or takes too long."""
     here, there = multiprocessing.Pipe(duplex=False)
     process = EnvProcess(probe, (there, pickled_factory(envs), envs.title), "env probe")
     process.start()
@@ -296,7 +296,7 @@ class EnvProcessHandle:
         self.process = process
 
     def stack(self, ask: bool) -> str:
-        """Return the process's Python stack: at its crash, or, if `ask`, its current one."""
+        """Return the Python stack of the process: the current one if `ask`, else that at its crash; "" if unknown."""
         if ask:
             self.process.dump()
             time.sleep(0.1)
@@ -314,7 +314,7 @@ class EnvProcessHandle:
         return f"environment process {self.index} (lanes {numbers})"
 
 
-TICK = 0.1  # seconds between two looks at processes and deadlines
+TICK = 0.1  # seconds between checks for lost and hanging processes
 
 
 class ProcessPool(UnitPool):
@@ -325,20 +325,20 @@ class ProcessPool(UnitPool):
     def __init__(
         self, envs: Envs, seed: int, lane: int, processes: int, here: bool = False, server: ForkServer = SERVER
     ):
-        """here: whether the caller's thread steps a share too, the last and smallest."""
+        """here: whether the caller's thread also steps a share of the lanes, which is the last and smallest share."""
         super().__init__(envs, seed, lane, processes)
         self._job = replace(self._job, maker=pickled_factory(envs))
         self._server, sides = server, processes + here
-        # every process serves every group, so that all are busy for any group
+        # each process steps lanes of every group, so that all processes are busy for any group
         self._owner = np.empty(envs.lanes, np.int64)
         self._owner[self.numbers] = np.arange(self.units) % self.width * sides // self.width
-        self._shares = lru_cache(64)(self._shares_of)  # groups repeat
-        self._turn = threading.RLock()  # held by the thread that waits
+        self._shares = lru_cache(64)(self._shares_of)  # cached, because groups repeat
+        self._turn = threading.RLock()  # held by the thread that waits in recv
         self._lock = threading.RLock()  # protects the attributes below
-        self._bell = Semaphores(1)  # rung with every answer
+        self._bell = Semaphores(1)  # every answer rings it
         self._workers: dict[int, EnvProcessHandle] = {}
-        self._leaving: list[EnvProcessHandle] = []  # closing their environments
-        self._apart = processes == self.units  # a process for each lane or match, so their number may vary
+        self._leaving: list[EnvProcessHandle] = []  # processes that are closing their environments
+        self._apart = processes == self.units  # whether each lane or match has a process, so that lanes may come and go
         self._wanted = envs.active or envs.lanes
         self._where[self._wanted :] = ABSENT
         self._here: set[int] = set()  # lanes with a row since their process started
@@ -359,7 +359,7 @@ class ProcessPool(UnitPool):
     # ------------------------------------------------------------------------------- the protocol
 
     def recv(self, timeout: float | None = None) -> tuple[Lanes, Batch]:
-        """See Pool. With a slice, rows are views of shared memory; with an index array, copies."""
+        """See Pool. Rows of a slice are views of shared memory; rows of an index array are copies."""
         end = time.monotonic() + (math.inf if timeout is None else timeout)
         if not self._turn.acquire(timeout=-1 if timeout is None else max(timeout, 0.0)):
             raise TimeoutError
@@ -372,7 +372,7 @@ class ProcessPool(UnitPool):
                 if self._wait(end):
                     continue
                 if self.fixed and not self._busy:
-                    return super().recv()  # raises: nothing will come
+                    return super().recv()  # raises RuntimeError: no row will come
                 if time.monotonic() >= end:
                     raise TimeoutError
         except (EnvFailure, UserError) as e:
@@ -395,7 +395,7 @@ class ProcessPool(UnitPool):
         self.close()
 
     def close(self) -> None:
-        """Order every process to end, wait a second, then kill remaining processes."""
+        """Order every process to end, wait at most a second, then kill the remaining processes."""
         self._open = False
         self._bell[0].post()
         with self._turn, self._lock:
@@ -410,7 +410,7 @@ class ProcessPool(UnitPool):
                 worker.process.end()
 
     def state(self) -> Batch | None:
-        """See Pool; waits until no lane steps."""
+        """See Pool. Waits until no lane steps."""
         with self._turn, self._lock:
             self._settle()
             if (found := super().state()) is None:
@@ -434,8 +434,8 @@ class ProcessPool(UnitPool):
     # --------------------------------------------------------------------------- lanes that come and go
 
     def scale(self, n: int) -> None:
-        """Keep the first `n` lanes, rounded up to whole matches. New lanes start with a reset; recv gives surplus ones
-        once more, for `part`.
+        """Keep the first `n` lanes, rounded up to whole matches. New lanes start with a reset. recv gives each surplus
+        lane once more; then call `part`.
         """
         if not self._apart or self.fixed or not 0 <= n <= self.lanes:
             raise ValueError(f"{n} lanes: must be 0 … {self.lanes}, with a process per lane and without fixed groups")
@@ -451,7 +451,7 @@ class ProcessPool(UnitPool):
             self._reap()
 
     def part(self, lanes: np.ndarray) -> None:
-        """See Pool. Does not wait until their processes end."""
+        """See Pool. Does not wait until the processes of these lanes end."""
         with self._lock:
             for lane in lanes.tolist():
                 self._where[lane] = ABSENT
@@ -461,7 +461,7 @@ class ProcessPool(UnitPool):
                     worker = self._workers.pop(i)
                     worker.leave()
                     self._leaving.append(worker)
-            self.scale(self._wanted)  # they may be wanted again
+            self.scale(self._wanted)  # some of these lanes may be wanted again
 
     def _absent(self, i: int) -> list[int]:
         """Return the absent lanes of process `i`, which has one lane or match."""
@@ -472,7 +472,7 @@ class ProcessPool(UnitPool):
 
     @property
     def present(self) -> int:
-        """Number of lanes, including those about to end, but not those without a first row."""
+        """Number of lanes, including lanes about to end, but not lanes that have no row yet."""
         there = len(self._workers) * self.seats if self._apart else self.lanes
         return min(there, len(self._here)) if self._apart and there <= self._wanted else there
 
@@ -482,18 +482,18 @@ class ProcessPool(UnitPool):
         return float(waited[0]), float(waited[1])
 
     def _reap(self) -> None:
-        """Reap processes that have closed their environments, and kill those that take too long."""
+        """End processes that have closed their environments, or that take too long to do so."""
         now = time.monotonic()
         for worker in list(self._leaving):
             if worker.process.exitcode is not None or now > worker.leave_by:
                 worker.process.end()
                 self._leaving.remove(worker)
 
-    # ------------------------------------------------------------------------------------- inside
+    # ---------------------------------------------------------------------------------- internals
 
     @property
     def _busy(self) -> bool:
-        """Whether any unit is being stepped."""
+        """Whether any lane or match steps now."""
         return bool(self._due(np.flatnonzero(self._where == STEPPING)).size)
 
     def _settle(self) -> None:
@@ -512,13 +512,13 @@ class ProcessPool(UnitPool):
         self._workers[i].orders.put_all(self._workers[i].lanes)
 
     def _ask(self, worker: EnvProcessHandle, order: int) -> bool:
-        """Order a process, whose lanes do not step, to save or load them, and wait; return False if it fails, with the
-        reason in `unsaved`.
+        """Order a process to save or load its lanes, which do not step, and wait for the answer. Return False if it
+        fails; the reason is then in `unsaved`.
         """
         worker.orders.put_all([order])
         while not (answers := worker.answers.take_all()):
             if self._ended([worker]):
-                self.unsaved = f"{worker} ended by itself"  # recv detects this too, and replaces it
+                self.unsaved = f"{worker} ended by itself"  # recv detects this too, and replaces the process
                 return False
             if self._hangs(worker):
                 self.unsaved = f"{worker} took longer than step_timeout={self._job.step_timeout:g} s"
@@ -537,14 +537,14 @@ class ProcessPool(UnitPool):
             self._turns(here)
 
     def _shares_of(self, ordered: bytes) -> tuple[np.ndarray, list[tuple[int, list[int]]]]:
-        """Split these numbers (int64) into the caller's thread's and each process's."""
+        """Split lane numbers (bytes of int64): the caller's thread's, and (process, its numbers) of each process."""
         shares: dict[int, list[int]] = {}
         for i in np.frombuffer(ordered, np.int64).tolist():
             shares.setdefault(int(self._owner[i]), []).append(i)
         return np.array(shares.pop(self.processes, []), np.int64), list(shares.items())
 
     def _wait(self, end: float) -> bool:
-        """Wait for an answer, at most a tick or until `end`; return False if none came."""
+        """Wait for an answer, at most TICK seconds, and not beyond `end`. Return False if none came."""
         rang = self._bell[0].wait(max(min(self._tick, end - time.monotonic()), 0.0))
         with self._lock:
             if self._open and time.monotonic() - self._checked >= self._tick:
@@ -559,7 +559,7 @@ class ProcessPool(UnitPool):
         if self._failure is not None:
             raise self._failure
         self._check_open()
-        while self._bell[0].wait(0.0):  # their answers are read below
+        while self._bell[0].wait(0.0):  # the answers that rang the bell are read below
             pass
         for worker in self._workers.values():
             if answers := worker.answers.take_all():
@@ -588,7 +588,7 @@ class ProcessPool(UnitPool):
             self._replace(worker, "crash", f"{worker} ended by itself: {exit_text(worker.process)}")
 
     def _replace_hung(self) -> None:
-        """Replace the processes with environments that take too long."""
+        """Replace processes whose environments exceed their time limit."""
         for worker in filter(self._hangs, self._workers.values()):
             lane = self._job.lane + int(self._board.busy[worker.index])
             limit = f"step_timeout={self._job.step_timeout:g} s"
@@ -596,7 +596,7 @@ class ProcessPool(UnitPool):
             self._replace(worker, "hang", why)
 
     def _replace(self, worker: EnvProcessHandle, rule: str, why: str) -> None:
-        """Start a process for the same lanes. Lanes that were stepping restart now, others when they are answered."""
+        """Replace a process by one for the same lanes. Stepping lanes restart now, others when they get actions."""
         stack = worker.stack(ask=rule == "hang")
         worker.process.end()
         self._stepped(worker.answers.take_all())

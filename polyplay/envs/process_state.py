@@ -1,9 +1,9 @@
-"""The global random generators of a process, which no environment owns.
+"""States of a process's global random generators: those of Python, NumPy and torch, which no environment owns.
 
-In an environment process, only environments use the global generators of Python, NumPy and torch. Pools that step in
-another process (`--serial`, the workers of a3c, vector environments) install separate generator states while they step.
-PYTHONHASHSEED decides the order of sets, see core/processes. The states are saved with a pool's lanes, so that a
-resumed run continues the same sequences.
+In an environment process, only environments use these generators. Pools that step in other processes (`--serial`, the
+workers of a3c, vector environments) install separate generator states while they step. PYTHONHASHSEED decides the order
+of Python's sets, see core/processes. A pool saves generator states with its lanes, so that a resumed run continues the
+same random sequences.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ import numpy as np
 from polyplay.core import platform
 from polyplay.core.tree import Batch
 
-_seed: int | None = None  # last seed; None: this process has no environments
-_forks = 0  # processes that this one has forked since then
-_outside: dict[str, Any] = {}  # the process's own states, while a pool's are installed
+_seed: int | None = None  # last seed of the generators; None: this process steps no environments
+_forks = 0  # number of processes forked since this seed
+_outside: dict[str, Any] = {}  # the process's own states, while a pool's states are installed
 
 
 def seed_process(seed: int) -> None:
-    """Seed the global generators of a process that only has environments."""
+    """Seed the global generators for environments; children that environments fork get seeds derived from this seed."""
     global _seed, _forks
     _seed, _forks = seed, 0
     random.seed(seed)
@@ -37,7 +37,7 @@ def seed_process(seed: int) -> None:
 
 @contextlib.contextmanager
 def seeding_torch() -> Iterator[None]:
-    """Seed torch like the other generators, if a module or an environment loads it within this context."""
+    """Seed torch's generator like the others, if torch is first imported within this context."""
     loaded = "torch" in sys.modules
     try:
         yield
@@ -52,7 +52,7 @@ def _count_fork() -> None:
 
 
 def _seed_fork() -> None:
-    """Seed a child that an environment forked, because it would draw the same numbers as its parent."""
+    """Seed a child process that an environment forked, which otherwise draws the same numbers as its parent."""
     if _seed is not None:
         seed_process(int(np.random.SeedSequence([_seed, _forks]).generate_state(1)[0]) >> 1)
 
@@ -61,9 +61,9 @@ platform.at_fork(_count_fork, _seed_fork)
 
 
 class GlobalGenerators:
-    """One pool's generator states in a shared process; they continue from the pool's last step."""
+    """One pool's generator states, in a process with other work. enter() continues from the pool's last draw."""
 
-    here: ClassVar[GlobalGenerators | None] = None  # the installed ones
+    here: ClassVar[GlobalGenerators | None] = None  # the states that are installed now
 
     def __init__(self, seed: int):
         self._seed, self._states = seed, dict[str, Any]()
@@ -85,18 +85,18 @@ class GlobalGenerators:
             seed_process(self._seed)
 
     def leave(self) -> None:
-        """Restore the process's own states."""
+        """Restore the process's own states, if these are installed."""
         global _seed
         if GlobalGenerators.here is self:
             GlobalGenerators.here = _seed = None
             _restore(_outside)
 
     def save(self) -> Batch:
-        """Return the states as arrays. Raises ValueError, as save_generators."""
+        """Return the states as arrays. Raises the ValueError of save_generators."""
         return save_generators(None if GlobalGenerators.here is self else self._states)
 
     def load(self, saved: Batch) -> None:
-        """Restore saved states."""
+        """Install states that save() returned."""
         self.enter()
         load_generators(saved)
 
@@ -117,8 +117,8 @@ def outside() -> Iterator[None]:
 
 
 def save_generators(states: dict[str, Any] | None = None) -> Batch:
-    """Return the current states, or `states`, as arrays, including torch's if it is loaded. Raises ValueError: NumPy's
-    generator has an unknown kind.
+    """Return `states`, or else the current states, as arrays; torch's only if torch is loaded. Raises ValueError:
+    NumPy's generator has an unknown kind.
     """
     states = states or _states()
     _, numbers, gauss = states["python"]
@@ -132,14 +132,14 @@ def save_generators(states: dict[str, Any] | None = None) -> Batch:
 
 
 def load_generators(saved: Batch) -> None:
-    """Restore saved states in the current generators."""
+    """Set the global generators to states that save_generators returned."""
     gauss = {name: float(saved[name]["gauss"]) for name in ("python", "numpy")}
     numbers = saved["python"]["numbers"].tolist(), saved["numpy"]["numbers"]
     states: dict[str, Any] = {"python": (3, tuple(numbers[0]), None if np.isnan(gauss["python"]) else gauss["python"])}
     kept = (0, 0.0) if np.isnan(gauss["numpy"]) else (1, gauss["numpy"])
     states["numpy"] = ("MT19937", numbers[1][:-1].astype(np.uint32), int(numbers[1][-1]), *kept)
     if "torch" in saved:
-        torch = importlib.import_module("torch")  # the environment had loaded it
+        torch = importlib.import_module("torch")  # the environment had loaded torch
         states["torch"] = torch.from_numpy(np.array(saved["torch"]))
     _restore(states)
 

@@ -1,4 +1,4 @@
-"""The rules of an environment, from rules.toml.
+"""Rules that an environment must follow, from rules.toml.
 
 `polyplay check` checks all rules; training checks those that one step can break. Messages end with the rule's name.
 """
@@ -24,16 +24,16 @@ from polyplay.core.tree import Field, Spec, Tree
 from polyplay.envs.images import SMALLEST, is_image
 from polyplay.envs.spaces import ActionSpec, Box, Conditional, Discrete, SpaceViolation
 
-SHOWN = ("keys", "shape", "dtype")  # rules that any observation can break, even a missing one
-MOST_COMBINATIONS = 512  # limit for an action's discrete parts: critics have an output for each combination
+SHOWN = ("keys", "shape", "dtype")  # rules that an observation breaks if it is missing or has another form
+MOST_COMBINATIONS = 512  # most combinations of an action's discrete parts: SAC's critics have an output for each
 ROUNDING = 4  # rounding steps by which an observation may exceed its bounds
-IMAGE = 64  # a shape of three numbers looks like an image if two sides have this length or more
-OLD_LIMIT = "TimeLimit.truncated"  # a key of info, before gym 0.26
+IMAGE = 64  # a part with three axes looks like an image if two sides have at least this length
+OLD_LIMIT = "TimeLimit.truncated"  # key of info that marked time limits before gym 0.26
 OLD_LIMIT_SEEN = f"info says {OLD_LIMIT} of a terminated episode, which is not read: "
 OLD_LIMIT_SEEN += "return terminated=False, truncated=True"
 BLANK_END = "a step that is both terminated and truncated shows only zeros, so it counts as terminated; "
 BLANK_END += "ViZDoom's time limit does that: put a shorter gymnasium.wrappers.TimeLimit around it"
-MOST = float(np.finfo(np.float32).max)  # rewards are stored as float32
+MOST = float(np.finfo(np.float32).max)  # largest reward, because rewards are stored as float32
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ class EnvRule:
     says: str
     fix: str
     run: str = "ends"  # what a run does when the rule is broken
-    players: bool = False  # whether it is for environments with several players
+    players: bool = False  # whether the rule is only for environments with several players
 
 
 _TEXT = Path(__file__).with_name("rules.toml").read_text("utf-8")
@@ -54,18 +54,18 @@ def rule_suffix(rule: str) -> str:
 
 
 def rule_of(text: str) -> str | None:
-    """Return the rule that a message names."""
+    """Return the rule that a message names; None: the message names no rule."""
     found = re.search(r"\(rule ([a-z-]+);", text)
     return found[1] if found else None
 
 
 def without_rule(text: str) -> str:
-    """Remove the rule's name from a message."""
+    """Remove the rule's name from the end of a message."""
     return re.sub(r" \(rule [a-z-]+; polyplay check ENV explains\)", "", text)
 
 
 def rule_message(violation: SpaceViolation) -> str:
-    """Return the message of a violation, with its rule."""
+    """Return the message of a violation, with the name of the broken rule."""
     observed = violation.rule in ("spaces", *SHOWN, "bounds")
     cure = f"; {RULES['bounds'].fix}" if violation.rule == "bounds" else ""
     start = "observation breaks its declared space: " if observed else ""
@@ -76,7 +76,7 @@ def rule_message(violation: SpaceViolation) -> str:
 
 
 def image_flaw(obs: Spec) -> str:
-    """Return why networks reject the first image that is not bytes with planes first; "" if none is rejected."""
+    """Return why networks reject the first image that is not uint8 with planes first; "" if no image is rejected."""
     return next(filter(None, (_flaw_of(path, field) for path, field in tree.leaves(obs))), "")
 
 
@@ -93,7 +93,7 @@ def _flaw_of(path: str, obs: Field) -> str:
 
 def flat_images(obs: Spec, other: bool = False) -> list[str]:
     """Describe parts that look like images, but that a network for vectors reads as numbers. other: only those whose
-    layout is not an image's.
+    layout networks for images do not take.
     """
     found = [(path, f) for path, f in tree.leaves(obs) if f.dtype == "uint8" and len(f.shape) in (2, 3, 4)]
     seen = [(path, f.shape) for path, f in found if sorted(f.shape)[-2] >= SMALLEST and not (other and is_image(f))]
@@ -106,18 +106,18 @@ def is_blank(obs: Tree, lane: int) -> bool:
 
 
 def values_flaw(action: ActionSpec) -> str:
-    """Return why these actions have no values to learn, or ""."""
+    """Return why no action values (as in DQN) can be learned for these actions; "" if they can."""
     return "" if isinstance(action, Discrete) else "this system needs Discrete actions"
 
 
 def deterministic_flaw(action: ActionSpec) -> str:
-    """Return why no deterministic policy learns these actions, or ""."""
+    """Return why no deterministic policy (as in TD3) can learn these actions; "" if one can."""
     bounded = isinstance(action, Box) and bool(np.isfinite(action.high / 2 - action.low / 2).all())
     return "" if bounded else "it learns bounded real vectors (a Box)"
 
 
 def critics_flaw(action: ActionSpec) -> str:
-    """Return why SAC's critics cannot learn these actions, or ""."""
+    """Return why SAC's critics cannot learn these actions; "" if they can."""
     leaves = [leaf for _, leaf in tree.leaves(action)]
     known = all(isinstance(x, Discrete) or not deterministic_flaw(x) for x in leaves)
     values = math.prod(x.n for x in leaves if isinstance(x, Discrete))
@@ -128,8 +128,8 @@ def critics_flaw(action: ActionSpec) -> str:
 
 
 def rng_of(env: object) -> int:
-    """Identify an environment's generator after a reset: the seed of `np_random`, or a checksum of its state if the
-    seed is unknown; -1: no generator.
+    """Identify an environment's random generator after a reset: by the seed of `np_random`, or by a checksum of the
+    generator's state if the seed is unknown; -1: no generator.
     """
     inner = getattr(env, "unwrapped", env)
     seed = getattr(inner, "_np_random_seed", None)
@@ -141,7 +141,7 @@ def rng_of(env: object) -> int:
 
 
 def describe_value(value: object) -> str:
-    """Describe a wrong value briefly."""
+    """Describe a wrong value briefly, for a message."""
     if isinstance(value, tuple | list):
         return f"a {type(value).__name__} of {len(value)}"
     shape = getattr(value, "shape", None)
@@ -150,17 +150,17 @@ def describe_value(value: object) -> str:
     return "None" if value is None else f"{type(value).__name__} {value!r}"[:80]
 
 
-# Every lane has a separate environment: a function that returns the same one twice is refused.
+# Each lane needs its own environment, so a function that returns the same environment twice is refused.
 
 
-QUICK = 1.0  # seconds: slower environments are not built a second time for this check
-INNER = ("env", "aec_env", "par_env", "unwrapped")  # attributes of wrappers with the wrapped object
+QUICK = 1.0  # seconds; an environment that takes longer to build is not built a second time for this check
+INNER = ("env", "aec_env", "par_env", "unwrapped")  # attributes that hold the wrapped object in a wrapper
 
-_taken: dict[int, tuple[Any, object]] = {}  # id → part of an environment of this process, and its owner
+_taken: dict[int, tuple[Any, object]] = {}  # id → (part of an environment of this process, owner of the environment)
 
 
 def wrapped_parts(env: Any) -> list[Any]:
-    """Return an environment and everything that it wraps, the outermost first."""
+    """Return an environment and everything that it wraps, from the outermost to the innermost."""
     found = [env]
     for part in found:
         inner = [getattr(part, name, None) for name in INNER] + list(getattr(part, "envs", None) or ())
@@ -172,12 +172,12 @@ def wrapped_parts(env: Any) -> list[Any]:
 
 
 def _is_stepped(part: Any) -> bool:
-    """Tell whether its class defines step(), as for environments and simulators."""
+    """Tell whether the class of `part` defines step(), as those of environments and simulators do."""
     return not isinstance(part, type | ModuleType) and callable(getattr(type(part), "step", None))
 
 
 def take(env: Any, owner: object, title: str) -> None:
-    """Record the owner of an environment. Raises UserError: it, or a wrapped part, has another owner."""
+    """Record the owner of an environment and of its parts. Raises UserError: a part already has another owner."""
     parts = wrapped_parts(env)
     for part in parts:
         if id(part) in _taken and _taken[id(part)][1] is not owner:
@@ -191,10 +191,10 @@ def give_back(owner: object) -> None:
 
 
 def check_second(build: Callable[[], Any], first: Any, title: str) -> None:
-    """Raises UserError: `build` returns `first` (now closed) again, or shares a part with it. Ignore a failing call."""
+    """Raises UserError: `build` returns `first` (now closed) again, or an environment with a part of `first`."""
     try:
         second = build()
-    except UserError:  # perhaps only one can exist at a time
+    except UserError:  # perhaps only one environment can exist at a time
         return
     known = wrapped_parts(first)
     twin = [part for part in wrapped_parts(second) if any(part is other for other in known)]

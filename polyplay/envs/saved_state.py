@@ -1,9 +1,9 @@
-"""State that decides an environment's future, as arrays.
+"""Saving and loading of the state that decides an environment's future, as arrays.
 
-Each layer of an environment, from the outermost wrapper to the environment itself, has a state. The layer's methods
-`get_state() -> dict` (of arrays, nested freely) and `set_state(dict)` handle it; for Gymnasium's layers, see `COUNTERS`
-and `CLASSIC`. If a layer is unknown, nothing is saved, and the message names it. `set_state` is called on a newly
-built and reset environment.
+Each layer of an environment (every wrapper, and the environment inside them) has a state. The layer's methods
+`get_state() -> dict` (of arrays; dicts may be nested) and `set_state(dict)` save and load it; for Gymnasium's layers,
+see `COUNTERS` and `CLASSIC`. If a layer is of an unknown kind, nothing is saved, and the message names the layer.
+`set_state` is called on an environment that was just built and reset.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from polyplay.core.tree import Batch
 
 
 class Unsaveable(Exception):
-    """An environment's state cannot be saved or loaded; the message says why."""
+    """Failure to save or load an environment's state; the message says why."""
 
 
 def reason_of(e: BaseException) -> str:
@@ -34,7 +34,7 @@ def reason_of(e: BaseException) -> str:
 
 
 def generator_state(random: np.random.Generator) -> np.ndarray:
-    """Return the state, uint64 [6], of a PCG64 generator, such as Gymnasium's `np_random`. Raises Unsaveable."""
+    """Return the state of a PCG64 generator (Gymnasium's `np_random`), uint64 [6]. Raises Unsaveable: another kind."""
     saved: Batch = random.bit_generator.state  # type: ignore[assignment]
     if saved["bit_generator"] != "PCG64":
         raise Unsaveable(f"its generator is {saved['bit_generator']}; only PCG64, Gymnasium's own, is known")
@@ -55,8 +55,8 @@ def set_generator_state(random: np.random.Generator, saved: np.ndarray) -> None:
 
 
 CLASSIC = (CartPoleEnv, AcrobotEnv, MountainCarEnv, Continuous_MountainCarEnv, PendulumEnv)
-# Gymnasium's wrappers → the attribute that decides rows, or "" (their state only affects the wrapper: first checks,
-# statistics in `info`)
+# Gymnasium's wrappers → the attribute that decides rows; "": the wrapper's state only serves first checks or statistics
+# in `info`
 COUNTERS = {"TimeLimit": "_elapsed_steps", "OrderEnforcing": "_has_reset", "PassiveEnvChecker": ""}
 COUNTERS |= dict.fromkeys(("RecordEpisodeStatistics", "ClipAction", "RescaleAction", "ClipReward"), "")
 SEEN = ("Dtype", "Filter", "Flatten", "Grayscale", "Rescale", "Reshape", "Resize")
@@ -68,8 +68,8 @@ def _has_methods(layer: Any) -> bool:
 
 
 def _counter_of(layer: object) -> str:
-    """Return the attribute that decides a wrapper's rows, or "". Raises Unsaveable: an unknown layer, or a subclass
-    of a known one, which may have more state.
+    """Return the attribute of a wrapper that decides rows; "": none. Raises Unsaveable: an unknown layer, or a subclass
+    of a known wrapper, which may have more state.
     """
     name = type(layer).__name__
     if name not in COUNTERS or getattr(gymnasium.wrappers, name, None) is not type(layer):
@@ -85,7 +85,7 @@ def _save_layer(layer: Any) -> Batch:
             raise Unsaveable(f"get_state() of {type(layer).__name__} must give a dict of arrays, {wrong}")
         return tree.map(np.array, state)
     if type(layer) in CLASSIC:
-        beyond = getattr(layer, "steps_beyond_terminated", None)  # CartPole's count of steps after the fall
+        beyond = getattr(layer, "steps_beyond_terminated", None)  # CartPole's number of steps after the pole fell
         return {
             "state": np.asarray(layer.state),
             "random": generator_state(layer.np_random),
@@ -125,7 +125,7 @@ def _flaw(state: object) -> str:
 
 
 def wrappers_of(env: gymnasium.Env) -> Iterator[gymnasium.Env]:
-    """Yield the layers, from the outermost wrapper to the environment itself."""
+    """Yield the layers of an environment, from the outermost wrapper to the environment inside."""
     while isinstance(env, gymnasium.Wrapper):
         yield env
         env = env.env
@@ -138,7 +138,7 @@ def save_env(env: gymnasium.Env) -> Batch:
 
 
 def load_env(env: gymnasium.Env, saved: Batch) -> None:
-    """Restore a saved state in a reset environment. Raises Unsaveable: other layers."""
+    """Restore a saved state in an environment that was reset. Raises Unsaveable: other layers were saved."""
     if not np.array_equal(saved["layers"], _names(env)):
         before, now = saved["layers"].tobytes().decode(), _names(env).tobytes().decode()
         raise Unsaveable(f"the environment was {before} and is {now}")

@@ -1,4 +1,4 @@
-"""The shared memory of a pool, and the seating of its matches."""
+"""The shared memory of a pool, and the seating of its matches: which lane plays which seat."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ from polyplay.envs.spaces import fields
 
 
 class Seating:
-    """Matches of `seats` players each. A lane is a player in a match.
+    """Assignment of lanes to the seats of matches with `seats` players each. A lane is a player in a match.
 
-    With one agent in all seats (`agents` 1), match m has lanes m·seats …, in the order of the seats. With several,
-    agent j has lanes j·lanes/agents …; a match has equally many lanes of each (with more agents than seats: one lane of
-    each of `seats` agents), and `draw` draws the seats of these lanes. An agent's lanes in a match have adjacent seats,
-    so an agent has whole teams if seats are in the order of teams.
+    With one agent in all seats (`agents` is 1), match m has lanes m·seats … (m+1)·seats − 1, in the order of the seats.
+    With several agents, agent j has lanes j·lanes/agents …, and a match has equally many lanes of each agent (with more
+    agents than seats: one lane of each of `seats` agents); `draw` draws the seats of these lanes. An agent's lanes in a
+    match have adjacent seats, so an agent has whole teams if seats are in the order of teams.
     """
 
     def __init__(self, lanes: int, seats: int, agents: int = 1, seed: int = 0, lane: int = 0):
-        """lane: number of the first lane in the run; it and `seed` decide the draws. Raises UserError."""
+        """lane: number of the first lane in the run; `lane` and `seed` decide the draws. Raises UserError."""
         check_seats(lanes, seats, agents)
         self.matches = lanes // seats
-        self.blocks = min(agents, seats)  # blocks of adjacent seats in a match, which `draw` permutes
+        self.blocks = min(agents, seats)  # number of blocks of adjacent seats in a match; `draw` permutes blocks
         self.own = _lanes_of_matches(lanes, seats, agents)
-        self.match, seat = np.empty((2, lanes), np.int64)  # by lane
+        self.match, seat = np.empty((2, lanes), np.int64)  # each lane's match and seat
         self.match[self.own] = np.arange(self.matches)[:, None]
         drawn, keys = np.zeros(self.matches, np.int64), lane_seeds(seed, lane, lanes)[self.own[:, 0]].astype(np.uint64)
         self.bind({"lanes": self.own.copy(), "seat": seat, "drawn": drawn, "keys": keys})
@@ -49,8 +49,8 @@ class Seating:
         self.seat[self.lanes[matches]] = np.arange(self.lanes.shape[1])
 
     def bind(self, arrays: Batch) -> None:
-        """Keep all changing data in these arrays: lanes by seat [matches, seats], the seat of each lane, the number of
-        starts of each match, and the keys of the draws.
+        """Keep all changing data in these arrays: lanes by match and seat [matches, seats], the seat of each lane, the
+        number of starts of each match, and the keys for random draws.
         """
         self.arrays = arrays
         self.lanes, self.seat, self.drawn, self._keys = (arrays[name] for name in ("lanes", "seat", "drawn", "keys"))
@@ -68,12 +68,12 @@ def check_seats(lanes: int, seats: int, agents: int = 1) -> None:
 
 
 def _lanes_of_matches(lanes: int, seats: int, agents: int) -> np.ndarray:
-    """Return lanes by match and seat, int64 [matches, seats]."""
+    """Return the lane of each match and seat, int64 [matches, seats]."""
     everyone, matches = np.arange(lanes), lanes // seats
     if agents == 1:
         return everyone.reshape(matches, seats)
     width = lanes // agents
-    if agents <= seats:  # agent, match, its lanes in the match
+    if agents <= seats:  # axes: agent, match, the agent's lanes in the match
         return everyone.reshape(agents, matches, seats // agents).transpose(1, 0, 2).reshape(matches, seats)
     return everyone.reshape(agents // seats, seats, width).transpose(0, 2, 1).reshape(matches, seats)
 
@@ -85,7 +85,7 @@ def seat_lanes(envs: Envs, seed: int, lane: int) -> Seating:
 
 
 def check_groups(envs: Envs, seats: int) -> None:
-    """Raises UserError: the lanes do not make whole matches, or groups split matches."""
+    """Raises UserError: the lanes do not make whole matches, or groups split the lanes of an agent in a match."""
     check_seats(envs.lanes, seats, envs.agents)
     if envs.active % seats:
         raise UserError(f"--agents {envs.active}: must be a multiple of the {seats} seats of a match")
@@ -96,42 +96,42 @@ def check_groups(envs: Envs, seats: int) -> None:
         raise UserError(f"{have}, must have a multiple of {seats_of}: change --lanes or --groups")
 
 
-NOTE = 4096  # bytes of a lane's note: kind, then text
-FAILED, BROKEN, UNBUILT, ROUNDED = 1, 2, 3, 4  # kinds of notes: a fault; two that end the pool; a remark on a valid row
+NOTE = 4096  # bytes of a lane's note, which is a message to the pool: kind, then text
+FAILED, BROKEN, UNBUILT, ROUNDED = 1, 2, 3, 4  # kinds of notes: a fault, a broken rule, a failed build, a remark
 FLAGS = ("terminated", "truncated", "first", "over")
 
 
 def row_fields(spec: EnvSpec) -> Spec:
-    """Fields of one lane's row."""
+    """Return the fields of one lane's row."""
     mask = {} if spec.mask is None else {"mask": spec.mask}
     flags = dict.fromkeys(FLAGS, Field((), "bool"))
     return {"obs": spec.obs, "reward": Field((), "float32"), **flags, **mask, **spec.own_fields}
 
 
 def first_row(rows: Batch) -> Batch:
-    """Return the values, except observation and mask, of a row without a step before it."""
+    """Return the values of an episode's first row, except observation and mask."""
     counts: Batch = {name: 0.0 for name in ("reward", "team_reward", "events") if name in rows}
     return {**counts, **dict.fromkeys(FLAGS, False), "first": True}
 
 
 class SharedRows(SharedObject):
-    """The pool's shared memory: rows and actions [lanes, …], and the status of its workers; with several players also
-    the seating, whether matches are held, and which matches rest.
+    """The pool's shared memory: rows and actions [lanes, …], and the status of its processes. With several players,
+    also the seating, whether finished matches are held, and which matches rest (see Pool.pause_matches).
     """
 
     rows: Batch
     seating: Seating | None = None
     sitting: Batch  # arrays of the seating
-    held: np.ndarray  # bool [1]
-    resting: np.ndarray  # bool [matches]
+    held: np.ndarray  # bool [1]: whether finished matches are held
+    resting: np.ndarray  # bool [matches]: whether the match rests
     action: Tree
-    faults: np.ndarray  # by lane, counted by the pool
-    joins: np.ndarray  # by lane: returns after an absence
-    seeds: np.ndarray  # of each lane's generator, see rules.rng_of; -1: unknown
+    faults: np.ndarray  # faults of each lane, counted by the pool
+    joins: np.ndarray  # number of each lane's returns after an absence
+    seeds: np.ndarray  # identity of each lane's random generator, see rules.rng_of; -1: unknown
     notes: np.ndarray
-    deadline: np.ndarray  # by worker: time limit; 0: idle
-    busy: np.ndarray  # by worker: the lane that it steps
-    waited: np.ndarray  # by worker: seconds that it waited for orders, number of waits
+    deadline: np.ndarray  # by process: time by which its operation must end; 0: idle
+    busy: np.ndarray  # by process: the lane that it steps
+    waited: np.ndarray  # by process: seconds of waiting for orders, number of waits
 
     def __init__(self, spec: EnvSpec, lanes: int, workers: int, seating: Seating | None = None):
         matches: dict[str, Tree] = {}

@@ -1,7 +1,7 @@
 """Spaces of observations and actions; random actions.
 
-Dict and Tuple become dicts, a Tuple's with the keys "0", "1", …; all other spaces are leaves. A new kind of leaf needs
-a class, a line in `LEAVES`, and support in lane.action_reader and lane.observation_writer.
+Dict and Tuple spaces become dicts, with the keys "0", "1", … for a Tuple. All other spaces are leaves. A new kind of
+leaf needs a class, a line in `LEAVES`, and support in lane.action_reader and lane.observation_writer.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from polyplay.envs.images import image_layout
 
 
 class SpaceViolation(Exception):
-    """An environment broke a rule of `envs/rules`; the one-line message says what was declared and given."""
+    """An environment broke a rule of `envs/rules`; the one-line message says what was declared and what was given."""
 
     def __init__(self, text: str, rule: str = "spaces"):
         super().__init__(text)
@@ -31,13 +31,13 @@ class SpaceViolation(Exception):
 
 
 def place_of(path: str) -> str:
-    """Return the place of a part, for the beginning of a message."""
+    """Return the place of a part, for the beginning of a message; "" for the whole."""
     return f"at {path!r} " if path else ""
 
 
-# Every leaf has `field`, the array of one lane's action; `space`, Gymnasium's space; `kinds`, accepted kinds of dtypes;
-# and `classes`, the number of values of each of its parts. Leaves of whole numbers have `most`: numbers are in
-# 0 … most - 1.
+# Every leaf class has `field`, shape and dtype of one lane's action; `space`, the Gymnasium space; `kinds`, the
+# accepted kinds of dtypes (np.dtype.kind); and `classes`, the number of values of each of its numbers. Leaves of
+# integers have `most`: their numbers are in 0 … most - 1.
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,7 @@ class Discrete:
 
 @dataclass(frozen=True)
 class MultiDiscrete:
-    """Several numbers at once: int64 [B, *shape], the i-th (row by row) in 0 … nvec[i]-1."""
+    """Several integers at once: int64 [B, *shape]; in row-major order, the i-th is in 0 … nvec[i]-1."""
 
     shape: tuple[int, ...]
     nvec: tuple[int, ...]
@@ -91,7 +91,7 @@ class MultiBinary:
 
 @dataclass(frozen=True, eq=False)
 class Box:
-    """Real vectors: float32 [B, *shape]; policies may send any number, pools clip to [low, high] (float32 [*shape])."""
+    """Real numbers: float32 [B, *shape]. Policies may send any number; pools clip to [low, high] (float32 [*shape])."""
 
     shape: tuple[int, ...]
     low: np.ndarray
@@ -116,8 +116,8 @@ class Box:
 
 
 class Conditional(dict[str, Any]):
-    """Leaves, the first of which, a Discrete, decides which others are used. uses: part → values of the first part that
-    use it. Unused parts are 0. (conditional_actions makes it from a dict.)
+    """An action of several leaves. The first, a Discrete, decides which of the others are used. uses: part → values of
+    the first part that use it. Unused parts are 0. (conditional_actions makes a Conditional from a dict.)
     """
 
     def __init__(self, parts: Mapping[str, Leaf], uses: Mapping[str, tuple[int, ...]]):
@@ -126,7 +126,7 @@ class Conditional(dict[str, Any]):
         super().__init__({name: parts[name] for name in (self.first, *self.uses)})
 
     def used(self, name: str) -> np.ndarray:
-        """Return bool [values of the first part]: those that use this part."""
+        """Return bool [values of the first part]: whether a value uses the part `name`."""
         return np.isin(np.arange(self[self.first].n), self.uses[name])
 
     def __eq__(self, other: object) -> bool:
@@ -140,7 +140,7 @@ class Conditional(dict[str, Any]):
 
 Whole = Discrete | MultiDiscrete | MultiBinary
 Leaf = Whole | Box
-ActionSpec = Leaf | dict[str, Any]  # of ActionSpecs
+ActionSpec = Leaf | dict[str, Any]  # the dict has ActionSpecs
 
 
 # --------------------------------------------------------------------------------- from Gymnasium
@@ -154,13 +154,13 @@ def subspaces(space: gym.Space) -> dict[str, gym.Space] | None:
 
 
 def _rounded(bounds: np.ndarray) -> np.ndarray:
-    """Convert bounds to float32; those beyond its range become infinite."""
+    """Convert bounds to float32; bounds beyond float32's range become infinite."""
     with np.errstate(over="ignore"):
         return np.asarray(bounds, np.float32)
 
 
 def one_line(space: gym.Space) -> str:
-    """Format a space for messages."""
+    """Format a space in one line, for messages."""
     return " ".join(str(space).split())
 
 
@@ -185,12 +185,12 @@ SUPPORTED = {
 
 
 def leaf_of(space: gym.Space) -> Leaf | None:
-    """Describe a space without parts; None: unknown kind."""
+    """Describe a space without parts; None: a space of an unknown kind."""
     return next((describe(space) for kind, describe in LEAVES.items() if isinstance(space, kind)), None)
 
 
 def _convert(space: gym.Space, title: str, what: str, leaf: Callable[[Any], Tree], path: str = "") -> Tree:
-    """Return the tree of `space`'s leaves. Raises UserError: invalid keys, no leaves, or a leaf that is None."""
+    """Convert a space to nested dicts of `leaf(part)`. Raises UserError: bad keys, no leaves, or `leaf` gives None."""
     inner = subspaces(space)
     if inner is None:
         found, empty = leaf(space), 0 in (space.shape or ())
@@ -238,7 +238,7 @@ def action(space: gym.Space, title: str) -> ActionSpec:
 
     def leaf(space: gym.Space) -> Leaf | None:
         if isinstance(space, gym.Box) and not np.issubdtype(space.dtype, np.floating):
-            return None  # for whole numbers, use MultiDiscrete
+            return None  # integers must be a MultiDiscrete
         if isinstance(space, gym.Box) and _is_narrow(space):
             flaw = f"float32, in which policies act, has fewer than {NUMBERS} numbers from low to high"
             cure = "declare -1 … 1 (gymnasium.wrappers.RescaleAction)"
@@ -249,7 +249,7 @@ def action(space: gym.Space, title: str) -> ActionSpec:
 
 
 def _is_narrow(space: gym.Box) -> bool:
-    """Tell whether float32 has too few numbers between some part's bounds."""
+    """Tell whether float32 has too few numbers between the bounds of some number of a Box."""
     low, high = space.low.astype(float), space.high.astype(float)
     most = np.maximum(np.abs(low), np.abs(high))
     near = (low < high) & (most < np.finfo(np.float32).max)
@@ -257,7 +257,7 @@ def _is_narrow(space: gym.Box) -> bool:
 
 
 def fields(action: ActionSpec) -> Spec:
-    """Fields of action arrays, without [B]."""
+    """Return the fields of one lane's action arrays."""
     return tree.map(lambda leaf: leaf.field, action)
 
 
@@ -275,24 +275,24 @@ def describe_actions(action: ActionSpec) -> str:
     return ", ".join(f"{path}: {leaf}{when.get(path, '')}" if path else str(leaf) for path, leaf in tree.leaves(action))
 
 
-# Declaration of actions with several parts, the first of which decides which others are used.
+# Declaration of actions with several parts, the first of which decides which other parts are used.
 #
 # `uses` maps a part to the values of the first part that use it: {"unit": (2, 3), "way": (1,)} with actions {"verb":
-# Discrete(4), "unit": Discrete(5), "way": Discrete(9)}. The first part is the one missing in `uses`.
+# Discrete(4), "unit": Discrete(5), "way": Discrete(9)}. The first part is the only one that is not a key of `uses`.
 
 
 ATTRIBUTE = "action_uses"  # attribute of a Gymnasium environment whose actions are a Dict
 
 
 def declared_uses(env: Any) -> Any:
-    """Return `action_uses` of the outermost wrapper, or of the environment, that has it; None: not declared."""
+    """Return `action_uses` of the outermost wrapper, or of the environment, that has it; None: none has it."""
     while not hasattr(env, ATTRIBUTE) and hasattr(env, "env"):
         env = env.env
     return getattr(env, ATTRIBUTE, None)
 
 
 def conditional_actions(action: ActionSpec, uses: Mapping[str, Iterable[int]] | None, what: str) -> ActionSpec:
-    """Apply `uses` to `action`. what: name of `uses` in errors. Raises UserError."""
+    """Make a dict of actions conditional by `uses`, if given. what: name of `uses` in errors. Raises UserError."""
     if uses is None:
         return action
     if not isinstance(action, dict) or any(isinstance(part, dict) for part in action.values()):
@@ -313,14 +313,14 @@ def conditional_actions(action: ActionSpec, uses: Mapping[str, Iterable[int]] | 
     return Conditional(action, used)
 
 
-# Uniform actions of any space, for evaluations with ε, and for checks.
+# Uniformly random actions of any space, for ε-greedy evaluations and for checks of environments.
 
 
-MOST = 1e6  # limit of random real numbers' absolute values
+MOST = 1e6  # largest absolute value of a random real number
 
 
 def action_width(space: ActionSpec) -> int:
-    """Return the number of uniforms for one action. Raises UserError: real numbers lack bounds."""
+    """Return how many uniform numbers a random action takes. Raises UserError: real numbers without bounds."""
     return sum(_width(leaf) for _, leaf in tree.leaves(space))
 
 
@@ -333,11 +333,11 @@ def _width(leaf: Leaf) -> int:
 
 
 def random_actions(space: ActionSpec, uniforms: np.ndarray, mask: Tree | None = None) -> Tree:
-    """Make actions [B, …] from uniforms float32 [B, width] in (0, 1); legal values are equally probable."""
+    """Make actions [B, …] from uniform numbers [B, action_width] in (0, 1). Legal values are equally probable."""
     masks, made, at = {} if mask is None else dict(tree.leaves(mask)), dict[str, np.ndarray](), 0
     for path, leaf in tree.leaves(space):
         n, legal = _width(leaf), masks.get(path)
-        if legal is not None and legal.ndim == 3:  # by value of the first part
+        if legal is not None and legal.ndim == 3:  # the mask depends on the value of the first part
             legal = legal[np.arange(len(legal)), next(iter(made.values()))]
         made[path] = _draw(leaf, uniforms[:, at : at + n].astype(np.float64), legal)
         at += n
@@ -359,13 +359,13 @@ def _draw(leaf: Leaf, u: np.ndarray, mask: np.ndarray | None) -> np.ndarray:
 
 
 def _among(legal: np.ndarray, u: np.ndarray) -> np.ndarray:
-    """Return int64 [B]: the legal value at fraction u of all legal values. legal: bool [B, n]."""
+    """Choose for each row the legal value at fraction u of its legal values, int64 [B]. legal: bool [B, n]."""
     place = (u * legal.sum(1)).astype(np.int64)
     return (legal.cumsum(1) > place[:, None]).argmax(1)
 
 
 def action_sampler(space: ActionSpec, seed: int) -> Callable[..., Tree]:
-    """Return a function that draws actions of n lanes, among those that `mask` allows."""
+    """Return a function draw(n, mask) that draws random actions of n lanes, among the legal ones."""
     rng, bounded = np.random.default_rng(seed), tree.map(_bounded, space)
     bounded = Conditional(bounded, space.uses) if isinstance(space, Conditional) else bounded
     width = action_width(bounded)
@@ -386,7 +386,7 @@ def _bounded(leaf: Leaf) -> Leaf:
 
 
 def mix_random(own: Tree, other: Tree, which: np.ndarray) -> Tree:
-    """Return actions [B, …]: `other` in the lanes of `which` (bool [B]), `own` elsewhere."""
+    """Return actions [B, …]: those of `other` in lanes where `which` (bool [B]) is true, else those of `own`."""
 
     def leaf(a: np.ndarray, b: np.ndarray) -> np.ndarray:
         return np.where(which.reshape(-1, *[1] * (a.ndim - 1)), b, a).astype(a.dtype)
@@ -397,17 +397,17 @@ def mix_random(own: Tree, other: Tree, which: np.ndarray) -> Tree:
 # Ranges of real actions, to convert a policy's −1 … 1 to an environment's units.
 
 
-NO_BOUND = 1e30  # environments without a bound declare numbers near the largest float
-SEEN = 3.0  # nearly all numbers of a new policy (mean 0, deviation 1) are within this
+NO_BOUND = 1e30  # larger bounds count as missing: some environments declare numbers near the largest float
+SEEN = 3.0  # nearly all outputs of a new policy (mean 0, deviation 1) have a smaller absolute value
 
 
 @dataclass(frozen=True, eq=False)
 class ActionRange:
-    """Bounds of a Box as middle ± half, float32 [*shape]; 0 ± 1 for parts that lack a bound."""
+    """Bounds of a Box as middle ± half, float32 [*shape]; 0 ± 1 for numbers that lack a bound."""
 
     middle: np.ndarray
     half: np.ndarray
-    bounded: np.ndarray  # bool: has both bounds
+    bounded: np.ndarray  # bool [*shape]: whether both bounds exist
 
     @classmethod
     def of(cls, box: Box) -> ActionRange:
@@ -417,20 +417,20 @@ class ActionRange:
 
     @property
     def unit(self) -> bool:
-        """Whether every part is 0 ± 1."""
+        """Whether the range of every number is 0 ± 1."""
         return bool((self.middle == 0).all() and (self.half == 1).all())
 
     @property
     def far(self) -> bool:
-        """Whether a new policy's unscaled numbers would be nearly always outside some part's bounds, or cover almost
-        none of their range.
+        """Whether the unscaled outputs of a new policy would be nearly always outside the bounds of some number, or
+        cover almost none of its range.
         """
         beyond = np.abs(self.middle) - self.half > SEEN
         return bool((beyond | (self.half < 0.02 * SEEN) | (self.half > 10 * SEEN))[self.bounded].any())
 
 
 def describe_scaling(action: ActionSpec, scaled: bool) -> str:
-    """Describe how a policy's numbers for real parts are scaled or clipped; "" if there are none."""
+    """Describe how a policy's outputs for real numbers are scaled or clipped; "" if actions have no real numbers."""
     parts = {path: leaf for path, leaf in tree.leaves(action) if isinstance(leaf, Box)}
     found = [f"{path}: {text}" if path else text for path, leaf in parts.items() if (text := _scaling(leaf, scaled))]
     return "; ".join(found)

@@ -1,7 +1,8 @@
-"""Several environments in one run: lane l of the run plays task order[l mod len(order)], in any worker.
+"""Several environments (tasks) in one run: lane l of the run plays task order[l mod len(order)], in any worker.
 
-For each task and group, an ordinary pool steps lanes; the pools' rows are joined. All tasks have equal observations, or
-vectors padded with zeros. All have as many discrete actions as the largest task; masks hide those that a task lacks.
+For each task of a group of lanes, an ordinary pool steps the lanes; the pools' rows are joined. All tasks have equal
+observations, or vectors padded with zeros. All tasks have as many discrete actions as the task with the most; masks
+forbid actions that a task lacks.
 """
 
 from __future__ import annotations
@@ -29,17 +30,17 @@ from polyplay.envs.pool import Envs, EnvSpec, Lanes, Pool, need, task_order, tas
 from polyplay.envs.spaces import ActionSpec, Discrete, describe_actions, describe_fields
 from polyplay.envs.vector_pool import AtariEpisodes, NativePool
 
-OPENERS = 16  # threads that open the pools of Atari games
-SHOWN = 6  # most task names in a text; for more tasks, it has their number
-WINDOW = 100  # games in a task's mean return
-FEWEST = 10  # games of each task before a mean over tasks counts
+OPENERS = 16  # most threads that open the pools of Atari games
+SHOWN = 6  # most tasks whose names a text lists; for more tasks, the text has their number
+WINDOW = 100  # last games in a task's mean return
+FEWEST = 10  # games of each task that a mean over tasks needs
 REPS = 200  # bootstrap samples for a report's intervals
 NOT_ALLOWED = "actions of {} must be allowed by its mask, got {}"
-OWN = ("game", "id", "actions", "environment")  # texts for single environments only
+OWN = ("game", "id", "actions", "environment")  # keys of descriptions that only single environments have
 
 
 def describe(envs: Envs) -> EnvSpec:
-    """Describe a lane of several tasks. Raises UserError: they cannot be joined, or one is unknown."""
+    """Describe a lane of several tasks. Raises UserError: the tasks cannot be joined, or a task is unknown."""
     words = task_words(envs.title)
     names, order = tuple(name for name, _ in words), task_order(words)
     how = "--env: several tasks need lanes that step in turn"
@@ -72,7 +73,7 @@ def describe(envs: Envs) -> EnvSpec:
 
 
 def _with_task(spec: EnvSpec, how: str) -> EnvSpec:
-    """Add the task to observations."""
+    """Add the task to observations: {"seen": the observation, "task": the task's number}."""
     obs = {"seen": spec.obs, "task": Field((), "int64")}
     inner = {f"seen/{path}".rstrip("/"): classes for path, classes in spec.classes.items()}
     images = None if spec.images is None else tuple(f"seen/{path}".rstrip("/") for path in spec.images)
@@ -81,7 +82,7 @@ def _with_task(spec: EnvSpec, how: str) -> EnvSpec:
 
 
 def one_task(envs: Envs, name: str, spec: EnvSpec | None = None, **changes: Any) -> Envs:
-    """Return the environments of one task. spec: its description, if known."""
+    """Return the environments of one of several tasks. spec: the task's description, if known."""
     made = replace(envs, name=name, groups=1, at_once=0, only=-1, task_input="none", **changes)
     if spec is not None:
         made.__dict__["spec"] = spec
@@ -89,12 +90,12 @@ def one_task(envs: Envs, name: str, spec: EnvSpec | None = None, **changes: Any)
 
 
 def described_parts(envs: Envs) -> tuple[EnvSpec, ...]:
-    """Return the description of each task; a spec from a file lacks them, so they are made again."""
+    """Return the description of each task; a spec from a file has none, so the tasks are described again."""
     return envs.spec.parts or tuple(one_task(envs, name).spec for name in envs.spec.tasks)
 
 
 def task_parts(envs: Envs) -> list[Envs]:
-    """Return the environments of each task, with as many lanes as the task has in a group."""
+    """Return an `Envs` for each task, with as many lanes as the task has in a group."""
     spec, width, threads = envs.spec, envs.lanes // envs.groups, max(1, envs.workers // len(envs.spec.tasks))
     lanes = [max(1, width * spec.order.count(k) // len(spec.order)) for k in range(len(spec.tasks))]
     given = zip(spec.tasks, described_parts(envs), lanes, strict=True)
@@ -102,7 +103,7 @@ def task_parts(envs: Envs) -> list[Envs]:
 
 
 def _check(name: str, part: EnvSpec, first: str, other: EnvSpec) -> None:
-    """Raises UserError: the task cannot be joined with the first one."""
+    """Raises UserError: the task `name` cannot be joined with the task `first`."""
     both = f"--env: {name} given beside {first}"
     need(part.seats == 1, f"--env: {name} given among several tasks, but it has {part.seats} players; allowed: one")
     need(not part.vector, f"--env: {name} given among several tasks, but it makes vector environments; use single ones")
@@ -117,7 +118,7 @@ def _actions(action: ActionSpec) -> str:
 
 
 def _joined_observations(names: tuple[str, ...], parts: tuple[EnvSpec, ...]) -> Spec:
-    """Join the observations; vectors are padded to the longest. Raises UserError: they cannot be joined."""
+    """Join the observations; vectors are padded to the longest. Raises UserError: observations cannot be joined."""
     odd = next((i for i, part in enumerate(parts) if part.obs != parts[0].obs), None)
     if odd is None:
         _check_classes(names, parts)
@@ -131,7 +132,7 @@ def _joined_observations(names: tuple[str, ...], parts: tuple[EnvSpec, ...]) -> 
 
 
 def _check_classes(names: tuple[str, ...], parts: tuple[EnvSpec, ...]) -> None:
-    """Raises UserError: Discrete observations have different numbers of values."""
+    """Raises UserError: the tasks' Discrete observations have different numbers of values."""
     text = [", ".join(f"{path} {n}".strip() for path, n in part.classes.items()) or "other" for part in parts]
     for name, part, values in zip(names, parts, text, strict=True):
         both = f"{names[0]} shows numbers of {text[0]} values, {name} of {values}"
@@ -139,7 +140,7 @@ def _check_classes(names: tuple[str, ...], parts: tuple[EnvSpec, ...]) -> None:
 
 
 def _joined_actions(names: tuple[str, ...], parts: tuple[EnvSpec, ...]) -> tuple[ActionSpec, Spec | None]:
-    """Join the actions; return them and the mask. Raises UserError: they cannot be joined."""
+    """Return the joined actions, and the fields of the mask or None. Raises UserError: actions cannot be joined."""
     first, masks = parts[0].action, [part.mask for part in parts]
     if all(part.action == first for part in parts) and all(mask == masks[0] for mask in masks):
         return first, masks[0]
@@ -154,7 +155,7 @@ def _joined_actions(names: tuple[str, ...], parts: tuple[EnvSpec, ...]) -> tuple
 class TaskReturns:
     """Returns of each task's last games, human-normalized if all tasks are Atari games of the literature.
 
-    Human-normalized scores are in percent: 0 is random play, 100 the human. episodes: number of games by task.
+    Human-normalized scores are in percent: 0 is random play, 100 the human. episodes: {task: number of games}.
     """
 
     def __init__(self, names: tuple[str, ...], fewest: int = FEWEST, window: int | None = WINDOW):
@@ -171,11 +172,11 @@ class TaskReturns:
         self.episodes[name] += len(returns)
 
     def means(self) -> dict[str, float | None]:
-        """Return the mean return of each task's last games."""
+        """Return the mean return of each task's last games; None: the task has no games."""
         return {name: math.fsum(returns) / len(returns) if returns else None for name, returns in self.returns.items()}
 
     def scores(self) -> dict[str, list[float]]:
-        """Return the human-normalized returns of each task; without baselines, the returns."""
+        """Return the human-normalized returns of each task, or plain returns if there are no baselines."""
         if not self.ends:
             return {name: list(returns) for name, returns in self.returns.items()}
         return {
@@ -184,12 +185,12 @@ class TaskReturns:
         }
 
     def score(self) -> float | None:
-        """Return the mean over tasks of their mean score; None: a task has too few games."""
+        """Return the mean over tasks of each task's mean score; None: a task has too few games."""
         found = [math.fsum(x) / len(x) for x in self.scores().values() if len(x) >= self.fewest]
         return math.fsum(found) / len(found) if found and len(found) == len(self.returns) else None
 
     def row(self) -> Row:
-        """Return the keys of a report; intervals are over games."""
+        """Return the columns of a report about tasks. Intervals of human-normalized statistics are over games."""
         found: Row = {"task_return_means": self.means(), "task_episodes": dict(self.episodes)}
         if self.ends and self.score() is not None:
             estimates = aggregate(self.scores(), reps=REPS)
@@ -198,8 +199,8 @@ class TaskReturns:
 
 
 def action_numbers(envs: Envs, spec: EnvSpec, parts: tuple[EnvSpec, ...]) -> list[np.ndarray | None]:
-    """Return, for each task, its own numbers of the joined actions, int64 [n]; -1: the task lacks it. None: all
-    actions are equal. In Atari games, joined actions are the buttons of the game with the most buttons, by name.
+    """Return, by task, the task's own number of each joined action, int64 [n]; -1: the task lacks the action. None: all
+    tasks have the same actions. In Atari games, joined actions are the buttons of the game with the most, by name.
     """
     if spec.mask is None or not isinstance(spec.action, Discrete) or any(part.mask is not None for part in parts):
         return [None] * len(parts)
@@ -224,17 +225,17 @@ def _buttons(envs: Envs, name: str) -> tuple[str, ...]:
 
 
 def _as_slice(at: np.ndarray) -> slice | None:
-    """Convert numbers to a slice; None: they are not evenly spaced."""
+    """Convert ascending numbers to a slice; None: the numbers are not evenly spaced."""
     step = int(at[1] - at[0]) if len(at) > 1 else 1
     return slice(int(at[0]), int(at[-1]) + 1, step) if (np.diff(at) == step).all() else None
 
 
 class NativeGroup:
-    """A group's pools of ALE games. Actions are checked and rows are made once for all lanes, not by every pool: that
-    takes as long for one lane as for a hundred.
+    """The pools of a group, if all are of Atari games. Checks actions and makes rows once for all lanes of the group:
+    each check takes as long for one lane as for a hundred.
 
-    lanes, numbers, names: of each pool, its lanes in the group, its row of `action_numbers`, and its task. rows: the
-    group's rows, which `finish` completes.
+    lanes, numbers, names: for each pool, its lanes in the group, its action numbers, and its task. rows: the group's
+    rows, which `collect` and `finish` write.
     """
 
     def __init__(
@@ -256,7 +257,7 @@ class NativeGroup:
                 self.numbers[at] = own
 
     def actions(self, action: np.ndarray) -> list[np.ndarray]:
-        """Return each pool's own actions. Raises ValueError: a game lacks an action."""
+        """Convert actions [lanes] to a list of each pool's actions. Raises ValueError: a game lacks an action."""
         own = action if self.numbers is None else self.numbers[self.everyone, action]
         if own.min() < 0:
             name, at = next((name, at) for name, at in zip(self.names, self.lanes, strict=True) if own[at].min() < 0)
@@ -265,13 +266,13 @@ class NativeGroup:
         return [own[at] for at in self.lanes]
 
     def collect(self, i: int) -> None:
-        """Wait for the step of pool i."""
+        """Wait for the step of pool i, and write its observations."""
         at = self.at[i]
         obs, self.reward[at], self.dead[at], self.life[at] = self.pools[i].collect(0, self.episodes.late[at])
         self.rows["obs"][at] = obs
 
     def finish(self) -> None:
-        """Make the rows, when all pools have stepped."""
+        """Write rewards and flags, after `collect` of every pool."""
         found = self.episodes.rows(slice(None), self.rows["obs"], self.reward, self.dead, self.life)
         for key in ("reward", "first", "terminated", "truncated", "over"):
             self.rows[key][...] = found[key]
@@ -283,10 +284,10 @@ def connect(envs: Envs, seed: int, lane: int) -> TaskPool:
 
 
 class TaskPool(BasePool):
-    """A pool with an ordinary pool for each task and group. Each lane has its own seed in the run.
+    """A pool that joins an ordinary pool for each task of each group. Each lane has its own seed in the run.
 
-    With one group, a few pools step at a time, and the next starts when one ends: a thread for each of 57 games would
-    slow the learner down. With several groups, one group steps while the caller acts for another.
+    With one group, a few of the pools step at a time, and the next pool starts when one ends: a thread for each of 57
+    games would slow the learner down. With several groups, a whole group steps while the caller acts for another group.
     """
 
     def __init__(self, envs: Envs, seed: int, lane: int):
@@ -298,13 +299,13 @@ class TaskPool(BasePool):
         if self._tells:
             self._rows["obs"]["task"][:] = task
         described = described_parts(envs)
-        self._numbers, self._tasks = action_numbers(envs, spec, described), list[list[int]]()  # tasks by group
+        self._numbers, self._tasks = action_numbers(envs, spec, described), list[list[int]]()  # _tasks: by group
         for i, k in enumerate(task.tolist()):
             if (numbers := self._numbers[k]) is not None:
                 self._rows["mask"][i] = numbers >= 0
         self._lanes, jobs = list[list[np.ndarray]](), list[tuple[Envs, int]]()  # lanes by group and task; jobs by pool
         self._shown = list[Batch]()  # by group: rows with the pools' observations
-        self._views = list[list[Batch | None]]()  # rows by group and task; None: lanes are not evenly spaced
+        self._views = list[list[Batch | None]]()  # rows by group and task; None: the lanes are not evenly spaced
         threads, begun = max(1, envs.workers // len({*task.tolist()})), lane
         for group in self._groups_of_lanes:
             here = task[group]
@@ -324,9 +325,9 @@ class TaskPool(BasePool):
         # pools that step at once: one per thread, and one more, so that no thread waits for the caller
         self._most_stepping = ((envs.workers or cores()) // threads + 1) if envs.groups == 1 else len(jobs)
         self._actions = [list[Tree]() for _ in self._lanes]  # by group and pool: actions not yet sent
-        self._waiting: tuple[slice, Batch] | None = None  # the group for which recv has collected some rows
+        self._waiting: tuple[slice, Batch] | None = None  # (lanes, rows) of the group that recv is collecting
         self._open_pools(jobs, seed)
-        # pools of ALE games alone are stepped without their checks
+        # if all pools are of Atari games, NativeGroup steps them, without their own checks
         natives = [pool for pool in self._pools() if isinstance(pool, NativePool)]
         alike = len(natives) == len(jobs) and all(pool.options == natives[0].options for pool in natives)
         self._native = [self._native_group(i) for i in range(envs.groups)] if alike else []
@@ -337,7 +338,7 @@ class TaskPool(BasePool):
         return NativeGroup(pools, self._lanes[group], numbers, names, self._shown[group])
 
     def _open_pools(self, jobs: list[tuple[Envs, int]], seed: int) -> None:
-        """Open a pool per task and group. For Atari games, several threads open them, in a tenth of the time."""
+        """Open a pool for each task of each group. Several threads open Atari games, in a tenth of the time."""
         native = all(is_game(x.name, x.options) and read_options(x.title, x.options).native for x, _ in jobs)
         made = list[Pool]()
         try:
@@ -396,7 +397,7 @@ class TaskPool(BasePool):
             self._report(pool)
 
     def _take_over(self, rows: Batch, at: np.ndarray, view: Batch | None, found: Batch) -> None:
-        """Write a pool's rows into the group's rows. view: the rows of these lanes, or None."""
+        """Write the rows `found` of a pool to lanes `at` of a group's `rows`. view: views of these rows, or None."""
         for key, value in found.items():
             into = rows["obs"]["seen"] if key == "obs" and self._tells else rows[key]
             if key == "obs" and isinstance(value, np.ndarray) and value.shape[1:] != into.shape[1:]:
@@ -407,7 +408,7 @@ class TaskPool(BasePool):
                 view[key][...] = value
 
     def _report(self, pool: Pool) -> None:
-        """Move a pool's reports to this pool."""
+        """Move the faults and remarks of a task's pool to this pool."""
         for reports, theirs in ((self.faults, pool.faults), (self.remarks, pool.remarks)):
             reports += theirs
             theirs.clear()
@@ -418,14 +419,14 @@ class TaskPool(BasePool):
             self._actions[group] = self._native[group].actions(action)
         else:
             for at, task in zip(self._lanes[group], self._tasks[group], strict=True):
-                own, there = tree.at(action, at), self._numbers[task]  # copies
+                own, there = tree.at(action, at), self._numbers[task]  # own is a copy
                 if there is not None and (there[own] < 0).any():
                     raise ValueError(NOT_ALLOWED.format(self.spec.tasks[task], own.tolist()))
                 self._actions[group].append(own if there is None else there[own])
         self._begin(group, self._most_stepping)
 
     def _begin(self, group: int, end: int) -> None:
-        """Start the steps of a group's pools whose number is below `end`."""
+        """Start the steps of a group's first `end` pools, except those that have started."""
         pools, actions = self._of_group[group], self._actions[group]
         while actions and len(pools) - len(actions) < end:
             number, action = len(pools) - len(actions), actions.pop(0)

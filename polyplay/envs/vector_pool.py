@@ -1,8 +1,8 @@
 """Pools of vector environments: Gymnasium's, stepped in the caller's thread, and ale-py's.
 
-Mode NEXT_STEP is the project's row convention. In mode DISABLED, we reset the lanes that ended (otherwise they cannot
-step), step all lanes, and reset the same lanes again: their rows come from this reset, all other rows from the step.
-SAME_STEP: see `LOST`.
+Rows depend on the environment's reset mode. NEXT_STEP is the project's row convention. In mode DISABLED, the pool
+resets the lanes that ended (otherwise they cannot step), steps all lanes, and resets the ended lanes again: their rows
+come from the second reset, all other rows from the step. For SAME_STEP, see the comment above `LOST`.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from polyplay.envs.process_state import GlobalGenerators, seeding_torch
 
 
 def action_writer(space: gym.Space, n: int) -> Callable[[Tree], Tree]:
-    """Return a function that converts a batch of the pool's actions to the vector environment's actions."""
+    """Return a function that converts actions [n, …] of the pool's lanes to the vector environment's actions."""
     if isinstance(space, gym.Discrete):
         return lambda a: (a + space.start).astype(space.dtype)
     one = action_reader(space)
@@ -61,7 +61,7 @@ def on_host(given: Any) -> Any:
 
 
 def lane_flags(n: int, *given: ArrayLike) -> list[np.ndarray]:
-    """Copy reward, terminated and truncated of `n` lanes. Raises ValueError: another number of lanes."""
+    """Copy reward, terminated and truncated of `n` lanes to arrays [n]. Raises ValueError: another shape."""
     flags = [np.array(on_host(x)) for x in given]
     if any(x.shape != (n,) for x in flags):
         shapes = ", ".join(str(list(x.shape)) for x in flags)
@@ -69,13 +69,14 @@ def lane_flags(n: int, *given: ArrayLike) -> list[np.ndarray]:
     return flags
 
 
-# Vector environments that reset within the step that ends an episode (SAME_STEP), as the project's rows.
+# Rows of vector environments in mode SAME_STEP, which reset a lane within the step that ends its episode.
 #
 # An episode's last row has `info["final_obs"]`; the next episode's first row has the observation that the same step
-# returned. If all lanes ended at once, nothing is stepped between the two rows. Otherwise the vector environment steps
-# all its lanes, so an ended lane makes one unseen step of its next episode, with an unused action. The unseen reward is
-# added to the next one, so that returns are complete. Vector environments of Gymnasium and ale-py can reset chosen
-# lanes, which undoes that step. If `final_obs` is missing, the last row keeps the observation of the row before it.
+# returned. If all lanes ended at once, nothing is stepped between these two rows. Otherwise the vector environment
+# steps all its lanes, so an ended lane makes a step of its next episode, with an unused action, that no row shows. The
+# reward of this unseen step is added to the lane's next reward, so that returns are complete. Vector environments of
+# Gymnasium and ale-py can reset chosen lanes, which undoes the unseen step. Without `final_obs`, an episode's last row
+# keeps the observation of the row before.
 
 
 LOST = """gives no info['final_obs'] when an episode ends, so after a truncation learning uses the value of the
@@ -84,22 +85,22 @@ UNSAID = "; it states no reset mode, so SAME_STEP is assumed: set its metadata['
 
 
 class VectorLanes:
-    """One vector environment, and the rows of its lanes, which are views of the pool's."""
+    """One vector environment, and the rows of its lanes, which are views of the pool's rows."""
 
     def __init__(self, env: VectorEnv, rows: Batch, title: str, lane: int):
         self.env, self.rows, self.n, self.title = env, rows, env.num_envs, title
         self.who = f"{title}, lanes {lane}–{lane + self.n - 1}"
-        self.mode, self.device = autoreset_mode(env), None  # device: of tensor observations
+        self.mode, self.device = autoreset_mode(env), None  # device of observations that are tensors
         self.remarks = dict[str, str]()  # rule → remark, read by the pool
         self.space, self.act = env.single_observation_space, action_writer(env.single_action_space, self.n)
         self.read = observation_writer(self.space, rows["obs"], slice(None))
-        self.seen = tree.map(np.zeros_like, rows["obs"])  # observations of all lanes, of which some go to rows
+        self.seen = tree.map(np.zeros_like, rows["obs"])  # observations of all lanes; `_show` copies some to rows
         self.see = observation_writer(self.space, self.seen, slice(None))
         self.undone = build.resets_lanes(env)
-        self.unseen = np.zeros(self.n)  # rewards of unseen steps
+        self.unseen = np.zeros(self.n)  # rewards of unseen steps, by lane
 
     def begin(self, seeds: list[int]) -> None:
-        """Make first rows by a reset with a seed per lane, or with one seed if a list is refused. Raises EnvFailure."""
+        """Make first rows by a reset with a seed per lane, or one seed if a list is refused. Raises EnvFailure."""
         with self._failing("reset"):
             try:
                 obs, info = self.env.reset(seed=seeds)  # type: ignore[arg-type]
@@ -117,11 +118,11 @@ class VectorLanes:
         self._flags(np.ones(self.n, bool))
 
     def say(self, rule: str, text: str) -> None:
-        """Leave a remark about a rule; ignore later remarks about the same rule."""
+        """Leave a remark about a rule. Ignore all but the first remark about a rule."""
         self.remarks.setdefault(rule, f"{self.title}: {text} {rules.rule_suffix(rule)}")
 
     def step(self, action: Tree) -> None:
-        """Make every lane's next row. Raises EnvFailure."""
+        """Make every lane's next row. Raises EnvFailure: the step fails, or breaks a rule."""
         ended = self.rows["over"].copy()
         with self._failing("step"):
             if self.mode is AutoresetMode.SAME_STEP:
@@ -134,16 +135,16 @@ class VectorLanes:
         self._flags(ended, *flags)
 
     def _step_all(self, action: Tree) -> tuple[Any, list[np.ndarray], Mapping[str, Any]]:
-        """Step the vector environment; return observations, flags and info."""
+        """Step the vector environment; return observations, [reward, terminated, truncated], and info."""
         taken = self.act(action)
         if self.device is not None:
-            torch = sys.modules["torch"]  # the environment has loaded it
+            torch = sys.modules["torch"]  # the environment has loaded torch
             taken = convert(taken, lambda part: torch.as_tensor(part, device=self.device))
         obs, *given, info = self.env.step(taken)
         return on_host(obs), lane_flags(self.n, *given), info
 
     def _step_reset(self, action: Tree, ended: np.ndarray) -> Sequence[np.ndarray]:
-        """Reset the ended lanes, step all, and reset the same lanes again, whose rows come from this reset."""
+        """Reset the ended lanes, step all lanes, and reset the ended lanes again; the second reset gives their rows."""
         obs = self._reset(ended)
         if ended.all():
             self.read(obs)
@@ -155,7 +156,7 @@ class VectorLanes:
         return reward, *(end & ~ended for end in ends)
 
     def _step_same(self, action: Tree, ended: np.ndarray) -> Sequence[np.ndarray]:
-        """Write the first rows of ended lanes, which the previous step returned, and this step's rows of the others."""
+        """Write the ended lanes' first rows, which the previous step returned, and the other lanes' rows."""
         self._show(ended)
         if ended.all():
             return ()
@@ -176,8 +177,8 @@ class VectorLanes:
         return total, *(end & ~ended for end in ends)
 
     def _show_last(self, info: Mapping[str, Any], lanes: np.ndarray) -> np.ndarray:
-        """Write the last observations of these lanes' episodes, from a list or a batch; return bool [n]: lanes with
-        a last observation.
+        """Write the last observations, a list or a batch in info, of these lanes' episodes. Return bool [n]: lanes
+        whose last observation exists.
         """
         key = next((key for key in FINAL if key in info), None)
         if key is None or not lanes.any():
@@ -227,7 +228,7 @@ class VectorLanes:
 
 
 class VectorPool(BasePool):
-    """A Pool over vector environments, one per group. One that raises ends the pool; one that hangs blocks it."""
+    """A Pool over vector environments, one for each group. An exception ends the pool; a hang blocks the pool."""
 
     unsaved = "vector environments cannot be saved"
 
@@ -254,7 +255,7 @@ class VectorPool(BasePool):
         self._hear(group)
 
     def _hear(self, group: VectorLanes) -> None:
-        """Take over a group's remarks, except about rules that have a remark already."""
+        """Take over a group's remarks, but only the first remark about each rule."""
         self.remarks += [text for rule, text in group.remarks.items() if rule not in self._said]
         self._said |= group.remarks.keys()
 
@@ -287,33 +288,33 @@ class VectorPool(BasePool):
         self._random.leave()
 
 
-# Atari games in ale-py's own vector environment, stepped by its threads; its arrays are not copied.
+# Atari games in ale-py's own vector environment, stepped by ale-py's threads. Observations are not copied.
 #
-# Workarounds here are for ale-py's behavior (0.12, src/ale/vector; pinned by tests):
+# Workarounds here are for the behavior of ale-py 0.12 (src/ale/vector), pinned by tests:
 #
-# - its reward clipping loses the score and its `episodic_life` resets the whole game: both stay off;
-# - with life_loss_info, its `terminated` mixes lost lives with the end of the game: it stays off, and we compare
-#   the `lives` count ourselves, so that `over` is exact;
-# - its stack is padded with zeros after a reset: `stack_reset="repeat"` fills them;
-# - at a truncation, the last frame was never drawn (its loop ends before the screen is read): we count steps, end the
+# - its reward clipping loses the score, and its `episodic_life` resets the whole game: both stay off;
+# - with life_loss_info, its `terminated` mixes lost lives with the end of the game: the option stays off, and we
+#   compare the number of lives ourselves, so that `over` is exact;
+# - after a reset, its stack is padded with zeros: `stack_reset="repeat"` fills these planes;
+# - at a truncation, the last frame was never drawn (the loop ends before it reads the screen): we count steps, end the
 #   game one step before ale-py would, and reset that lane ourselves, so that the last observation is the real one;
 # - `send` takes no lanes: it answers the last `recv`; an action out of range would make the next `recv` hang.
 
 
 class AtariEpisodes:
-    """Flags of the last rows of n lanes of ALE games, from which the flags of their next rows follow."""
+    """State of the last rows of n lanes of Atari games, from which the flags of the next rows follow."""
 
     def __init__(self, n: int, options: Atari):
         self.options = options
-        self.steps = -(-options.max_frames // options.frameskip)  # of the longest game
-        self.age = np.zeros(n, np.int64)  # steps since its game began
+        self.steps = -(-options.max_frames // options.frameskip)  # number of steps of the longest game
+        self.age = np.zeros(n, np.int64)  # steps since the game began
         self.lives = np.zeros(n, np.int32)
-        self.over = np.ones(n, bool)  # the next row starts a game
-        self.cut = np.zeros(n, bool)  # a life was lost: the next row is a first row
-        self.late = np.zeros(n, bool)  # we ended its game, ale-py has not yet
+        self.over = np.ones(n, bool)  # whether the next row starts a game
+        self.cut = np.zeros(n, bool)  # whether a life was lost, so that the next row is a first row
+        self.late = np.zeros(n, bool)  # whether we ended the game, which ale-py has not ended yet
 
     def rows(self, at: slice, obs: np.ndarray, reward: np.ndarray, dead: np.ndarray, lives: np.ndarray) -> Batch:
-        """Return the rows of these lanes. The arguments are ale-py's arrays; obs may change in place."""
+        """Return the next rows of lanes `at`, from ale-py's arrays for these lanes. Changes obs of young games."""
         begins = self.over[at].copy()
         age = np.where(begins, 0, self.age[at] + 1)
         late = (age >= self.steps) & ~dead
@@ -331,20 +332,20 @@ class AtariEpisodes:
         return {"obs": obs, "reward": reward.astype(np.float32), **flags}
 
     def played(self, at: Lanes, action: np.ndarray, noop: ArrayLike) -> np.ndarray:
-        """Replace the actions of lanes whose next row is a first row: ale-py must play one frame of them."""
+        """Return the actions to send: `noop` in lanes whose game was cut, in which ale-py still plays one step."""
         ignored = self.cut[at] | self.late[at]
         return np.where(ignored, noop, action) if ignored.any() else action
 
 
 class NativePool(BasePool):
-    """A Pool of one ALE game, for one thread. Each group is a separate AtariVectorEnv."""
+    """A Pool of one Atari game, for one thread. Each group is a separate AtariVectorEnv."""
 
     unsaved = "ale-py's vector environment cannot save a game"
 
     def __init__(self, envs: Envs, seed: int, lane: int):
         why = f"ale-py's vector environment steps all its lanes at once, without at_once={envs.at_once}"
         need(envs.fixed, f"{envs.title}: option pipeline='native': {why}; use 'plain'")
-        super().__init__(envs, rows={})  # ale-py's own arrays
+        super().__init__(envs, rows={})  # observations stay in ale-py's own arrays
         self.options = read_options(envs.title, envs.options)
         self._episodes, game = AtariEpisodes(envs.lanes, self.options), rom(envs.title)
         self._vectors: list[Any] = [self._vector(game, envs.workers) for _ in range(envs.groups)]
@@ -383,8 +384,8 @@ class NativePool(BasePool):
         return lanes, self._episodes.rows(lanes, *self.collect(lanes.start // self._width, self._episodes.late[lanes]))
 
     def collect(self, group: int, late: np.ndarray) -> tuple[np.ndarray, ...]:
-        """Return a group's observations, rewards, ends and lives, as ale-py gives them. Lanes where `late` is true are
-        reset. Call once at the start, and after each `play`.
+        """Wait for a group's step; at the start, reset its games. Return observations, rewards, ends of games and
+        lives, as ale-py gives them. late: lanes whose games are reset after the step.
         """
         vector, began, self._began[group] = self._vectors[group], self._began[group], True
         if began:
@@ -392,13 +393,13 @@ class NativePool(BasePool):
         else:
             obs, info = vector.reset(seed=self._seeds[group * self._width : (group + 1) * self._width])
             reward, dead = np.zeros(len(obs), np.int32), np.zeros(len(obs), bool)
-        if late.any():  # ale-py played one more frame: reset only these lanes
+        if late.any():  # ale-py played one more frame in these lanes: reset only them
             reward[late], dead[late] = 0, False
             obs, info = vector.reset(options={"reset_mask": late.copy()})
         return obs, reward, dead, info["lives"]
 
     def play(self, group: int, action: np.ndarray) -> None:
-        """Start a group's step, unchecked."""
+        """Start a group's step with actions that were checked before."""
         self._vectors[group].send(action)
 
     def _step(self, numbers: np.ndarray, action: np.ndarray) -> None:
@@ -410,7 +411,7 @@ class NativePool(BasePool):
 
 
 def _repeat(obs: np.ndarray, age: np.ndarray) -> None:
-    """Fill the empty planes of young games with their first frame, in place."""
+    """Fill planes that are still empty with the game's first frame, in place. age: steps since the game began."""
     newest = obs.shape[1] - 1
     for i in np.flatnonzero(age < newest):
         empty = newest - int(age[i])

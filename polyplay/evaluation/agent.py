@@ -31,12 +31,12 @@ from polyplay.workers import process
 
 @dataclass(frozen=True, repr=False)
 class State:
-    """State of episodes between calls of `act`: the network's state, the number of calls, stacked frames."""
+    """State of episodes between calls of `act`: the network's state, the number of calls, and stacked images."""
 
     network: Batch
     acts: int
     lanes: int
-    frames: tuple[Any, ...] = ()  # stacks of images per lane
+    frames: tuple[Any, ...] = ()  # stacked images of each episode
 
 
 class Agent:
@@ -52,9 +52,9 @@ class Agent:
         agent: str | int | None = None,
     ):
         """Load the policy of a run's newest checkpoint, or of `checkpoint`: best, or a number; path may also be a
-        checkpoint's directory. seed: of random choices. epsilon: probability of a random action (None: as `polyplay
-        evaluate`). trust: open a run that was made elsewhere and executes a module by name. agent: of a league: best
-        (by its Elo), or a number (None: the first). Raises UserError.
+        checkpoint's directory. seed: seed of random choices. epsilon: probability of a random action (None: as
+        `polyplay evaluate`). trust: open a run that was made elsewhere and executes a module by name. agent: agent of a
+        league, best (by Elo) or a number (None: the first). Raises UserError.
         """
         from polyplay.acting import play
 
@@ -79,7 +79,7 @@ class Agent:
         if self._view is not None:  # act takes the environment's own observations
             self.observation_space = self._view.given
         self._read = action_reader(self.action_space)
-        self._acts = 0  # calls: random numbers differ between calls even if the caller passes no state
+        self._acts = 0  # number of calls: random numbers differ between calls, even if the caller passes no state
 
     def __repr__(self) -> str:
         return f"<polyplay.Agent {self.system}, {checkpoint.manifest(self.checkpoint)['counters']['steps']:,} steps>"
@@ -153,8 +153,8 @@ class Agent:
     def _step(
         self, obs: Any, state: State | None, mask: Any, reward: Any, begins: Any = False
     ) -> tuple[Batch, bool, tuple[Any, ...]]:
-        """Return a row [B] like a pool's, whether a batch was given, and stacks of images. begins: bool [B], where an
-        episode starts. Raises UserError.
+        """Return the network's input as rows [B], whether a batch was given, and stacked images. begins: bool [B],
+        where an episode starts. Raises UserError.
         """
         if isinstance(obs, tuple) and not isinstance(self.observation_space, gym.Tuple):
             returned = "reset() returns (observation, info): pass only the observation"
@@ -208,7 +208,7 @@ class Agent:
 
 
 def _lanes(space: Any, obs: Any) -> int | None:
-    """Return the number of observations in a batch, from the first part's dimensions; None: not a batch."""
+    """Return the number of observations in a batch, by the dimensions of the first part; None: a single observation."""
     parts = spaces.subspaces(space)
     if parts:
         key, inner = next(iter(parts.items()))
@@ -259,7 +259,7 @@ OPPONENT = re.compile(r"random|perfect|(bot|mcts|gtp):.*")  # names of opponents
 
 @dataclass(frozen=True)
 class RunAgent:
-    """Agent of a run. name: as given, plus the agent's number if one of several. weights: a checkpoint or a file."""
+    """Agent of a run. name: as given, plus the agent's number if there are several. weights: a checkpoint or a file."""
 
     name: str
     wired: System
@@ -277,7 +277,7 @@ class RunAgent:
 
 
 def is_run(name: str) -> bool:
-    """Tell whether a name means a run or a past agent, not an opponent by name."""
+    """Tell whether a name means a run or a past agent, not an opponent such as random or mcts:N."""
     path, _ = _split_agent(name)
     return not OPPONENT.fullmatch(name) and (path.is_dir() or path.suffix == checkpoint.ARRAYS)
 
@@ -306,7 +306,7 @@ def find_agents(name: str, trust: bool = False) -> list[RunAgent]:
 
 
 def find_agent(name: str, trust: bool = False) -> RunAgent:
-    """Return the agent that a name means. Raises UserError: it means several."""
+    """Return the agent that a name means. Raises UserError: the name means several agents."""
     found = find_agents(name, trust)
     if len(found) > 1:
         raise UserError(f"{name} has {len(found)} agents: name one, {found[0].name}")

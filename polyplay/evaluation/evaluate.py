@@ -42,20 +42,20 @@ if TYPE_CHECKING:
     from polyplay.nets.policy import Player
 
 MATCH = 10_000  # most games of a match; all are played at once
-EVERY = 30.0  # seconds between lines if standard error is not a terminal
+EVERY = 30.0  # seconds between lines of progress if standard error is not a terminal
 
 
 class GamesWatch:
-    """Counts games and steps; ends an evaluation at a signal, or after `max_steps` steps summed over all lanes."""
+    """Counts games and steps; ends an evaluation at a signal, or after `max_steps` steps of all environments."""
 
     def __init__(self) -> None:
         self.max_steps: int | None = None
         self.games, self.steps, self.total = 0, 0, 0.0
-        self.signal, self.warned, self.ended = 0, 0.0, ""  # ended: what ended the evaluation early
+        self.signal, self.warned, self.ended = 0, 0.0, ""  # ended: cause of an early end
         self._show: Callable[[], None] = lambda: None
 
     def step(self, found: list[play.PlayedGame], lanes: int) -> bool:
-        """Count a step of all lanes, and the games `found` that it ended; return whether to continue."""
+        """Count a step of `lanes` environments, and the games `found` that ended then; return whether to continue."""
         self.games, self.steps = self.games + len(found), self.steps + lanes
         self.total += sum(game.ret for game in found)
         self._show()
@@ -87,7 +87,7 @@ class GamesWatch:
             yield
 
     def _receive(self, number: int, frame: FrameType | None) -> None:
-        """End after the present step; at a second signal, at least 1 s after the first, end at once."""
+        """Handle a signal: end after the present step; at a second signal, at least 1 s later, end at once."""
         if self.signal:
             if time.monotonic() - self.warned >= processes.AGAIN:
                 raise processes.Stopped(number)
@@ -99,13 +99,13 @@ class GamesWatch:
 
 
 SEEN_RATE = 15.0  # pictures per second of shown observations: one per four frames
-SCALE = 4  # pixels of a film for each pixel of an observation
-GIF_SECONDS, GIF_RATE = 20.0, 15.0  # seconds of a film in its GIF, and pictures per second
+SCALE = 4  # height and width in a film of each pixel of an observation
+GIF_SECONDS, GIF_RATE = 20.0, 15.0  # a GIF's most seconds, and its pictures per second
 
 
 def with_pictures(envs: Envs, option: str) -> Envs:
     """Return `envs` with a picture for each step, made in this process: the emulator's screen for an Atari game, else
-    Gymnasium's render(). Built-in and EnvPool environments stay unchanged. option: named in errors. Raises UserError.
+    Gymnasium's render(). Built-in and EnvPool environments stay unchanged. option: for errors. Raises UserError.
     """
     title = envs.spec.tasks[envs.only] if envs.spec.tasks else envs.title
     if atari.plays_games(envs):
@@ -121,8 +121,8 @@ def with_pictures(envs: Envs, option: str) -> Envs:
 
 
 def picture(step: Batch, pool: Pool, option: str) -> tuple[np.ndarray, float]:
-    """Return the first lane's picture, RGB uint8 [H, W, 3], and the pictures per second. The picture is rendered, or
-    else the newest plane of an image observation. Raises UserError.
+    """Return the first environment's picture, RGB uint8 [H, W, 3], and the pictures per second. The picture is
+    rendered, or if nothing is rendered, the newest plane of an image observation. Raises UserError.
     """
     try:
         rendered = pool.picture(0)
@@ -143,7 +143,7 @@ def picture(step: Batch, pool: Pool, option: str) -> tuple[np.ndarray, float]:
     return array, rate
 
 
-DRIVER = "SDL_VIDEODRIVER"  # environment variable of pygame, which draws many environments
+DRIVER = "SDL_VIDEODRIVER"  # environment variable with the video driver of pygame, which draws many environments
 
 
 def write_gif(film: Path, out: Path) -> None:
@@ -177,8 +177,8 @@ def write_gif(film: Path, out: Path) -> None:
 
 
 class Film:
-    """Writes the first lane's first game as H.264, and its first seconds as a GIF. A fault ends the film, but not the
-    games: one line on standard error reports it, no file is written, and `fault` has the cause.
+    """Video of the first environment's first game in H.264, and a GIF of the game's first seconds. A fault ends the
+    film, but not the games: a line on standard error reports the fault, no file is written, and `fault` has the cause.
     """
 
     option = "--video"
@@ -259,7 +259,7 @@ UNSEEN = ("dummy", "offscreen")  # drivers of SDL without a screen
 
 
 class Window:
-    """Window that shows the first lane's games at normal speed. After it is closed or fails, the games continue."""
+    """Window that shows the first environment's games at normal speed. Games continue after it is closed or fails."""
 
     option = "--render"
 
@@ -313,7 +313,7 @@ class Window:
 
 
 def check_board_options(options: EvaluateOptions) -> None:
-    """Raise UserError if options do not fit the protocol. Loads nothing heavy."""
+    """Raise UserError if options do not fit the protocol. No slow import is needed."""
     name, board = options.protocol, atari.protocol(options.protocol).board
     given = {"--against": options.against, "--opening-plies": options.opening_plies}
     if wrong := [f"{flag} {value}" for flag, value in given.items() if value is not None and name != "versus"]:
@@ -369,8 +369,8 @@ class EvaluateOptions:
 
 def evaluate(directory: Path, options: EvaluateOptions | None = None, watch: GamesWatch | None = None) -> Row:
     """Play full games with a checkpoint's weights, and write the evaluation to the run's directory. An evaluation that
-    ends early (`ended` has the cause) is not written. If the directory is read-only, a line reports that nothing is
-    written, and a video goes to the current folder. watch: shows progress and handles signals.
+    ends early is not written; its entry `ended` has the cause. If the directory is read-only, a line reports that
+    nothing is written, and a video goes to the current folder. watch: shows progress and handles signals.
     """
     options = options or EvaluateOptions()
     protocol = atari.protocol(options.protocol)
@@ -490,7 +490,7 @@ def play_and_score(
 
 
 def _load(wired: System, found: Path, options: EvaluateOptions) -> tuple[Player, str, Row]:
-    """Return the player, its device, and their entries in a record. Raises UserError."""
+    """Return the player, the player's device, and entries about both for a record. Raises UserError."""
     import torch
 
     from polyplay.acting import play
@@ -516,7 +516,7 @@ def _load(wired: System, found: Path, options: EvaluateOptions) -> tuple[Player,
 def file_name(options: EvaluateOptions, found: str, label: str) -> str:
     """Return an evaluation's file name without extension: checkpoint, label, task, agent, epsilon, seed, greedy."""
     slug = re.sub(r"[^\w.]+", "-", label).strip("-")
-    if len(slug) > LONGEST_SLUG:  # a command
+    if len(slug) > LONGEST_SLUG:  # from a long command of a Go program
         slug = f"{slug[:LONGEST_SLUG]}-{hashlib.sha256(label.encode()).hexdigest()[:8]}"
     parts = ["evaluation", found] + ([] if slug == "run" else [slug])
     parts += [] if options.task is None else [re.sub(r"[^\w.]+", "-", options.task)]

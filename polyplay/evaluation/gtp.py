@@ -1,4 +1,4 @@
-"""Go programs as players of matches, `gtp:COMMAND`. Polyplay's rules decide legal moves and the score."""
+"""Go programs as players of matches (`gtp:COMMAND`). Polyplay's rules decide which moves are legal, and the score."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ def _agree(board: Go, record: np.ndarray, later: np.ndarray) -> bool:
 
 
 def moves_between(board: Go, record: np.ndarray, later: np.ndarray) -> list[int] | None:
-    """Return the moves from `record` to `later`; None if the two are not of one game. The moves are unambiguous: a
-    stone that stays shows its cell, and a group lost by suicide had only one liberty, the move's cell.
+    """Return the moves from `record` to `later`; None if these are not of one game. No other moves are possible: a
+    stone that stays shows its cell, and a group that was lost by suicide had only one liberty, the cell of the move.
     """
     moves = list[int]()
     while (same := _agree(board, record, later)) and records.ply(record) < records.ply(later):
@@ -54,15 +54,15 @@ def moves_between(board: Go, record: np.ndarray, later: np.ndarray) -> list[int]
 
 PREFIX = "gtp:"
 COLORS = ("black", "white")
-SECONDS, MOST_LINES = 60.0, 10_000  # limits of an answer
+SECONDS, MOST_LINES = 60.0, 10_000  # most seconds and lines of an answer
 QUIT = 2.0  # seconds that a program may take to quit
-TOLD = 200  # most letters of an answer in a message
+TOLD = 200  # most characters of an answer in an error message
 TIMEOUT, ILLEGAL, CRASH = "timeout", "illegal move", "crash"
 
 
 class GtpFault(Exception):
-    """A program's wrong answer: too late (TIMEOUT), an illegal move or a refusal (ILLEGAL), or not GTP, such as nothing
-    from a program that has ended (CRASH). Only after ILLEGAL can the program continue.
+    """A wrong answer of a program: an answer that is too late (TIMEOUT), an illegal move or a refusal (ILLEGAL), or no
+    GTP answer, for example because the program has ended (CRASH). Only after ILLEGAL can the program continue.
     """
 
     def __init__(self, kind: str, command: str, answer: str):
@@ -79,10 +79,10 @@ def program_line(about: Row) -> str:
 
 
 class GtpPlayer:
-    """A Go program with one board, as an Opponent; `start` runs it. It receives only the moves that its board
-    lacks, and shares this process's standard error.
+    """A Go program with one board, as an Opponent; `start` runs the program. The program receives only the moves that
+    its board lacks, and writes to this process's standard error.
 
-    option: the words before `name` in messages.
+    option: the words before `name` in error messages.
     """
 
     def __init__(self, name: str, board: Game, option: str = ""):
@@ -96,8 +96,8 @@ class GtpPlayer:
             raise UserError(f"{option}{name} given, allowed: gtp:COMMAND, as in 'gtp:gnugo --mode gtp'")
         self.faults, self.scored, self.agreed = list[str](), 0, 0
         self._process: subprocess.Popen[str] | None = None
-        self._number = 0  # commands sent
-        self._known: np.ndarray | None = None  # position on the program's board
+        self._number = 0  # number of commands sent
+        self._known: np.ndarray | None = None  # position on the program's board; None: unknown
 
     @property
     def about(self) -> Row:
@@ -105,7 +105,7 @@ class GtpPlayer:
         return {"program": self.name, "scored": self.scored, "agreed": self.agreed, "faults": list(self.faults)}
 
     def start(self) -> None:
-        """Start the program. Raises UserError: it cannot be started, or does not play this game."""
+        """Start the program. Raises UserError: the program cannot be started, or does not play this game."""
         given, self._known = f"{self.option}{self.name}", None
         try:
             self._process = subprocess.Popen(
@@ -139,7 +139,7 @@ class GtpPlayer:
         process.stdout.close()
 
     def _send(self, command: str) -> str:
-        """Send a command, and return the answer without status and number. Raises GtpFault."""
+        """Send a command; return the answer without its status and number. Raises GtpFault."""
         process, overdue = self._process, threading.Event()
         assert process is not None
         assert process.stdin is not None
@@ -153,7 +153,7 @@ class GtpPlayer:
         timer.start()
         self._number += 1
         try:
-            with contextlib.suppress(BrokenPipeError):  # the program has ended, and so has its output
+            with contextlib.suppress(BrokenPipeError):  # the program has ended, so the answer below is empty
                 process.stdin.write(f"{self._number} {command}\n")
                 process.stdin.flush()
             lines = itertools.dropwhile(lambda line: not line, map(str.strip, process.stdout))
@@ -209,8 +209,8 @@ class GtpPlayer:
         return action
 
     def over(self, positions: np.ndarray, at: np.ndarray) -> None:
-        """Count games that ended by two passes, and those where the program's final score names the same winner. Games
-        without an answer do not count, because some programs lack `final_score`.
+        """Count games that ended by two passes (`scored`), and those with the same winner by the program's score
+        (`agreed`). Games without an answer do not count, because some programs lack `final_score`.
         """
         for record in positions[at]:
             if record[records.OWN] != 2 or self._process is None:
@@ -232,7 +232,7 @@ def _kill(process: subprocess.Popen[str]) -> None:
 
 @contextmanager
 def programs_running(players: Iterable[Opponent]) -> Iterator[list[GtpPlayer]]:
-    """Run the Go programs among players inside this context. Raises UserError: one cannot be started."""
+    """Run the Go programs among the players inside this context. Raises UserError: a program cannot be started."""
     found = [player for player in players if isinstance(player, GtpPlayer)]
     with ExitStack() as stack:
         for player in found:

@@ -1,4 +1,4 @@
-"""Matches between players (runs, opponents, Go programs): board games, or games of two teams."""
+"""Matches between players (runs, built-in opponents, Go programs), in board games or games of two teams."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ from polyplay.systems import System
 if TYPE_CHECKING:
     from polyplay.evaluation.evaluate import EvaluateOptions
 
-MORE = ", or the directory of a run"  # allowed besides opponents by name
+MORE = ", or the directory of a run"  # for error messages: allowed besides opponents by name
 
 
 @dataclass(frozen=True)
 class BoardPlayer:
-    """Player of a board game. name: as given. about: its entries in a record."""
+    """Player of a board game. name: as the user gave it. about: the player's entries in a record."""
 
     name: str
     board: Game
@@ -43,8 +43,8 @@ class BoardPlayer:
 
 
 def policy_moves(board: Game, spec: EnvSpec, policy: Player, how: play.PlayOptions) -> Opponent:
-    """Return a policy without recurrent state as an Opponent, which moves in any position of its game. A search gets
-    the whole record, because Go's planes show only the last eight positions, and superko needs all.
+    """Return a policy without recurrent state as an Opponent, which moves in any position of the game. A search gets
+    the whole record of moves: Go's planes show only the last eight positions, and the superko rule needs all positions.
     """
     from polyplay.search.search import SearchPolicy
 
@@ -66,7 +66,7 @@ def policy_moves(board: Game, spec: EnvSpec, policy: Player, how: play.PlayOptio
 
 
 def player_of(wired: System, policy: Player, about: Row, how: play.PlayOptions, name: str = "") -> BoardPlayer:
-    """Return a checkpoint's policy as a player. Raises UserError: it has a recurrent state."""
+    """Return a checkpoint's policy as a player. Raises UserError: the policy has a recurrent state."""
     board, envs = board_of(wired.envs), wired.envs
     if policy.state_spec():
         raise UserError(f"matches need a policy without recurrent state, but that of {envs.title} has one")
@@ -76,7 +76,7 @@ def player_of(wired: System, policy: Player, about: Row, how: play.PlayOptions, 
 def player_of_agent(
     found: RunAgent, how: play.PlayOptions, simulations: int | None = None, where: str = "cpu"
 ) -> BoardPlayer:
-    """Return an agent as a player. simulations: per search (None: the run's). Raises UserError: not a board game."""
+    """Return an agent as a player. simulations: per move (None: the run's own). Raises UserError: not a board game."""
     if not atari.is_board(found.wired.envs):
         raise UserError(f"{found.name} plays {found.wired.envs.title}, but matches need board games (game:NAME)")
     policy = play.load_player(found.wired, found.weights, where, simulations, found.agent)
@@ -84,7 +84,7 @@ def player_of_agent(
 
 
 def named_player(name: str, board: Game, option: str) -> BoardPlayer:
-    """Return an opponent by name, or a Go program. Raises UserError: no opponent has that name."""
+    """Return the opponent called `name`, or a Go program. Raises UserError: no opponent has that name."""
     if name.startswith(PREFIX):
         return BoardPlayer(name, board, GtpPlayer(name, board, option), {})
     more = f", gtp:COMMAND{MORE}" if isinstance(board, Go) else MORE
@@ -98,7 +98,7 @@ def play_match(
     seed: int,
     watch: play.MatchWatch = lambda found, moves: True,
 ) -> np.ndarray:
-    """Play a match (see play.match). A Go program has one board, so its games are played one after the other."""
+    """Play a match (see play.match). A Go program has only one board, so it plays one game after the other."""
     programs = list[GtpPlayer]()
     for one, against in ((player, other), (other, player)):
         if isinstance(one.moves, GtpPlayer):
@@ -115,16 +115,16 @@ def play_match(
 # The protocol of board games, `versus`: play a run against an opponent, and record the score.
 
 
-PLIES = 2  # random moves of an opening
-TRIES = 10_000  # most random games to try until one has not ended
+PLIES = 2  # default number of random moves of an opening
+TRIES = 10_000  # most random games to try until a game lasts long enough for an opening
 OUTCOMES = {"wins": 1.0, "draws": 0.5, "losses": 0.0}
 
 
 def play_versus(
     wired: System, policy: Player, name: str, options: EvaluateOptions, device: str, games: int, step: play.Watch
 ) -> Row:
-    """Play a run against an opponent; return the entries of a record. step: called with the games that ended, and the
-    number of moves made. Raises UserError.
+    """Play a run against an opponent; return the entries of a record. step: called after a move in all games, with the
+    games that ended, and the number of moves made. Raises UserError.
     """
     how = play.PlayOptions(games, options.seed, options.greedy, options.epsilon or 0.0)
     player, against = player_of(wired, policy, {}, how, name), str(options.against)
@@ -157,7 +157,7 @@ def play_versus(
 
 
 def openings(board: Game, plies: int, seed: int) -> Iterator[np.ndarray]:
-    """Yield records after `plies` random legal moves, endlessly; a game that ends earlier is drawn again."""
+    """Yield openings without end: records of games after `plies` random legal moves, except games that end before."""
     rng = np.random.default_rng(seed)
     while True:
         for _ in range(TRIES):
@@ -175,14 +175,14 @@ def openings(board: Game, plies: int, seed: int) -> Iterator[np.ndarray]:
 
 
 def both_colors(board: Game, games: int, plies: int, seed: int) -> play.MatchStarts:
-    """Return each opening twice: in the second half of the games the other player moves next."""
+    """Return each opening twice: the player moves next in the first half of the games, the other in the second half."""
     records = np.stack([*islice(openings(board, plies, seed), games // 2)])
     return play.MatchStarts(np.concatenate([records, records]), np.arange(2 * len(records)) < len(records))
 
 
 @dataclass(frozen=True)
 class RoundRobin:
-    """Matches of a tournament. play: plays all matches of two entrants by index, and returns the first one's points.
+    """Matches of a tournament. play(i, j): plays all matches of entrants i and j, and returns the points of entrant i.
     about: each entrant's entries in a record. opening_plies, players: for board games only.
     """
 
@@ -238,7 +238,7 @@ def _board_matches(entrants: Sequence[Entrant], envs: Envs, options: TournamentO
 
 
 def _team_matches(entrants: Sequence[Entrant], envs: Envs, options: TournamentOptions, where: str) -> RoundRobin:
-    """Prepare matches of two teams. Raises UserError: not two teams of one kind, or options for board games."""
+    """Prepare matches of two teams. Raises UserError: not two teams of the same kind, or board games' options."""
     name, spec = next(name for name, agent in entrants if agent), envs.spec
     given = {"--simulations": options.simulations, "--opening-plies": options.opening_plies}
     if wrong := [flag for flag, value in given.items() if value is not None]:

@@ -45,7 +45,7 @@ def columns() -> Mapping[str, Mapping[str, float]]:
 
 
 def protocol_of(column: str) -> str:
-    """Return a column's protocol, as in polyplay.envs.atari."""
+    """Return the protocol of a published column, by its name in polyplay.envs.atari."""
     if column.endswith("_humanstarts"):
         return "human-starts"
     if column.endswith("_sticky"):
@@ -59,7 +59,7 @@ def source_of(column: str) -> str:
 
 
 def column(name: str) -> Mapping[str, float]:
-    """Return a published column. Raises UserError: no column has that name."""
+    """Return a published column, {game: score}. Raises UserError: no column has that name."""
     known = columns()
     if name not in known:
         hint = closest_names(name, known)
@@ -321,7 +321,7 @@ def _game_cells(row: Row) -> Cells:
 
 
 def _between(interval: Sequence[float | None] | None, n: int) -> str | None:
-    """Return the table cell of an interval of n values, marked `(range)` if it is their range."""
+    """Return the table cell of an interval of n values; if the interval is the values' range, `(range)` is added."""
     if interval is None or None in interval:
         return None
     name = interval_name(n)

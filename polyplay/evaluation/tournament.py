@@ -24,19 +24,19 @@ from polyplay.workers import process
 # Elo ratings: a Bradley-Terry fit on Elo's scale, base 10, with intervals. Pure functions.
 
 
-SCALE = 400 / math.log(10)  # Elo per unit of log odds: a lead of 400 points means odds of 10 to 1
+SCALE = 400 / math.log(10)  # Elo points per unit of log odds: a lead of 400 points means odds of 10 to 1
 STEPS = 100  # most steps of Newton's method, which takes about ten
 LARGEST = 2.0  # largest change of a rating in one step, in log odds
 WIDTH = NormalDist().inv_cdf(0.975)  # half an interval's width, in standard errors
 
 
 def rate(names: Sequence[str], points: np.ndarray, anchor: str, prior: float = 1.0) -> list[Row]:
-    """Return ratings in the order of `names`: `elo`, its interval `low` to `high`, and the number of `games`. The
+    """Return ratings in the order of `names`: `elo`, its interval from `low` to `high`, and the number of `games`. The
     anchor's `elo` is exactly 0. Games must connect every player to the anchor.
 
-    points [n, n]: total points of the row's player against the column's: wins + draws / 2. P(i beats j) =
-    1 / (1 + 10^((j - i) / 400)); ratings have maximum likelihood. prior: drawn games added for each pair that met; with
-    0, a player that won or lost all games has no finite rating. Intervals: 95 %, from the likelihood's curvature.
+    points [n, n]: total points of the row's player against the column's player: wins + draws / 2. The ratings maximize
+    the likelihood, with P(i beats j) = 1 / (1 + 10^((j - i) / 400)). prior: drawn games added for each pair that met;
+    with 0, a player that won or lost all games has no finite rating. Intervals: 95 %, from the likelihood's curvature.
     """
     games, errors = points + points.T, np.zeros(len(names))
     free = [i for i, name in enumerate(names) if name != anchor]
@@ -64,7 +64,7 @@ def _fit(scored: np.ndarray, free: list[int]) -> tuple[np.ndarray, np.ndarray]:
     return strengths, information
 
 
-Report = Callable[[str], None]  # called with a line after the matches of a pair
+Report = Callable[[str], None]  # called with a line of text after the matches of a pair
 
 
 @dataclass(frozen=True)
@@ -88,12 +88,12 @@ class TournamentOptions:
     # open runs that were made by another user or machine and import a module for their environment or network
 
 
-Entrant = tuple[str, RunAgent | None]  # name and agent; None: an opponent by that name
+Entrant = tuple[str, RunAgent | None]  # name, and agent of a run; None: the opponent of that name
 
 
 def find_entrants(names: Sequence[str], options: TournamentOptions) -> list[Entrant]:
-    """Return all agents that the names mean, and the anchor. Raises UserError: fewer than two players, a player twice,
-    or no run, which determines the game.
+    """Return the players that the names mean, and the anchor. Raises UserError: fewer than two players, a player twice,
+    an unknown anchor, or no run (a run determines the game).
     """
     given = [*names, *([options.anchor] if options.anchor and options.anchor not in names else [])]
     found = list[Entrant]()

@@ -2,8 +2,8 @@
 
 `polyplay evaluate RUN --verify` repeats a recorded evaluation and compares the scores.
 
-On the same machine with the same versions every return must be the same; elsewhere the bootstrap interval of the
-difference of the means must contain 0. A missing or changed file fails the verification, and is named.
+On the same machine with the same versions, every return must be the same; elsewhere, the bootstrap interval of the
+difference of the means must contain 0. If a file is missing or changed, the verification fails and names the file.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ NEEDED = (
     "protocol", "seed", "episodes", "epsilon", "actions", "lanes", "checkpoint", "checkpoint_sha256", "config_hash",
     "returns", "episodic_return_mean", "versions", "machine", "starts",
 )  # fmt: skip
-# options of `polyplay evaluate`:
+# options of `polyplay evaluate` that a record contains:
 OPTIONS = ("protocol", "checkpoint", "seed", "episodes", "epsilon", "simulations", "against", "opening_plies", "task")
-OTHER = "against_checkpoint_sha256"  # if the opponent was a run
+OTHER = "against_checkpoint_sha256"  # entry of a record, if the opponent was a run
 RULES = ("record", "mean", "config", "checkpoint", "starts", "returns")
 
 
 class VerificationFailed(Exception):
-    """An evaluation cannot be reproduced."""
+    """A recorded evaluation cannot be reproduced."""
 
 
 def verify(
@@ -64,7 +64,7 @@ def verify(
 
 
 def _check_rules(directory: Path, path: Path, starts: str | None, trust: bool) -> Iterator[str]:
-    """Yield an observation per rule. Raises VerificationFailed."""
+    """Yield a text for each rule that holds, in the order of RULES. Raises VerificationFailed: a rule fails."""
     record = _read(path)
     yield f"{path.name}, of {record.get('finished', 'an unknown time')}"
     mean = float(np.mean(record["returns"]))
@@ -155,16 +155,16 @@ def _compare(record: Row, now: Row) -> str:
     return f"{mean}: no difference within its {interval}; {differ}"
 
 
-# `evaluate RUN --save-starts FILE`: start states for the human-starts protocol, labeled as from an agent's play.
+# `evaluate RUN --save-starts FILE`: records start states for the human-starts protocol, labeled as an agent's play.
 #
-# The papers took 100 states per game from a professional's play and never released them. States made here cannot
-# replace them in comparisons with published scores: they show how an agent plays from states that it did not choose.
-# Each state is from a different game of the run's policy, at a frame drawn uniformly from the first `frames` frames.
+# The papers took 100 states per game from a professional's play, and never released these states. States made here
+# cannot replace them in comparisons with published scores: these states show how an agent plays from states that it did
+# not choose. Each state is from a different game of the run's policy, at a uniformly drawn frame of the first `frames`.
 
 
 AT_ONCE = 16  # games played at once
-SEED = 30_000_001  # so that games differ from those of training and evaluation
-# whole games after a reset, in which only the policy is random:
+SEED = 30_000_001  # added to the seed: games differ from those of training and evaluation
+# options of whole games from the usual start, in which only the policy is random:
 WHOLE = {**atari.PROTOCOLS["human-starts"].options, "start": "", "stack_reset": "zero"}
 
 
@@ -183,7 +183,7 @@ class StartsOptions:
 
 
 def record_starts(directory: Path, options: StartsOptions) -> bytes:
-    """Record start states; return the bytes of the file. Raises UserError: not a run on an Atari game."""
+    """Record start states; return the bytes of the file. Raises UserError: the run does not play an Atari game."""
     from polyplay.acting import play
 
     wired, found, config = open_run(directory, options.checkpoint, options.trust)
@@ -211,7 +211,7 @@ def record_starts(directory: Path, options: StartsOptions) -> bytes:
 
 
 def _starts_of_games(envs: Envs, played: list[list[int]], options: StartsOptions, first: int) -> list[Row]:
-    """Return start states, numbered from `first`, one for each game with these actions."""
+    """Return a start state for each game. played: actions of each game; first: number of the first game."""
     game, made, rows = atari.rom(envs.title), atari.read_options(envs.title, envs.options), list[Row]()
     names = atari.actions_of(game, made.full_actions)
     for i, u in enumerate(np.random.default_rng((options.seed, first)).random(len(played))):
@@ -223,7 +223,7 @@ def _starts_of_games(envs: Envs, played: list[list[int]], options: StartsOptions
 
 
 def _ram(game: str, seed: int, buttons: list[str]) -> str:
-    """Return the SHA-256 of the RAM after these buttons, one per frame."""
+    """Return the SHA-256 of the emulator's RAM after these buttons, one per frame."""
     import ale_py
 
     ale = ale_py.ALEInterface()

@@ -1,10 +1,11 @@
-"""`game:NAME`: a board game as an environment. A lane is one player; its opponent is part of the environment.
+"""Board games as environments, `game:NAME`. Each lane (parallel environment) has one player; the environment plays the
+opponent.
 
-Opponents by name: `random`; `mcts:N`, tree search with N random roll-outs (UCT, Kocsis and Szepesvári 2006); `perfect`,
-for connect four only.
+Opponents by name: `random`; `mcts:N`, tree search with N simulations (UCT, Kocsis and Szepesvári 2006); `perfect`, for
+connect four only.
 
-A random stream is one element of an array, uint64 [1]: its place in SplitMix64's sequence (Steele et al. 2014). Draws
-advance it, so a saved array continues exactly.
+A random stream is the state of SplitMix64 (Steele et al. 2014), uint64 [1]. Each draw changes the state in place, so a
+saved state continues the stream exactly.
 """
 
 from __future__ import annotations
@@ -34,31 +35,31 @@ from polyplay.games.boards import GAMES, OPTIONS, Game, game
 from polyplay.games.records import CELLS, DRAWN, GOES_ON, WON, WORTH, compiled
 from polyplay.games.toys import ArrayPool, game_streams
 
-EXPLORATION = 1.4  # UCT's constant, for values in [0, 1]
+EXPLORATION = 1.4  # UCT's exploration constant, for values in [0, 1]
 _32 = np.uint64(32)
 
 
-# One search. By node: its children's numbers by action (-1: no child), visits, summed values for the player that moved
-# into it, and that move's result. path: nodes of the current descent; moves: room for legal moves.
+# The tree of one search. By node: `child`, child nodes by action (-1: none); `visits`; `values`, the sum for the player
+# whose move led to the node; `results`, the result of that move. path: nodes of the current descent; moves: scratch.
 Nodes = namedtuple("Nodes", "child visits values results path moves")
 
 
 @compiled
 def integer_below(random: np.ndarray, limit: int) -> int:
-    """Draw an integer in [0, limit), limit < 2³¹, from a random stream, uint64 [1]."""
+    """Draw an integer uniformly from [0, limit), limit < 2³¹, by the random stream `random`, uint64 [1]."""
     random[0] += SPLITMIX
     return int(((bits(random[0], np.uint64(0)) >> _32) * np.uint64(limit)) >> _32)
 
 
 @compiled
 def random_move(game: np.ndarray, record: np.ndarray, moves: np.ndarray, random: np.ndarray) -> int:
-    """Draw a legal action, each with the same chance. moves: scratch, int16 [actions]."""
+    """Draw a legal action uniformly. moves: scratch array, int16 [actions]."""
     return int(moves[integer_below(random, legal(game, record, moves))])
 
 
 @compiled
 def _roll_out(game: np.ndarray, record: np.ndarray, moves: np.ndarray, random: np.ndarray) -> float:
-    """Play the record to its end at random; return 1 if the present mover wins, 0 if the other does, 0.5 if drawn."""
+    """Play random moves to the end, in place; return 1 if the present player to move wins, 0 if not, 0.5 if drawn."""
     first, own, result = record[0], record[0], GOES_ON
     while result == GOES_ON:
         own = record[0]
@@ -68,7 +69,7 @@ def _roll_out(game: np.ndarray, record: np.ndarray, moves: np.ndarray, random: n
 
 @compiled
 def _choose(tree: Nodes, node: int, n: int, random: np.ndarray) -> int:
-    """Return a random untried one of n legal moves; if all were tried, the one of greatest upper confidence bound."""
+    """Return a random untried move of tree.moves[:n]; if all were tried, the one of greatest upper confidence bound."""
     child, moves, untried = tree.child[node], tree.moves, 0
     for i in range(n):
         if child[moves[i]] < 0:
@@ -87,7 +88,7 @@ def _choose(tree: Nodes, node: int, n: int, random: np.ndarray) -> int:
 
 @compiled
 def _simulate(game: np.ndarray, record: np.ndarray, tree: Nodes, random: np.ndarray, new: int) -> bool:
-    """Descend once, with one new node at most and one roll-out; return whether node `new` was made."""
+    """Run one simulation, which adds at most one node, with number `new`; return whether the node was added."""
     node, depth, made = 0, 1, False
     while tree.results[node] == GOES_ON and not made:
         action = _choose(tree, node, legal(game, record, tree.moves), random)
@@ -102,7 +103,7 @@ def _simulate(game: np.ndarray, record: np.ndarray, tree: Nodes, random: np.ndar
         value = 1.0 - _roll_out(game, record, tree.moves, random)
     else:
         value = 1.0 if tree.results[node] == WON else 0.5 if tree.results[node] == DRAWN else 0.0
-    for i in range(depth - 1, -1, -1):  # value: for the player who moved into the node
+    for i in range(depth - 1, -1, -1):  # value is for the player whose move led to the node
         tree.visits[tree.path[i]] += 1.0
         tree.values[tree.path[i]] += value
         value = 1.0 - value
@@ -111,7 +112,7 @@ def _simulate(game: np.ndarray, record: np.ndarray, tree: Nodes, random: np.ndar
 
 @compiled
 def mcts(game: np.ndarray, record: np.ndarray, simulations: int, actions: int, random: np.ndarray) -> np.ndarray:
-    """Return the visits of the root's moves, int64 [actions], after `simulations` from an unfinished position."""
+    """Search an unfinished position by `simulations`; return the visits of each action at the root, int64 [actions]."""
     nodes, used, scratch = simulations + 1, 1, record.copy()
     child, visits, values = np.full((nodes, actions), -1, np.int32), np.zeros(nodes), np.zeros(nodes)
     path, moves = np.zeros(nodes + 1, np.int32), np.zeros(actions, np.int16)
@@ -128,7 +129,7 @@ def mcts(game: np.ndarray, record: np.ndarray, simulations: int, actions: int, r
 
 @compiled
 def most_visited(visits: np.ndarray, random: np.ndarray) -> int:
-    """Return the most visited action, a random one of equals."""
+    """Return the most visited action; ties are broken at random."""
     top, ties, chosen = visits.max(), 0, 0
     for action in range(visits.size):
         if visits[action] == top:
@@ -138,14 +139,14 @@ def most_visited(visits: np.ndarray, random: np.ndarray) -> int:
     return chosen
 
 
-MOST = 100_000  # most simulations
-# (records int8 [lanes, record], random streams uint64 [lanes], lanes int64 [n]) → actions int64 [n]
+MOST = 100_000  # greatest N of mcts:N
+# a function: records int8 [lanes, bytes], random streams uint64 [lanes], lane numbers int64 [n] → actions int64 [n]
 Opponent = Callable[[np.ndarray, np.ndarray, np.ndarray], np.ndarray]
 
 
 def opponent(name: str, game: Game, given: str = "", more: str = "") -> Opponent:
-    """Return the opponent of that name; it advances the random streams that it gets. given: the words before the name
-    in an error message; more: further allowed names. Raises UserError.
+    """Return the opponent called `name`, a function that advances the random streams of the lanes it plays. given: text
+    before the name in errors; more: further names to list in errors. Raises UserError: the name is wrong.
     """
     given = given or f"game:{game.name}: opponent="
     if name == "perfect":
@@ -163,12 +164,12 @@ def opponent(name: str, game: Game, given: str = "", more: str = "") -> Opponent
 
 
 def is_connect_four(game: Game) -> bool:
-    """Tell whether the rules are connect four's, whatever the game's name."""
+    """Tell whether a game has the rules of connect four, under any name."""
     return np.array_equal(game.numbers, GAMES["connect_four"].numbers)
 
 
 def unsolved(game: Game) -> str:
-    """Return why perfect play of a game is unavailable; "": it is available."""
+    """Return the reason why perfect play of a game is unavailable, or "" if it is available."""
     if not is_connect_four(game):
         return f"there is no solver for game:{game.name}"
     missing = importlib.util.find_spec("bitbully") is None
@@ -176,8 +177,8 @@ def unsolved(game: Game) -> str:
 
 
 class Solver:
-    """Perfect play of connect four from unfinished positions, by the package bitbully and its openings. Threads may
-    share a solver.
+    """Perfect play of connect four from unfinished positions, by the package bitbully with its opening book. Threads
+    may share a solver.
     """
 
     def __init__(self) -> None:
@@ -186,14 +187,14 @@ class Solver:
         self._board, self._solver, self._lock = bitbully.Board, bitbully.BitBully(), threading.Lock()
 
     def scores(self, record: np.ndarray) -> dict[int, int]:
-        """Return each legal move's score for the player who makes it: above 0 for a win, the higher the sooner; 0 for a
-        draw; below 0 for a loss, the higher the later.
+        """Return the score of each legal move for the player to move: above 0 for a win (higher if sooner), 0 for a
+        draw, below 0 for a loss (higher if later).
         """
         with self._lock:
             return dict(sorted(self._solver.score_all_moves(self._position(record)).items()))
 
     def plies(self, record: np.ndarray, score: int) -> int:
-        """Return how many moves of both players are left in a position of that score, under perfect play."""
+        """Return the number of moves, by both players, that perfect play takes from a position of this score."""
         return int(self._solver.score_to_moves_left(score, self._position(record)))
 
     def _position(self, record: np.ndarray) -> Any:
@@ -202,12 +203,12 @@ class Solver:
 
 @cache
 def solver() -> Solver:
-    """Return the process's solver; all callers share its table."""
+    """Return the solver of this process, which all callers share."""
     return Solver()
 
 
 def _perfect_moves(records: np.ndarray, random: np.ndarray, at: np.ndarray) -> np.ndarray:
-    """Return the soonest wins, else draws, else the latest losses; equal moves have the same chance."""
+    """Return a move for each lane in `at`: the soonest win, else a draw, else the latest loss; ties are random."""
     out = np.empty(at.size, np.int64)
     for i, lane in enumerate(at.tolist()):
         scores = solver().scores(records[lane])
@@ -220,7 +221,7 @@ def _perfect_moves(records: np.ndarray, random: np.ndarray, at: np.ndarray) -> n
 def _moves(
     game: np.ndarray, records: np.ndarray, random: np.ndarray, at: np.ndarray, actions: int, simulations: int
 ) -> np.ndarray:
-    """Return moves, each found by a search with `simulations`; 0: random moves."""
+    """Return a move for each lane in `at`, from a search by `simulations`; with 0 simulations, a random move."""
     out, room = np.empty(at.size, np.int64), np.empty(actions, np.int16)
     for i in range(at.size):
         record, stream = records[at[i]], random[at[i] : at[i] + 1]
@@ -235,7 +236,7 @@ PREFIX, RANDOM = "game:", "random"
 
 
 def of(envs: Envs) -> tuple[Game, str, Opponent]:
-    """Return the game, the opponent's name and the opponent of `envs`, game:NAME+opponent=WHO. Raises UserError."""
+    """Return (game, name of the opponent, opponent) of game:NAME+opponent=WHO. Raises UserError: a part is wrong."""
     words = envs.title.removeprefix(PREFIX).split("+")
     own = [word for word in words if word.startswith("opponent")]
     board = game("+".join([word for word in words if word not in own]))
@@ -246,12 +247,12 @@ def of(envs: Envs) -> tuple[Game, str, Opponent]:
         raise UserError(f"--env-kwargs: {', '.join(wrong)} given, but rules are part of the game's name: --env {name}")
     given = {**named, **envs.options}
     check_options(given, {"opponent": RANDOM}, f"{PREFIX}{board.name}")
-    who = given.get("opponent", RANDOM)  # or mcts:SIMULATIONS; in connect four also perfect
+    who = given.get("opponent", RANDOM)  # random, mcts:N, or in connect four perfect
     return board, who, opponent(who, board)
 
 
 def board_of(envs: Envs) -> Game:
-    """Return the rules of the board game that `envs` names. Raises UserError: it names no board game."""
+    """Return the board game that `envs` names. Raises UserError: `envs` names another environment."""
     if not envs.title.startswith(PREFIX):
         allowed = ", ".join(PREFIX + name for name in GAMES)
         raise UserError(f"--env {envs.title}: must be a board game, whose rules are known: {allowed}")
@@ -259,7 +260,7 @@ def board_of(envs: Envs) -> Game:
 
 
 def describe(envs: Envs) -> EnvSpec:
-    """Return the spec of a board game. Raises UserError."""
+    """Return the EnvSpec of a board game. Raises UserError: the name, an option or a user's rules are wrong."""
     board, who, _ = of(envs)
     board.verify()
     obs, action = Field(board.planes, "float32"), Discrete(board.actions)
@@ -269,10 +270,10 @@ def describe(envs: Envs) -> EnvSpec:
 
 
 class BoardPool(ArrayPool):
-    """A Pool of a board game: lanes step in send(), in the caller's thread, against an opponent.
+    """A pool of lanes that each play a board game against an opponent. Lanes step in send(), in the caller's thread.
 
-    A lane's player moves first in every other game; lanes with even numbers begin with such a game. Observations show
-    the board from the player's side, even when the game is over.
+    The player of a lane moves first in every other game, beginning with the first game in lanes with even numbers.
+    Observations show the board from the player's side, even after the game's end.
     """
 
     def __init__(self, envs: Envs, seed: int, lane: int):
@@ -280,7 +281,7 @@ class BoardPool(ArrayPool):
         board, _, self._opponent = of(envs)
         self._board, self._start, everyone = board, board.new(), np.arange(envs.lanes)
         self._records = np.zeros((envs.lanes, board.record), np.int8)
-        # 1: the player moves second; a new game flips it
+        # per lane: 1 if the player moves second; a new game flips the value
         self._side = ((lane + everyone + 1) % 2).astype(np.int8)
         self._random = game_streams(seed, lane, envs.lanes)
         self._arrays |= {"records": self._records, "side": self._side, "random": self._random}
@@ -292,7 +293,7 @@ class BoardPool(ArrayPool):
         self._begin(numbers[over])
 
     def _play(self, at: np.ndarray, actions: np.ndarray) -> None:
-        """Make the players' moves and the opponents' answers. Raises ValueError: an illegal move."""
+        """Make the players' moves and the opponents' replies in lanes `at`. Raises ValueError: a move is illegal."""
         illegal = np.flatnonzero(~self._rows["mask"][at, actions])
         if illegal.size:
             sent = f"lane {at[illegal[0]]} was sent the illegal move {actions[illegal[0]]}"
@@ -306,16 +307,16 @@ class BoardPool(ArrayPool):
         self._write(at, {"reward": reward, "terminated": over, "truncated": False, "first": False, "over": over})
 
     def _begin(self, at: np.ndarray) -> None:
-        """Start the next games with sides swapped, including the first moves of opponents that begin."""
+        """Start new games in lanes `at` with sides swapped; where the opponent moves first, make that move too."""
         self._side[at] ^= 1
         self._records[at] = self._start
         second = at[self._side[at] == 1]
-        over = second[self._answer(second) != GOES_ON]  # the first move ended the game: the player begins instead
+        over = second[self._answer(second) != GOES_ON]  # the first move ended the game: let the player begin
         self._side[over], self._records[over] = 0, self._start
         self._write(at, first_row(self._rows))
 
     def _answer(self, at: np.ndarray) -> np.ndarray:
-        """Make the opponents' moves; return the results."""
+        """Make the opponents' moves in lanes `at`; return the moves' results, int8 [n]."""
         return self._board.play_all(self._records, at, self._opponent(self._records, self._random, at))
 
     def _write(self, at: np.ndarray, row: Batch) -> None:
@@ -325,5 +326,5 @@ class BoardPool(ArrayPool):
         self._board.remember(self._records, rows["obs"], at, rows["over"])
 
 
-# envs.make calls this with a seed and the number of the first lane. Raises UserError.
+# envs.make calls connect(envs, seed, number of the first lane). Raises UserError: the name or an option is wrong.
 connect = BoardPool

@@ -1,7 +1,8 @@
-"""Rules of all board games as compiled functions on records; those of k in a row and Othello are defined here.
+"""Rules of board games as compiled functions on records of positions (see games/records.py). The rules of k in a row
+and Othello are defined here.
 
-In Othello a player who can turn no disc must pass, which is a move; the game ends when neither player can.
-`record[OWN]` is 1 if the mover must pass.
+In Othello, a player who can flip no disc must pass; a pass counts as a move. The game ends when neither player can flip
+a disc. `record[OWN]` is 1 if the player to move must pass.
 """
 
 from __future__ import annotations
@@ -15,13 +16,13 @@ from polyplay.core.errors import UserError
 from polyplay.games import go, records
 from polyplay.games.records import CELLS, COLUMNS, DRAWN, GOES_ON, KIND, LOST, OWN, ROWS, WON, compiled, pass_turn, ply
 
-K, GRAVITY = range(3, 5)  # indices in a game's numbers
+K, GRAVITY = range(3, 5)  # indices into `Game.numbers`
 
 
 @compiled
 def row_legal(game: np.ndarray, record: np.ndarray, out: np.ndarray) -> int:
-    """Write the legal actions, ascending, into out int16 [actions]; return their number."""
-    cells = game[COLUMNS] if game[GRAVITY] else game[ROWS] * game[COLUMNS]  # with gravity: those of the top row
+    """Write the legal actions in ascending order into out, int16 [actions]; return their number."""
+    cells = game[COLUMNS] if game[GRAVITY] else game[ROWS] * game[COLUMNS]  # with gravity, check the top row only
     n = 0
     for action in range(cells):
         if record[CELLS + action] == 0:
@@ -32,10 +33,10 @@ def row_legal(game: np.ndarray, record: np.ndarray, out: np.ndarray) -> int:
 
 @compiled
 def row_play(game: np.ndarray, record: np.ndarray, action: int) -> int:
-    """Make a legal move in the record; return GOES_ON, WON or DRAWN."""
+    """Make a legal move in a record, in place; return the move's result: GOES_ON, WON or DRAWN."""
     columns = game[COLUMNS]
     row, column = (game[ROWS] - 1, action) if game[GRAVITY] else (action // columns, action % columns)
-    while record[CELLS + row * columns + column] != 0:  # gravity: from the bottom up
+    while record[CELLS + row * columns + column] != 0:  # with gravity, find the lowest empty cell
         row -= 1
     own = record[0] + 1
     record[CELLS + row * columns + column] = own
@@ -47,7 +48,7 @@ def row_play(game: np.ndarray, record: np.ndarray, action: int) -> int:
 
 @compiled
 def _in_line(game: np.ndarray, record: np.ndarray, row: int, column: int, own: int) -> bool:
-    """Tell whether k stones of `own` lie in a line through that cell."""
+    """Tell whether a line through the cell (row, column) has k adjacent stones of color `own`, which is 1 or 2."""
     for down, right in ((0, 1), (1, 0), (1, 1), (1, -1)):
         n = 1 + _run(game, record, row, column, down, right, own) + _run(game, record, row, column, -down, -right, own)
         if n >= game[K]:
@@ -57,7 +58,7 @@ def _in_line(game: np.ndarray, record: np.ndarray, row: int, column: int, own: i
 
 @compiled
 def _run(game: np.ndarray, record: np.ndarray, row: int, column: int, down: int, right: int, own: int) -> int:
-    """Return the number of adjacent stones of `own` from that cell in one direction, the cell excluded."""
+    """Count consecutive stones of color `own` from a cell in the direction (down, right), without the cell."""
     rows, columns = game[ROWS], game[COLUMNS]
     n, r, c = 0, row + down, column + right
     while 0 <= r < rows and 0 <= c < columns and record[CELLS + r * columns + c] == own:
@@ -67,8 +68,8 @@ def _run(game: np.ndarray, record: np.ndarray, row: int, column: int, down: int,
 
 @compiled
 def row_planes(game: np.ndarray, record: np.ndarray, out: np.ndarray) -> None:
-    """Write the network's input into out [3, rows, columns]: the mover's stones, the other's, and 1 if the first player
-    is to move.
+    """Write the network's input into out [3, rows, columns]: the stones of the player to move, the opponent's stones,
+    and a plane of 1 if the first player is to move, else of 0.
     """
     own, columns = record[0] + 1, game[COLUMNS]
     first = 1 if record[0] == 0 else 0
@@ -82,7 +83,7 @@ def row_planes(game: np.ndarray, record: np.ndarray, out: np.ndarray) -> None:
 
 @compiled
 def othello_start(game: np.ndarray, record: np.ndarray) -> None:
-    """Put two discs of each player in the middle, crosswise; the rest of the record is 0."""
+    """Place two discs of each player crosswise in the middle of a record of zeros."""
     rows, columns = game[ROWS], game[COLUMNS]
     first = CELLS + (rows // 2 - 1) * columns + columns // 2 - 1
     record[first], record[first + 1] = 2, 1
@@ -91,7 +92,7 @@ def othello_start(game: np.ndarray, record: np.ndarray) -> None:
 
 @inlined
 def _turns(rows: int, columns: int, record: np.ndarray, cell: int, down: int, right: int, own: int) -> int:
-    """Return how many of the other's discs a disc of `own` on a cell would turn in that direction."""
+    """Count the opponent's discs that a new disc of color `own` on a cell would flip in the direction (down, right)."""
     row, column, n = cell // columns + down, cell % columns + right, 0
     while 0 <= row < rows and 0 <= column < columns and record[CELLS + row * columns + column] == 3 - own:
         row, column, n = row + down, column + right, n + 1
@@ -101,7 +102,7 @@ def _turns(rows: int, columns: int, record: np.ndarray, cell: int, down: int, ri
 
 @compiled
 def _fits(rows: int, columns: int, record: np.ndarray, cell: int, own: int) -> bool:
-    """Tell whether the cell is empty and a disc of `own` there turns a disc."""
+    """Tell whether a cell is empty and a new disc of color `own` on the cell would flip a disc."""
     if record[CELLS + cell] == 0:
         for down in range(-1, 2):
             for right in range(-1, 2):
@@ -121,7 +122,7 @@ def _can_move(game: np.ndarray, record: np.ndarray, own: int) -> bool:
 
 @compiled
 def othello_legal(game: np.ndarray, record: np.ndarray, out: np.ndarray) -> int:
-    """Write the legal actions, ascending, into out int16 [actions]; return their number. Passes are forced."""
+    """Write the legal actions (a pass only if forced), ascending, into out, int16 [actions]; return their number."""
     rows, columns, count = game[ROWS], game[COLUMNS], 0
     if record[OWN]:
         out[0] = rows * columns
@@ -135,7 +136,7 @@ def othello_legal(game: np.ndarray, record: np.ndarray, out: np.ndarray) -> int:
 
 @compiled
 def othello_play(game: np.ndarray, record: np.ndarray, action: int) -> int:
-    """Make a legal move in the record; return GOES_ON, WON, DRAWN or LOST."""
+    """Make a legal move in a record, in place; return GOES_ON, or WON, DRAWN or LOST for the player who moved."""
     rows, columns, own = game[ROWS], game[COLUMNS], record[0] + 1
     if action < rows * columns:
         for down in range(-1, 2):
@@ -158,17 +159,17 @@ def othello_play(game: np.ndarray, record: np.ndarray, action: int) -> int:
 
 @compiled
 def note_passes(game: np.ndarray, records: np.ndarray) -> None:
-    """Set `record[OWN]` of each record from its cells and mover."""
+    """Set `record[OWN]` of each record: 1 if the player to move must pass, else 0."""
     for record in records:
         record[OWN] = not _can_move(game, record, record[0] + 1)
 
 
-# In a user's game (own_game; also OpenSpiel's), a record holds the position behind the common header. The rules are C
-# functions, made from Python or compiled; their addresses are in the game's numbers.
+# Games of users (own_game) and of OpenSpiel: a record is the four numbers of the header, then the game's own position.
+# The rules are C functions, made from Python or compiled methods; `Game.numbers` holds the functions' addresses.
 
 
-LEGAL, PLAY, PLANES, NOTE, LONGEST = range(3, 8)  # indices in a game's numbers: four addresses, most moves
-FAILED, NO_MOVES, MANY_MOVES, NO_ACTION, TWICE, NO_RESULT = range(-1, -7, -1)  # answers that report a failure
+LEGAL, PLAY, PLANES, NOTE, LONGEST = range(3, 8)  # indices into `Game.numbers`: four addresses, most moves of a game
+FAILED, NO_MOVES, MANY_MOVES, NO_ACTION, TWICE, NO_RESULT = range(-1, -7, -1)  # negative results that report an error
 WRONG = {
     FAILED: "raised an exception, which is printed above",
     NO_MOVES: "is empty before the game is over: let play return WON, LOST or DRAWN, or add a pass",
@@ -180,15 +181,15 @@ WRONG = {
 
 
 class Failure(threading.local):
-    raised = ""  # exception that a method called by this thread has just raised
-    text = ""  # why the rules gave no answer
+    raised = ""  # description of the exception that a method has just raised in this thread
+    text = ""  # error message about the last failed call of the rules
 
 
 failure = Failure()
 
 
 class RulesFailed(UserError):
-    """Raised by compiled code when rules gave no answer; the text says why."""
+    """Error that compiled code raises when a call of a game's rules failed. The message says why."""
 
     def __init__(self) -> None:
         super().__init__(failure.text)
@@ -196,7 +197,7 @@ class RulesFailed(UserError):
 
 @compiled
 def call_rules(game: np.ndarray, which: int, record: np.ndarray, word: int) -> int:
-    """Call function `which` of the rules with a position and an action or an address (`word`). Raises RulesFailed."""
+    """Call rule `which`: LEGAL, PLAY or PLANES. word: an action or the output's address. Raises RulesFailed."""
     answer = np.array([FAILED], np.int64)
     at = np.int64(record.ctypes.data) + CELLS
     call_address(game[which], (at, np.int64(word), np.int64(answer.ctypes.data)))
@@ -208,7 +209,7 @@ def call_rules(game: np.ndarray, which: int, record: np.ndarray, word: int) -> i
 
 @compiled
 def write_legal(found: np.ndarray, out: np.ndarray) -> int:
-    """Write legal actions int64 [n], ascending, into out int16 [actions]; return their number, or a failure."""
+    """Sort the actions `found`, int64 [n], into out, int16 [actions]; return n, or a negative number for an error."""
     if found.size == 0:
         return NO_MOVES
     if found.size > out.size:
@@ -225,7 +226,7 @@ def write_legal(found: np.ndarray, out: np.ndarray) -> int:
 
 @compiled
 def own_play(game: np.ndarray, record: np.ndarray, action: int) -> int:
-    """Make a legal move in the record; return GOES_ON, WON, DRAWN or LOST."""
+    """Make a legal move in a record, in place; return GOES_ON, or WON, DRAWN or LOST for the player who moved."""
     result = call_rules(game, PLAY, record, action)
     pass_turn(record)
     return DRAWN if result == GOES_ON and ply(record) >= game[LONGEST] else result
@@ -233,19 +234,19 @@ def own_play(game: np.ndarray, record: np.ndarray, action: int) -> int:
 
 @compiled
 def own_planes(game: np.ndarray, record: np.ndarray, out: np.ndarray) -> None:
-    """Write the game's own planes."""
+    """Write the network's input, as the game's rules define it, into out [planes, rows, columns]."""
     shown = np.zeros(out.shape, np.float32)
     call_rules(game, PLANES, record, shown.ctypes.data)
     out[:] = shown
 
 
-# `game` is boards.Game.numbers, int64 [8]; the first number, the game's kind, selects the rules. So code compiled with
-# these functions serves every game.
+# The functions below serve every game, so callers are compiled once. `game` is boards.Game.numbers, int64 [8], whose
+# first number, the kind of game, selects the rules.
 
 
 @compiled
 def start(game: np.ndarray, record: np.ndarray) -> None:
-    """Write the initial position."""
+    """Write the initial position into a record."""
     record[:] = 0
     if game[KIND] == records.OTHELLO:
         othello_start(game, record)
@@ -253,7 +254,7 @@ def start(game: np.ndarray, record: np.ndarray) -> None:
 
 @compiled
 def legal(game: np.ndarray, record: np.ndarray, out: np.ndarray) -> int:
-    """Write the legal actions, ascending, into out int16 [actions]; return their number."""
+    """Write the legal actions in ascending order into out, int16 [actions]; return their number."""
     if game[KIND] == records.GO:
         return go.legal(game, record, out)
     if game[KIND] == records.OTHELLO:
@@ -265,7 +266,7 @@ def legal(game: np.ndarray, record: np.ndarray, out: np.ndarray) -> int:
 
 @compiled
 def play(game: np.ndarray, record: np.ndarray, action: int) -> int:
-    """Make a legal move in the record; return GOES_ON, or WON, DRAWN or LOST for the player who moved."""
+    """Make a legal move in a record, in place; return GOES_ON, or WON, DRAWN or LOST for the player who moved."""
     if game[KIND] == records.GO:
         return go.play(game, record, np.int64(action))
     if game[KIND] == records.OTHELLO:
@@ -277,8 +278,8 @@ def play(game: np.ndarray, record: np.ndarray, action: int) -> int:
 
 @compiled
 def write_planes(game: np.ndarray, record: np.ndarray, out: np.ndarray) -> None:
-    """Write the network's input into out [planes, rows, columns]: for Go and users' games the game's planes; for others
-    the mover's stones, the other's, and 1 if the first player is to move.
+    """Write the network's input into out [planes, rows, columns]. Go and users' games have their own planes; others use
+    those of `row_planes`.
     """
     if game[KIND] == records.GO:
         go.write_planes(game, record, out)
@@ -290,7 +291,7 @@ def write_planes(game: np.ndarray, record: np.ndarray, out: np.ndarray) -> None:
 
 @compiled
 def play_all(game: np.ndarray, records: np.ndarray, at: np.ndarray, actions: np.ndarray) -> np.ndarray:
-    """Make a legal move in each of the records `at`; return the results, int8 [n]."""
+    """Make legal move actions[i] in records[at[i]], in place, for each i; return the moves' results, int8 [n]."""
     out = np.empty(at.size, np.int8)
     for i in range(at.size):
         out[i] = play(game, records[at[i]], actions[i])
@@ -307,12 +308,12 @@ def show_all(
     mask: np.ndarray,
     over: np.ndarray,
 ) -> None:
-    """Write the planes that players of `side` see, and the legal moves; where a game is over, all moves are legal."""
+    """Write the planes and masks that players `side` see in lanes `at`; where a game is over, all moves are legal."""
     moves = np.empty(mask.shape[1], np.int16)
     for i in range(at.size):
         lane = at[i]
         record = records[lane]
-        if over[lane]:  # the record has the opponent's turn, after the player's last move
+        if over[lane]:  # show the board from the player's side, whoever moved last
             record = record.copy()
             record[0] = side[lane]
         write_planes(game, record, obs[lane])
@@ -324,6 +325,6 @@ def show_all(
 
 @compiled
 def show(game: np.ndarray, records: np.ndarray, planes: np.ndarray) -> None:
-    """Write the planes that the movers of positions see."""
+    """Write the network's input for positions [n, record], as the players to move see them, into planes [n, …]."""
     for i in range(len(records)):
         write_planes(game, records[i], planes[i])

@@ -1,4 +1,4 @@
-"""Board games beyond their rules: sizes, symmetries, names of moves, drawings of boards."""
+"""Descriptions of board games: sizes, symmetries, names of moves, drawings of boards. Rules are in board_rules."""
 
 from __future__ import annotations
 
@@ -18,22 +18,22 @@ from polyplay.games import board_rules, go, records
 from polyplay.games.records import CELLS, GO, K_IN_A_ROW, OTHELLO, PLIES
 from polyplay.games.toys import switch
 
-LARGEST = 26  # rows, and columns: letters name them
+LARGEST = 26  # most rows or columns, because a letter names each column
 STONES = ".xo"
-NAMED = re.compile(r"(?!connect:)[^:]+:[^\W\d][\w.]*")  # module:Class
-KO = ("positional", "situational", "simple")  # in the order of go's constants
-GO_LETTERS = "ABCDEFGHJKLMNOPQRST"  # of columns; I is skipped
+NAMED = re.compile(r"(?!connect:)[^:]+:[^\W\d][\w.]*")  # matches module:Class, a user's game
+KO = ("positional", "situational", "simple")  # names of ko rules, in the order of the constants in go.py
+GO_LETTERS = "ABCDEFGHJKLMNOPQRST"  # names of Go's columns, without I
 
-Symmetry = tuple[np.ndarray, np.ndarray]  # cell i goes to cells[i], action i to actions[i]
+Symmetry = tuple[np.ndarray, np.ndarray]  # (cells, actions): cell i moves to cells[i], action i to actions[i]
 
 
 def board_symmetries(rows: int, columns: int, actions: int) -> tuple[Symmetry, ...]:
-    """Return a board's rotations and mirror images, the identity first. Action i is a move at cell i; actions after the
-    cells stay as they are.
+    """Return a board's rotations and reflections, the identity first. Action i is a move at cell i; further actions,
+    such as a pass, stay unchanged.
     """
     board, found = np.arange(rows * columns).reshape(rows, columns), dict[bytes, Symmetry]()
     for image in (np.rot90(side, n) for side in (board, board[:, ::-1]) for n in range(4)):
-        cells = np.argsort(image.ravel())  # cell image[i] is shown at i
+        cells = np.argsort(image.ravel())  # cell image[i] moves to place i; `cells` is the inverse
         if image.shape == board.shape:
             found.setdefault(cells.tobytes(), (cells, np.append(cells, np.arange(cells.size, actions))))
     return tuple(found.values())
@@ -41,25 +41,25 @@ def board_symmetries(rows: int, columns: int, actions: int) -> tuple[Symmetry, .
 
 @dataclass(frozen=True)
 class Game(ABC):
-    """A board game. A move is a cell; games with passes have one more action for the pass."""
+    """A board game. By default action i is a move at cell i; games with passes have one more action, the pass."""
 
     name: str
     rows: int
     columns: int
 
-    letters = ascii_lowercase  # of columns
+    letters = ascii_lowercase  # names of the columns
     passes = False  # whether the last action is a pass
-    gravity = False  # whether a move is a column
-    placed = True  # whether every move but the pass is a cell, or with gravity a column
+    gravity = False  # whether an action is a column, in which the stone falls
+    placed = True  # whether each action but the pass is a cell, or with gravity a column
     counted = False  # whether the player with more stones wins
     slanted = False  # whether each row lies half a cell further right than the one above
-    binary = True  # whether planes contain only 0 and 1
-    goal: ClassVar[str]  # how to win, for people
+    binary = True  # whether the network's input contains only 0 and 1
+    goal: ClassVar[str]  # text for people: how to win
 
     @property
     @abstractmethod
     def numbers(self) -> np.ndarray:
-        """Numbers of the game for compiled code, int64 [8]."""
+        """Parameters for compiled code, int64 [8]: kind of game, rows, columns, then parameters of that kind."""
 
     @property
     def cells(self) -> int:
@@ -71,35 +71,35 @@ class Game(ABC):
 
     @property
     def longest(self) -> int:
-        """Upper bound on the moves of a game."""
+        """Upper bound on the number of moves in a game."""
         return self.cells
 
     @property
     def record(self) -> int:
-        """Bytes of a position."""
+        """Number of bytes in the record of a position."""
         return CELLS + self.cells
 
     @property
     def planes(self) -> tuple[int, int, int]:
-        """Shape of the network's input, see board_rules.write_planes."""
+        """Shape (planes, rows, columns) of the network's input, which board_rules.write_planes writes."""
         return 3, self.rows, self.columns
 
     @cached_property
     def symmetries(self) -> tuple[Symmetry, ...]:
-        """Rotations and mirror images of the board, for cells and actions; the identity first."""
+        """Rotations and reflections of the board, as permutations of cells and of actions; the identity first."""
         return board_symmetries(self.rows, self.columns, self.actions)
 
     @property
     def how(self) -> str:
-        """Reason why the rules are slow; "": they are compiled."""
+        """Reason why the rules are slow, or "" if they are compiled."""
         return ""
 
-    def verify(self) -> None:  # noqa: B027 - ours are tested
-        """Check the rules of a user's game. Raises UserError: they are broken."""
+    def verify(self) -> None:  # noqa: B027 - built-in games have tests
+        """Check the rules of a user's game; built-in games need no check. Raises UserError: a rule is broken."""
 
     @property
     def title(self) -> str:
-        """Name for people."""
+        """Name of the game for people."""
         return f"{self.name.partition('+')[0].replace('_', ' ')}, {self.rows}×{self.columns}"
 
     def new(self) -> np.ndarray:
@@ -109,26 +109,26 @@ class Game(ABC):
         return record
 
     def legal(self, record: np.ndarray) -> list[int]:
-        """Return the legal moves of a position, ascending."""
+        """Return the legal actions of a position in ascending order."""
         room = np.empty(self.actions, np.int16)
         return room[: board_rules.legal(self.numbers, record, room)].tolist()
 
     def play(self, record: np.ndarray, action: int) -> int:
-        """Make a legal move in a record; return GOES_ON, or WON, DRAWN or LOST for the player who moved."""
+        """Make a legal move in a record, in place; return GOES_ON, or WON, DRAWN or LOST for the player who moved."""
         return board_rules.play(self.numbers, record, action)
 
     def play_all(self, records: np.ndarray, at: np.ndarray, actions: np.ndarray) -> np.ndarray:
-        """Make a legal move in each of the records `at`; return the results, int8 [n]."""
+        """Make legal move actions[i] in records[at[i]], in place, for each i; return the moves' results, int8 [n]."""
         return board_rules.play_all(self.numbers, records, at, actions)
 
     def shown(self, records: np.ndarray) -> np.ndarray:
-        """Return the planes that movers see, float32 [n, C, rows, columns], of positions int8 [n, record]."""
+        """Return planes float32 [n, C, rows, columns] of positions int8 [n, record], seen by the players to move."""
         planes = np.zeros((len(records), *self.planes), np.float32)
         board_rules.show(self.numbers, records, planes)
         return planes
 
     def records(self, planes: np.ndarray) -> np.ndarray:
-        """Return int8 [n, record]: the positions that planes [n, C, rows, columns] show."""
+        """Return the positions, int8 [n, record], that planes [n, C, rows, columns] show."""
         records, shown = np.zeros((len(planes), self.record), np.int8), planes.reshape(len(planes), self.planes[0], -1)
         own, other, second = shown[:, 0] > 0.5, shown[:, 1] > 0.5, shown[:, -1, :1] < 0.5
         records[:, CELLS : CELLS + self.cells] = np.where(second, 2 * own + 1 * other, 1 * own + 2 * other)
@@ -136,34 +136,34 @@ class Game(ABC):
         records[:, 0], records[:, 1], records[:, 2] = second[:, 0], plies % PLIES, plies // PLIES
         return records
 
-    def remember(  # noqa: B027 - most planes show the whole position
+    def remember(  # noqa: B027 - in most games, planes show the whole position
         self, records: np.ndarray, planes: np.ndarray, at: np.ndarray, over: np.ndarray
     ) -> None:
-        """Remember which positions these lanes' planes show; of lanes that are `over`, the start position."""
+        """Remember, for `records`, the positions that the planes of lanes `at` show; if `over`, the initial one."""
 
     def margin(self, record: np.ndarray) -> float | None:
-        """Return by how many points a finished game is won; None: points do not decide."""
+        """Return the number of points by which a finished game was won, or None if points do not decide the game."""
         return None
 
     def move_name(self, action: int) -> str:
-        """Name a cell by its column's letter and its row, counted from the bottom."""
+        """Return the name of an action: "pass", or the column's letter and the row's number from the bottom."""
         if action == self.cells:
             return "pass"
         row, column = divmod(int(action), self.columns)
         return f"{self.letters[column]}{self.rows - row}"
 
     def draw(self, record: np.ndarray) -> str:
-        """Return the board as text, with the columns' letters below."""
+        """Return a drawing of the board as text, with the letters of the columns below."""
         lines = [" ".join(STONES[cell] for cell in row) for row in self._board(record)]
         return "\n".join([*lines, " ".join(self.letters[: self.columns])])
 
     def line(self, record: np.ndarray) -> str:
-        """Return the board in one line, row by row from the top, and the player to move."""
+        """Return one line of text: the board, row by row from the top, and the player to move."""
         board = "/".join("".join(STONES[cell] for cell in row) for row in self._board(record))
         return f"{board}, {STONES[1 + records.mover(record)]} to move"
 
     def stones(self, record: np.ndarray) -> np.ndarray:
-        """Return int8 [cells]: 0 empty, 1 the first player's, 2 the second's."""
+        """Return the contents of the cells, int8 [cells]: 0 empty, 1 a stone of the first player, 2 of the second."""
         return record[CELLS : CELLS + self.cells]
 
     def _board(self, record: np.ndarray) -> np.ndarray:
@@ -172,8 +172,8 @@ class Game(ABC):
 
 @dataclass(frozen=True)
 class KInARow(Game):
-    """k stones of one player in a line win. With gravity a move is a column, whose lowest empty cell it fills;
-    otherwise a move is a cell.
+    """A game in which k stones of one player in a line win. With gravity, an action is a column, and the stone falls
+    into the column's lowest empty cell; otherwise, an action is a cell.
     """
 
     k: int
@@ -191,7 +191,7 @@ class KInARow(Game):
 
     @cached_property
     def symmetries(self) -> tuple[Symmetry, ...]:
-        """With gravity, the identity and the mirror image; otherwise the symmetries of any board."""
+        """With gravity, the identity and the mirror image; otherwise all rotations and reflections of the board."""
         if not self.gravity:
             return super().symmetries
         board = np.arange(self.cells).reshape(self.rows, self.columns)
@@ -203,15 +203,15 @@ class KInARow(Game):
         return self.name.replace("_", " ") if self.name in GAMES else sizes
 
     def move_name(self, action: int) -> str:
-        """Return the letter of a column with gravity, else the name of a cell."""
+        """Return the letter of a column if there is gravity, else the name of a cell."""
         return self.letters[int(action)] if self.gravity else super().move_name(action)
 
 
 @dataclass(frozen=True)
 class Go(Game):
-    """Go with area scoring (Tromp and Taylor); the second player gets komi."""
+    """Go with area scoring (Tromp and Taylor). The second player gets extra points, the komi."""
 
-    halves: int  # komi in half points
+    halves: int  # komi (points for the second player) in half points
     ko: int = go.POSITIONAL
     suicide: bool = False
 
@@ -221,7 +221,7 @@ class Go(Game):
     longest = property(lambda self: 2 * self.cells)
     record = property(lambda self: self._hashes + 8 * self.longest)
     planes = property(lambda self: (2 * go.EIGHT + 1, self.rows, self.columns))
-    _hashes = property(lambda self: -(-(CELLS + self.cells * (1 + go.EIGHT)) // 8) * 8)  # offset of the hashes
+    _hashes = property(lambda self: -(-(CELLS + self.cells * (1 + go.EIGHT)) // 8) * 8)  # where hashes begin
 
     @property
     def numbers(self) -> np.ndarray:
@@ -233,13 +233,13 @@ class Go(Game):
         return f"{super().title}, komi {self.halves / 2:g}"
 
     def records(self, planes: np.ndarray) -> np.ndarray:
-        """Return positions with the last eight boards. Planes lack earlier boards, so moves may repeat these."""
+        """Return positions with their last eight boards. Planes lack older boards, so legal moves may repeat those."""
         records, shown = np.zeros((len(planes), self.record), np.int8), planes.reshape(len(planes), self.planes[0], -1)
         go.read_planes(self.numbers, shown > 0.5, records)
         return records
 
     def action_of(self, vertex: str) -> int | None:
-        """Return the move of that name, in upper or lower case; None: no move has that name."""
+        """Return the action called `vertex`, such as D4 or pass, in any letter case, or None if no action matches."""
         if vertex.lower() == "pass":
             return self.cells
         column, row = self.letters.find(vertex[:1].upper()), vertex[1:]
@@ -255,19 +255,19 @@ class Go(Game):
         return go.area(self.numbers, record)
 
     def owners(self, record: np.ndarray) -> np.ndarray:
-        """Return int8 [cells]: the owner of each cell, 1 or 2; 0: an empty cell that reaches both or neither."""
+        """Return each cell's owner, int8 [cells]: 1, 2, or 0 for an empty cell connected to both players or neither."""
         out = np.empty(self.cells, np.int8)
         go.owners(self.numbers, record, out)
         return out
 
     def hashes(self, record: np.ndarray) -> np.ndarray:
-        """Return uint64 [longest]: hashes of the positions so far, by ply; a view of the record."""
+        """Return hashes of the positions so far by ply, uint64 [longest], as a view of the record."""
         return record[self._hashes :].view(np.uint64)
 
 
 @dataclass(frozen=True)
 class Othello(Game):
-    """Othello. A player who can turn no disc passes; the game ends when neither can."""
+    """Othello. A player who can flip no disc must pass; the game ends when neither player can flip a disc."""
 
     passes = True
     counted = True
@@ -285,7 +285,7 @@ class Othello(Game):
 
 
 def go_board(name: str, size: int, komi: float, ko: str, suicide: bool) -> Go:
-    """Return a Go board. Raises UserError: an option has a wrong value."""
+    """Return Go with these options. Raises UserError: an option has a wrong value."""
     need(3 <= size <= go.LARGEST, f"game:{name}: size must be from 3 to {go.LARGEST}, got {size}")
     points = abs(komi) <= size**2 and komi * 2 == int(komi * 2)
     need(points, f"game:{name}: komi must be in whole or half points up to {size**2}, got {komi:g}")
@@ -294,7 +294,7 @@ def go_board(name: str, size: int, komi: float, ko: str, suicide: bool) -> Go:
 
 
 def othello_board(name: str, size: int) -> Othello:
-    """Return an Othello board. Raises UserError: the size is wrong."""
+    """Return Othello on a board of size × size cells. Raises UserError: the size is wrong."""
     even = size % 2 == 0 and 4 <= size <= LARGEST
     need(even, f"game:{name}: size must be an even number from 4 to {LARGEST}, got {size}")
     return Othello(name, size, size)
@@ -305,9 +305,9 @@ GAMES = {
     "three_in_a_row": KInARow("three_in_a_row", 4, 5, 3, gravity=True),
     "connect_four": KInARow("connect_four", 6, 7, 4, gravity=True),
 }
-# Options by game, with defaults. size: cells per side; komi: points for the second player, whole or half; ko: what a
-# move may not repeat: positional (earlier stones), situational (stones and mover), simple (the position before);
-# suicide: whether a move may kill several stones of the mover.
+# Options of each game, with defaults. size: cells per side; komi: points for the second player, whole or half; ko: a
+# move may not recreate any earlier board (positional), any with the same player to move (situational), or the one
+# before the opponent's move (simple); suicide: whether a move may kill two or more stones of its player.
 OPTIONS: dict[str, dict[str, Any]] = {
     "go": {"size": 19, "komi": 7.5, "ko": "positional", "suicide": False},
     "othello": {"size": 8},
@@ -315,8 +315,8 @@ OPTIONS: dict[str, dict[str, Any]] = {
 
 
 def game(name: str) -> Game:
-    """Return the game of that name: one of GAMES, connect:ROWSxCOLUMNSxK, or one of OPTIONS with options: go+size=9.
-    Raises UserError.
+    """Return the game called `name`: one of GAMES, connect:ROWSxCOLUMNSxK, one of OPTIONS with options (go+size=9),
+    spiel:NAME or module:Class. Raises UserError: no game has the name, or an option is wrong.
     """
     if name.startswith("spiel:") or NAMED.fullmatch(name):
         from polyplay.games.own_game import OwnGame

@@ -1,8 +1,8 @@
-"""Capture the flag as an environment, and its scripted players: three roles and five levels.
+"""Capture the flag as an environment, and scripted players (bots) in three roles and at five levels.
 
-A bot's action depends only on its match's state, its seat and numbers hashed from these, so a bot needs no memory. It
-walks along shortest paths, turns to an opponent that it notices, and tags when it expects a hit. How well a bot does
-this depends on its level, see Skill.
+A bot's action depends only on the match's state, the bot's seat, and random numbers hashed from both, so a bot needs no
+memory. Bots walk along shortest paths, turn to an opponent that they notice, and tag when they expect a hit. How well a
+bot does this depends on its level, see SKILLS.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ from polyplay.games.toys import Arrays, Draw, Toy
 
 BOTS = ("level1", "level2", "level3", "level4", "level5", "attacker", "defender", "returner")
 STEPS_A_SECOND = 15.0
-HELD_OUT = np.uint64(1 << 63)  # bit in the key of held-out maps
+HELD_OUT = np.uint64(1 << 63)  # bit that is set in the keys of held-out maps only
 
 
 @dataclass(frozen=True)
 class CaptureTheFlag(World, Toy):
-    """A match is terminated after `length` steps. See World.reward."""
+    """Capture the flag. A match is terminated after `length` steps. World has the options."""
 
     events = EVENTS
     team_reward = True
@@ -51,7 +51,7 @@ class CaptureTheFlag(World, Toy):
         return {**s, "here": np.ones((n, self.seats), bool)}
 
     def step(self, s: Arrays, action: Tree, draw: Draw) -> tuple[Arrays, Batch]:
-        """Step all matches, in place."""
+        """Make `repeat` steps of all matches, in place."""
         n, P = s["here"].shape
         reward, events = np.zeros((n, P), np.float32), np.zeros((n, P, len(EVENTS)), np.float32)
         now, happened, chosen = np.empty_like(reward), np.empty_like(events), self.composite(action)
@@ -68,7 +68,7 @@ class CaptureTheFlag(World, Toy):
         return {**s, "here": ~ends}, {**row, "terminated": ends, "truncated": np.zeros_like(ends)}
 
     def picture(self, s: Arrays, m: int) -> tuple[np.ndarray, float]:
-        """See Toy."""
+        """See Toy.picture."""
         return ctf_views.draw_match(s, m), STEPS_A_SECOND / self.repeat
 
     def see(self, s: Arrays) -> Tree:
@@ -79,13 +79,13 @@ class CaptureTheFlag(World, Toy):
         return seen
 
 
-ANY, ATTACKER, DEFENDER, RETURNER = range(-1, 3)  # roles; ANY: by the place in the team
-POST = 60  # steps that a guard stays at one place
-HIDING = 5  # most moves from its base to a carrier's hiding place
-TRAVELS, FIGHTS = 0.00125, 0.0025  # cost per part of a circle off the wanted heading, in cells to walk
-HIT = 10.0  # worth of a hit, in cells to walk
-ENOUGH = 0.001  # cells to walk: a smaller difference does not count
-# all ways to tag, turn and walk; of equally good ones the first is chosen
+ANY, ATTACKER, DEFENDER, RETURNER = range(-1, 3)  # roles of bots; ANY: the place in the team decides
+POST = 60  # steps that a defender stays at one spawn point
+HIDING = 5  # most moves from the base to a place where a flag carrier hides
+TRAVELS, FIGHTS = 0.00125, 0.0025  # cost of a wrong heading, in cells of walking per part of a circle
+HIT = 10.0  # value of an expected hit, in cells of walking
+ENOUGH = 0.001  # least improvement that counts, in cells of walking
+# all ways to tag, turn and walk; among equally good ways, bots choose the first
 _WAYS = itertools.product((1, 0), (2, 1, 3, 0, 4), (2, 1, 0), (1, 2, 0))
 ALL = np.array([(yaw, 1, strafe, forward, tag, 0) for tag, yaw, forward, strafe in _WAYS])
 FEW = np.array(rules.SMALL)
@@ -98,11 +98,11 @@ _mix = compiled(mix)
 class Skill(NamedTuple):
     """Parameters of a bot's strength."""
 
-    block: int  # steps of a block, for which the next three are drawn
-    notices: float  # chance per block to notice opponents in sight
-    pauses: float  # chance per block to stand still
-    off: int  # largest error of its aim in a block, in parts of a circle
-    fires: float  # chance per step to tag when it expects a hit
+    block: int  # steps of a block: a bot notices, pauses and errs in whole blocks
+    notices: float  # chance per block that the bot notices opponents in sight
+    pauses: float  # chance per block that the bot stands still
+    off: int  # largest error of the aim in a block, in parts of a circle (TURN parts)
+    fires: float  # chance per step that the bot tags when a hit is expected
 
 
 SKILLS = (
@@ -114,13 +114,13 @@ SKILLS = (
 )
 
 
-# The last flood, see ctf_maps.flood. held: its match, its start, the number of cells reached.
+# Results of the last flood, see ctf_maps.flood. held: the flood's match, start cell and number of cells reached.
 Floods = namedtuple("Floods", "moves order held")
 
 
 @compiled
 def _draw(s: FlagMatches, m: int, p: int, block: int, n: int) -> float:
-    """Return the n-th random number of a seat in a block, uniform in [0, 1); the match's spawns and score change it."""
+    """Return random number n, uniform in [0, 1), of a seat in a block: a hash that depends on spawns and score too."""
     key = np.uint64(s.score[m, 0] * 1024 + s.score[m, 1])
     for q in range(s.spawn.shape[1]):
         cell = np.uint64(int(s.spawn[m, q, 1]) * s.grid.shape[1] + int(s.spawn[m, q, 0]))
@@ -131,7 +131,7 @@ def _draw(s: FlagMatches, m: int, p: int, block: int, n: int) -> float:
 
 @compiled
 def _lead_to(s: FlagMatches, m: int, x: float, y: float, floods: Floods) -> None:
-    """Flood from a point's cell, unless the last flood began there."""
+    """Compute the shortest paths to a point's cell by a flood, unless the last flood began in the same cell."""
     N = s.grid.shape[1]
     cell = int(y) * N + int(x)
     if floods.held[0] != m or floods.held[1] != cell:
@@ -147,7 +147,7 @@ def _sees(s: FlagMatches, m: int, p: int, x: float, y: float) -> bool:
 
 @compiled
 def _opponent(s: FlagMatches, m: int, p: int) -> int:
-    """Return the opponent that seat p sees, preferring a flag carrier, then the nearest; -1: it sees no opponent."""
+    """Return the opponent that seat p sees: a flag carrier if possible, else the nearest; -1 if no opponent is seen."""
     P, best, nearest = s.at.shape[1], -1, 0.0
     first = P // 2 if p < P // 2 else 0
     for q in range(first, first + P // 2):
@@ -162,7 +162,7 @@ def _opponent(s: FlagMatches, m: int, p: int) -> int:
 
 @compiled
 def _hiding_place(s: FlagMatches, m: int, own: int, floods: Floods) -> Point:
-    """Return the middle of the nearest cell to a team's base that no opponent sees; without one nearby, the base."""
+    """Return the middle of the cell nearest to a team's base that no opponent sees, or the base if none is near."""
     N, n = s.grid.shape[1], s.at.shape[1] // 2
     _lead_to(s, m, s.base[m, own, 0], s.base[m, own, 1], floods)
     for cell in floods.order[: floods.held[2]]:
@@ -178,7 +178,7 @@ def _hiding_place(s: FlagMatches, m: int, own: int, floods: Floods) -> Point:
 
 @compiled
 def _half_way(s: FlagMatches, m: int, own: int, floods: Floods) -> Point:
-    """Return the middle of a cell half way between a team's base and the middle of the path to the other base."""
+    """Return the middle of a cell at a quarter of the shortest path from a team's base to the other base."""
     N = s.grid.shape[1]
     _lead_to(s, m, s.base[m, 1 - own, 0], s.base[m, 1 - own, 1], floods)
     cell = int(s.base[m, own, 1]) * N + int(s.base[m, own, 0])
@@ -189,14 +189,14 @@ def _half_way(s: FlagMatches, m: int, own: int, floods: Floods) -> Point:
 
 @compiled
 def _goal(s: FlagMatches, m: int, p: int, role: int, floods: Floods) -> Point:
-    """Return the point where seat p wants to be."""
+    """Return the point to which seat p walks, by its role and the states of the flags."""
     P = s.at.shape[1]
     own, half = (0, 0) if p < P // 2 else (1, P // 2)
     away, theirs = s.flag[m, own] != rules.HOME, s.carrier[m, 1 - own]
     if theirs == p:
         if not away:
             return s.base[m, own, 0], s.base[m, own, 1]
-        if P > 2 and s.flag[m, own] == rules.CARRIED:  # teammates fetch it
+        if P > 2 and s.flag[m, own] == rules.CARRIED:  # teammates fetch the team's flag
             return _hiding_place(s, m, own, floods)
     if away and (role != ATTACKER or theirs >= 0):
         return s.flag_at[m, own, 0], s.flag_at[m, own, 1]
@@ -210,7 +210,7 @@ def _goal(s: FlagMatches, m: int, p: int, role: int, floods: Floods) -> Point:
 
 @compiled
 def _turned(yaw: int, turn: int) -> int:
-    """Turn a heading by less than a circle; much faster than a remainder."""
+    """Return a heading after a turn by less than a circle, much faster than by a remainder."""
     yaw += turn
     return yaw + (TURN if yaw < 0 else -TURN if yaw >= TURN else 0)
 
@@ -219,12 +219,12 @@ def _turned(yaw: int, turn: int) -> int:
 def _best(
     s: FlagMatches, m: int, p: int, to: Point, face: Point, worth: float, tags: bool, actions: np.ndarray, repeat: int
 ) -> int:
-    """Return the index in `actions`, int64 [K, 6], of the best one to hold for `repeat` steps: it leads seat p to `to`
-    and turns it to `face` (`worth`: cells per part of a circle off). With `tags`, it may hit in its first step.
+    """Return the index in `actions`, int64 [K, 6], of the action that, held for `repeat` steps, best leads seat p to
+    `to` and turns it to `face`. worth: cost of a wrong heading, in cells per part of a circle; tags: whether to tag.
     """
     grid, x, y, yaw = s.grid[m], s.at[m, p, 0], s.at[m, p, 1], s.yaw[m, p]
     best, least, wanted = 0, np.inf, rules.heading(face[0] - x, face[1] - y)
-    near = math.sqrt((to[0] - x) ** 2 + (to[1] - y) ** 2) - repeat * SPEED + ENOUGH  # no action leads nearer
+    near = math.sqrt((to[0] - x) ** 2 + (to[1] - y) ** 2) - repeat * SPEED + ENOUGH  # no action ends nearer to `to`
     for k in range(len(actions)):
         tag, turn = actions[k, 4] == 1, _YAW[actions[k, 0]]
         if tag and not tags:
@@ -250,7 +250,7 @@ def _best(
 def _choose(
     s: FlagMatches, m: int, p: int, role: int, skill: Skill, actions: np.ndarray, repeat: int, floods: Floods
 ) -> int:
-    """Return the index of seat p's action in `actions`, to be held for `repeat` steps."""
+    """Return the index in `actions` of the action that seat p holds for `repeat` steps."""
     x, y, block = s.at[m, p, 0], s.at[m, p, 1], s.age[m] // skill.block
     if role == ANY:
         role = p % (s.at.shape[1] // 2) % 3
@@ -262,7 +262,7 @@ def _choose(
     q = _opponent(s, m, p) if _draw(s, m, p, block, 2) < skill.notices else -1
     if q >= 0:
         dx, dy = s.at[m, q, 0] - x, s.at[m, q, 1] - y
-        off = int((2.0 * _draw(s, m, p, block, 3) - 1.0) * skill.off)  # an index below 0 counts from the end
+        off = int((2.0 * _draw(s, m, p, block, 3) - 1.0) * skill.off)  # below 0, an index from the end
         face = x + dx * COS[off] - dy * SIN[off], y + dy * COS[off] + dx * SIN[off]
         tags = s.loads[m, p] <= 1 and _draw(s, m, p, s.age[m], 4) < 1.0 - (1.0 - skill.fires) ** repeat
         return _best(s, m, p, to, face, FIGHTS, tags, actions, repeat)
@@ -275,8 +275,8 @@ def _choose(
 def choose_all(
     s: FlagMatches, match: np.ndarray, seat: np.ndarray, role: int, skill: Skill, actions: np.ndarray, repeat: int
 ) -> np.ndarray:
-    """Return int64 [n]: the index in `actions`, int64 [K, 6], for each of the seats int64 [n] of matches int64 [n].
-    repeat: steps for which an action is held.
+    """Return an index in `actions`, int64 [K, 6], for each player, given by its match and its seat, int64 [n] each.
+    repeat: number of steps for which an action is held.
     """
     out = np.empty(len(match), np.int64)
     cells = s.grid.shape[1] ** 2
@@ -288,7 +288,7 @@ def choose_all(
 
 @dataclass(frozen=True)
 class FlagBot(StateBot):
-    """One of CaptureTheFlag's `bots`."""
+    """A scripted player of capture the flag, with a level from 1 to 5 and a role."""
 
     level: int
     role: int = ANY

@@ -1,10 +1,10 @@
-"""Capture the flag: maps and paths.
+"""Capture the flag: random maps and shortest paths.
 
-Compiled functions draw maps from a key: the same key gives the same map.
+Compiled functions draw maps from a key. The same key always gives the same map.
 
-Here a map is `wall`, uint8 [N · N]: cell [r, c] is number k = r · N + c; rotated by 180° it is number N · N - 1 - k.
-Rooms and corridors lie on a lattice of K × K nodes, K = (N - 1) / 2: node [i, j] is cell [2i + 1, 2j + 1], node number
-i · K + j. Every write to a cell is repeated at its rotated cell.
+Here a map is `wall`, uint8 [N · N]: cell [r, c] has number k = r · N + c, and a rotation by 180° turns cell k into cell
+N · N - 1 - k. Maps are symmetric: every write to a cell is repeated at the rotated cell. Rooms and corridors lie on a
+lattice of K × K nodes, K = (N - 1) / 2: node [i, j], with number i · K + j, is cell [2i + 1, 2j + 1].
 """
 
 from __future__ import annotations
@@ -15,22 +15,22 @@ from polyplay.core.compiled import bits, compiled
 from polyplay.core.numbers import SPLITMIX
 from polyplay.games.ctf_rules import RADIUS, WALL, clear
 
-DRAWS = 1000  # most draws from a key; most maps take one or two, 9 × 9 rooms eight and rarely eighty
-OPEN, ROOMS = (8, 20), (20, 40)  # percent of the inner cells that are wall: from, to
-NEAR = 2  # a team of n begins within n + NEAR moves of its base
+DRAWS = 1000  # most attempts per key; most maps take one or two, 9 × 9 rooms eight and rarely eighty
+OPEN, ROOMS = (8, 20), (20, 40)  # least and most percent of inner cells that are wall
+NEAR = 2  # a team of n players starts within n + NEAR moves of its base
 
 
 @compiled
 def draw_map(key: np.uint64, rooms: bool, grid: np.ndarray, base: np.ndarray, spawn: np.ndarray) -> None:
-    """Write a map into grid uint8 [N, N], the two bases into base float64 [2, 2] and the starts of P seats into spawn
-    float64 [P, 2], as in ctf_rules. rooms: draw rooms and corridors; else open ground with scattered walls.
+    """Write a map into grid, uint8 [N, N], points of the two bases into base, float64 [2, 2], and starting points of P
+    seats into spawn, float64 [P, 2]. rooms: whether to draw rooms and corridors, or else open ground with few walls.
 
-    Every free cell can be reached from each base. The bases are at least N moves apart, and no single other cell lies
-    on all paths between them.
+    Every free cell can be reached from each base. The bases are at least N moves apart, and no single cell between the
+    bases lies on all paths.
     """
     N, n = len(grid), len(spawn) // 2
     state = np.full(1, np.uint64(key))
-    state[0] = _random(state)  # so that consecutive keys do not share numbers
+    state[0] = _random(state)  # so that consecutive keys do not share random numbers
     wall = grid.reshape(-1)
     order, moves = np.empty(N * N, np.int64), np.empty(N * N, np.int64)
     for draw in range(DRAWS + 1):
@@ -48,21 +48,21 @@ def draw_map(key: np.uint64, rooms: bool, grid: np.ndarray, base: np.ndarray, sp
     wall[:] = moves < 0
     _write_center(N, home, base[0])
     base[1] = N - base[0]
-    if _below(state, 2):  # else a team would always begin on one side of home: floods order equally near cells
+    if _below(state, 2):  # swap teams at random, because floods prefer one side of a base
         base[:], spawn[:] = N - base, N - spawn
 
 
 @compiled
 def _random(state: np.ndarray) -> np.uint64:
-    """Return the next number of SplitMix64 (Steele et al. 2014) of state uint64 [1]."""
+    """Advance the state, uint64 [1]; return the next random number by SplitMix64 (Steele et al. 2014)."""
     state[0] += SPLITMIX
     return bits(state[0], np.uint64(0))
 
 
 @compiled
 def _below(state: np.ndarray, n: int) -> int:
-    """Return a whole number from 0 to n - 1."""
-    return int(np.int64(_random(state) % np.uint64(n)))  # signed: Numba's sums of int64 and uint64 are floats
+    """Draw an integer from 0 to n - 1."""
+    return int(np.int64(_random(state) % np.uint64(n)))  # signed, because Numba adds int64 and uint64 as floats
 
 
 @compiled
@@ -77,13 +77,13 @@ def _write(wall: np.ndarray, cell: int, value: int) -> None:
 
 @compiled
 def _from_middle(N: int, row: int, column: int) -> int:
-    """Return the moves from the middle of the map; a cell and its rotated image are at least twice as far apart."""
+    """Return the Manhattan distance to the map's middle, in cells. A cell's rotated image is twice as far away."""
     return abs(row - N // 2) + abs(column - N // 2)
 
 
 @compiled
 def _empty(wall: np.ndarray, N: int) -> int:
-    """Clear the map, with walls only at its border; return the base's cell."""
+    """Clear the map, with walls only at the border; return the cell of base 0."""
     wall[:] = 1
     wall.reshape(N, N)[1:-1, 1:-1] = 0
     return N + 1
@@ -91,14 +91,14 @@ def _empty(wall: np.ndarray, N: int) -> int:
 
 @compiled
 def _draw_open(state: np.ndarray, wall: np.ndarray, N: int) -> int:
-    """Write pillars and short walls on open ground; return the cell of base 0."""
+    """Draw pillars and short walls on open ground; return the cell of base 0."""
     _empty(wall, N)
     inner, row, column = (N - 2) ** 2, N // 2, N // 2
     while _from_middle(N, row, column) <= N // 2:
         row, column = 1 + _below(state, N - 2), 1 + _below(state, N - 2)
-    left = inner * (10 + _below(state, OPEN[1] - 9)) // 100  # cells that may still become wall
+    left = inner * (10 + _below(state, OPEN[1] - 9)) // 100  # number of cells that may still become wall
     for _ in range(inner):
-        height = width = 1 + (_below(state, 4) == 0)  # a pillar
+        height = width = 1 + (_below(state, 4) == 0)  # a pillar, of one or four cells
         if _below(state, 3) > 0:
             length, upright = 2 + _below(state, 3), _below(state, 2) == 0
             height, width = (length, 1) if upright else (1, length)
@@ -116,7 +116,7 @@ def _draw_open(state: np.ndarray, wall: np.ndarray, N: int) -> int:
 
 @compiled
 def _touches(wall: np.ndarray, N: int, top: int, start: int, height: int, width: int) -> bool:
-    """Tell whether inner walls, or the block's rotated image, lie in a block of cells or beside it."""
+    """Tell whether a block of cells overlaps or touches an inner wall, or overlaps or touches its own rotated image."""
     for r in range(max(top - 1, 1), min(top + height + 1, N - 1)):
         for c in range(max(start - 1, 1), min(start + width + 1, N - 1)):
             turned_r, turned_c = N - 1 - r, N - 1 - c
@@ -127,10 +127,10 @@ def _touches(wall: np.ndarray, N: int, top: int, start: int, height: int, width:
 
 @compiled
 def _draw_rooms(state: np.ndarray, wall: np.ndarray, N: int) -> int:
-    """Write rooms with doorways, and corridors; return the cell of base 0, which lies in a room, or -1 on failure."""
-    K, home, wide = N // 2, -1, 3 if N > 20 else 2  # room sides: 2 to wide + 1 nodes
+    """Draw rooms with doorways, and corridors; return the cell of base 0, which is in a room; -1 if no room fits."""
+    K, home, wide = N // 2, -1, 3 if N > 20 else 2  # sides of rooms: 2 to wide + 1 nodes
     room, root = np.zeros(K * K, np.bool_), np.arange(K * K)
-    left = K * K // 16 + _below(state, K * K // 8)  # rooms to make, in pairs
+    left = K * K // 16 + _below(state, K * K // 8)  # number of pairs of rooms still to make
     wall[:] = 1
     for _ in range(K * K // 2 + 16):
         if left == 0:
@@ -140,7 +140,7 @@ def _draw_rooms(state: np.ndarray, wall: np.ndarray, N: int) -> int:
             continue
         top, start = _below(state, K + 1 - height), _below(state, K + 1 - width)
         row, column = 2 * top + 1 + _below(state, 2 * height - 1), 2 * start + 1 + _below(state, 2 * width - 1)
-        if home < 0 and _from_middle(N, row, column) < N // 2:  # the first room is the base's
+        if home < 0 and _from_middle(N, row, column) < N // 2:  # base 0 is in the first room, far from the middle
             continue
         if _add_room(wall, N, room, root, top, start, height, width):
             home = row * N + column if home < 0 else home
@@ -154,11 +154,11 @@ def _draw_rooms(state: np.ndarray, wall: np.ndarray, N: int) -> int:
 def _add_room(
     wall: np.ndarray, N: int, room: np.ndarray, root: np.ndarray, top: int, start: int, height: int, width: int
 ) -> bool:
-    """Make a room of height × width nodes if no other is in its place; return whether it was made. room: bool [K · K],
-    which nodes are in rooms; root: see _find.
+    """Make a room of height × width nodes if no other room is in the way; return whether the room was made. room: bool
+    [K · K], whether a node is in a room; root: see _find.
     """
     K = N // 2
-    down, right = K - height - 2 * top, K - width - 2 * start  # to its rotated image
+    down, right = K - height - 2 * top, K - width - 2 * start  # offset to the room's rotated image
     if abs(down) < height and abs(right) < width and (down != 0 or right != 0):
         return False
     if room.reshape(K, K)[top : top + height, start : start + width].any():
@@ -176,7 +176,7 @@ def _add_room(
 
 @compiled
 def _find(root: np.ndarray, node: int) -> int:
-    """Return the node that stands for all nodes connected with this one. root int64 [K · K]: the next one toward it."""
+    """Return the representative of the nodes connected to `node` (union-find). root: parent nodes, int64 [K · K]."""
     while root[node] != node:
         root[node] = root[root[node]]
         node = root[node]
@@ -185,7 +185,7 @@ def _find(root: np.ndarray, node: int) -> int:
 
 @compiled
 def _join(root: np.ndarray, a: int, b: int) -> None:
-    """Connect two nodes, and their rotated images."""
+    """Connect nodes a and b, and their rotated images."""
     last = len(root) - 1
     root[_find(root, a)] = _find(root, b)
     root[_find(root, last - a)] = _find(root, last - b)
@@ -193,13 +193,13 @@ def _join(root: np.ndarray, a: int, b: int) -> None:
 
 @compiled
 def _dig_corridors(state: np.ndarray, wall: np.ndarray, N: int, room: np.ndarray, root: np.ndarray) -> None:
-    """Connect all nodes by corridors and doorways in random order (Kruskal 1956), with some extra doorways, and open
-    three in four of the dead ends.
+    """Connect all nodes by corridors and doorways in random order (Kruskal 1956), add some extra doorways, and open
+    three in four dead ends.
     """
     K = N // 2
     for node in range(K * K):
         wall[_cell_of(N, node)] = 0
-    edges = np.arange(2 * K * K)  # two of each node: to the right, and downward
+    edges = np.arange(2 * K * K)  # two edges per node: to the right, and downward
     for last in range(len(edges) - 1, 0, -1):
         swap = _below(state, last + 1)
         edges[last], edges[swap] = edges[swap], edges[last]
@@ -224,7 +224,7 @@ def _cell_of(N: int, node: int) -> int:
 
 @compiled
 def _lead_on(state: np.ndarray, wall: np.ndarray, N: int, cell: int) -> None:
-    """Open one more side of a dead end, unless all other sides are the border."""
+    """Open one more side of a dead end, chosen at random, unless the map's border is on all its other sides."""
     first = _below(state, 4)
     for k in range(4):
         side = cell + (-N, -1, 1, N)[(first + k) % 4]
@@ -240,7 +240,7 @@ def _walls_beside(wall: np.ndarray, N: int, cell: int) -> int:
 
 @compiled
 def _fill_dead_ends(wall: np.ndarray, N: int, home: int) -> None:
-    """Turn free cells with one free side-neighbor into wall, bases excepted, until no such cell is left."""
+    """Turn free cells with at most one free neighbor into wall, except bases, until no such cell is left."""
     for first in range(N, N * N - N):
         cell = first
         while wall[cell] == 0 and cell not in (home, N * N - 1 - home) and _walls_beside(wall, N, cell) >= 3:
@@ -253,8 +253,8 @@ def _fill_dead_ends(wall: np.ndarray, N: int, home: int) -> None:
 
 @compiled
 def _is_good(grid: np.ndarray, n: int, home: int, rooms: bool, near: np.ndarray, moves: np.ndarray) -> bool:
-    """Tell whether a flooded map is good: share of wall, distance of the bases, room around them, two paths between
-    them. Cells that the flood did not reach count as wall. near: the cells reached from base 0, the nearest first.
+    """Tell whether a map has the right share of wall, bases far apart, free cells near each base, and two paths between
+    the bases. Cells that the flood did not reach count as wall. near: cells reached from base 0, nearest first.
     """
     N, reached = len(grid), len(near)
     inner, (least, most) = (N - 2) ** 2, ROOMS if rooms else OPEN
@@ -267,7 +267,7 @@ def _is_good(grid: np.ndarray, n: int, home: int, rooms: bool, near: np.ndarray,
 
 @compiled
 def _has_two_ways(grid: np.ndarray, home: int, moves: np.ndarray) -> bool:
-    """Tell whether no single cell lies on all paths between the bases: flood without each cell of a shortest path."""
+    """Tell whether no single cell lies on all paths between the bases: block each cell of a shortest path in turn."""
     N, wall = len(grid), grid.reshape(-1)
     around, order, other = np.empty_like(moves), np.empty_like(moves), N * N - 1 - home
     cell = next_cell(N, moves, other)
@@ -283,8 +283,8 @@ def _has_two_ways(grid: np.ndarray, home: int, moves: np.ndarray) -> bool:
 
 @compiled
 def _choose_spawns(state: np.ndarray, N: int, near: np.ndarray, moves: np.ndarray, spawn: np.ndarray) -> bool:
-    """Choose spawns in n of the 2n cells nearest to a team's base, all nearer to it than to the other base; return
-    whether n such cells exist. near: the cells reached from base 0, the nearest first.
+    """Choose each team's n spawns among the 2n cells nearest to the team's base that are nearer to this base than to
+    the other; return whether n such cells exist. near: cells reached from base 0, nearest first.
     """
     n = len(spawn) // 2
     cells = near[1 : 2 * n + 1]
@@ -299,13 +299,13 @@ def _choose_spawns(state: np.ndarray, N: int, near: np.ndarray, moves: np.ndarra
     return True
 
 
-AHEAD = 6  # moves of a path that are checked for a straight walk
+AHEAD = 6  # most moves of a path that a straight walk replaces
 
 
 @compiled
 def flood(grid: np.ndarray, target: int, moves: np.ndarray, order: np.ndarray) -> int:
     """Write into moves, int64 [N · N], the number of moves from each cell to the free cell `target` (-1: no path), and
-    into order, int64 [N · N], the cells with a path, nearest first. Return the number of these cells.
+    into order, int64 [N · N], the cells with a path, nearest first. Return the number of cells with a path.
     """
     N, wall = len(grid), grid.reshape(-1)
     moves[:] = -1
@@ -323,7 +323,7 @@ def flood(grid: np.ndarray, target: int, moves: np.ndarray, order: np.ndarray) -
 
 @compiled
 def next_cell(N: int, moves: np.ndarray, cell: int) -> int:
-    """Return the next cell on a shortest path to the flood's start; at the start or without a path, the cell itself."""
+    """Return the next cell on a shortest path to the flood's target, or `cell` at the target or without a path."""
     if moves[cell] > 0:
         for side in (cell - N, cell - 1, cell + 1, cell + N):
             if moves[side] == moves[cell] - 1:
@@ -333,8 +333,8 @@ def next_cell(N: int, moves: np.ndarray, cell: int) -> int:
 
 @compiled
 def walks_straight(grid: np.ndarray, x: float, y: float, to_x: float, to_y: float) -> bool:
-    """Tell whether a body can walk from one point to another in a straight line. No wall is smaller than a body, so it
-    is enough that its four corners can.
+    """Tell whether a body can walk from (x, y) to (to_x, to_y) in a straight line. Only its four corners are checked,
+    because no wall is smaller than a body.
     """
     for dx in (-RADIUS, RADIUS):
         for dy in (-RADIUS, RADIUS):
@@ -345,8 +345,8 @@ def walks_straight(grid: np.ndarray, x: float, y: float, to_x: float, to_y: floa
 
 @compiled
 def waypoint(grid: np.ndarray, moves: np.ndarray, x: float, y: float, to_x: float, to_y: float) -> tuple[float, float]:
-    """Return the point to which a body at (x, y) should walk now: the farthest one, on a shortest path to (to_x, to_y),
-    that it reaches in a straight line. The flood must have begun at the cell of (to_x, to_y).
+    """Return the point to which a body at (x, y) should walk now: the farthest point, on a shortest path to (to_x,
+    to_y), that a straight walk reaches. moves: from a flood with the target (to_x, to_y).
     """
     N = len(grid)
     cell = int(y) * N + int(x)

@@ -1,7 +1,7 @@
-"""Capture the flag: its world, and its rules, compiled for many matches at once.
+"""Capture the flag: options, state arrays and rules, compiled for many matches at once.
 
-A step, in this order: all players turn and move; all tags are shot from the new positions; hit players drop the flag
-that they carry and return to their spawns; players return, pick up and capture flags by touch.
+Order of a step: all players turn and move; players tag from the new positions; players that are hit drop the flag that
+they carry and return to their spawns; players return, pick up and capture flags by touch.
 """
 
 from __future__ import annotations
@@ -18,55 +18,55 @@ from polyplay.core.tree import Batch, Field, Spec, Tree
 from polyplay.envs.pool import need
 from polyplay.envs.spaces import ActionSpec, Discrete, MultiDiscrete
 
-# A map has N × N cells, wall or free, and is the same rotated by 180°: cell [r, c] equals cell [N-1-r, N-1-c], and
-# the base of team 0 becomes that of team 1. Positions (x, y) are measured in cells, x to the right and y downward:
-# [r, c] is where r ≤ y < r + 1 and c ≤ x < c + 1. Headings are whole numbers, TURN to the circle, 0 to the right, a
-# quarter downward; pitches have the same unit, above 0 up. So no match depends on how a machine computes a sine.
+# A map has N × N cells, wall or free. A rotation by 180° gives the same map with the bases swapped: cell [r, c] equals
+# cell [N-1-r, N-1-c]. Positions (x, y) are in cells, x to the right and y downward: cell [r, c] covers r ≤ y < r + 1
+# and c ≤ x < c + 1. Headings are integers, TURN for a full circle: 0 is right, TURN / 4 is down. Pitches have the same
+# unit; above 0 is up. Sines come from a rounded table, so no match depends on how a machine computes a sine.
 #
-# Seats 0 … n-1 are team 0, n … 2n-1 team 1.
+# With n players per team, seats 0 … n-1 are team 0, and seats n … 2n-1 are team 1.
 
 
-TURN = 3600  # parts of a circle
+TURN = 3600  # parts of a full circle, the unit of angles
 HOME, CARRIED, DROPPED = range(3)  # states of a flag
 FREE, WALL = 0, 1
-EVENTS = (  # counts per step and seat; "teammate" excludes the seat itself, "opponent" is any of the other team
+EVENTS = (  # counts per step and seat; "teammate": another player of the team; "opponent": any of the other team
     *(f"{who}{what}" for who in ("", "teammate_", "opponent_") for what in ("picked_up", "captured", "returned")),
     *("tagged_carrier", "tagged_other", "was_tagged_carrying", "was_tagged"),
 )
-YAW = (-200, -33, 0, 33, 200)  # parts of a circle per step; five, as in the paper
+YAW = (-200, -33, 0, 33, 200)  # choices of turns, in parts of a circle per step; five, as Jaderberg et al. 2019
 PITCH = (-50, 0, 50)
-STEEPEST = 400  # pitch, up or down
-SPEED = 0.21  # cells per step of 1/15 s: forward, sideways or diagonally
-RADIUS = 0.25  # of a player's body: how near to a wall it comes
-BODY, EYE = 0.7, 0.5  # heights, in cells; a wall is 1 high
-JUMP, GRAVITY = 0.09, 0.012  # cells per step upward, and the decrease per step
-REACH = 0.6  # distance from which a flag or a base is touched
-RANGE, WIDTH = 8.0, 0.3  # of a tag, in cells: its range, and half the width of a body
-RELOAD = 8  # steps from one tag to the next
-# the small set of actions: yaw, pitch, strafe, forward, tag, jump, one digit each
+STEEPEST = 400  # greatest pitch up or down, in parts of a circle
+SPEED = 0.21  # cells per step of 1/15 s, forward, sideways or diagonally
+RADIUS = 0.25  # least distance from the middle of a player to a wall, in cells
+BODY, EYE = 0.7, 0.5  # heights of a body and its eyes, in cells; a wall is 1 high
+JUMP, GRAVITY = 0.09, 0.012  # upward speed at a jump, in cells per step; decrease of this speed per step
+REACH = 0.6  # distance at which a player touches a flag or a base, in cells
+RANGE, WIDTH = 8.0, 0.3  # range of a tag, and half the width of a body that a tag hits, in cells
+RELOAD = 8  # least number of steps from one tag of a player to the next
+# the small set of actions; the digits choose yaw, pitch, strafe, forward, tag, jump
 _DIGITS = "211100 211200 211000 210100 212100 011100 411100 111200 311200 211210 211110"
 SMALL = tuple(tuple(map(int, digits)) for digits in _DIGITS.split())
-COMPOSITE = MultiDiscrete((6,), (5, 3, 3, 3, 2, 2))  # strafe: left, no, right; forward: back, no, forward
+COMPOSITE = MultiDiscrete((6,), (5, 3, 3, 3, 2, 2))  # strafe: left, none, right; forward: back, none, forward
 SIN = np.round(np.sin(np.arange(TURN) * (2 * np.pi / TURN)), 12)
 COS = np.round(np.cos(np.arange(TURN) * (2 * np.pi / TURN)), 12)
 KINDS, SETS, VIEWS, ACTIONS = ("rooms", "open", "both"), ("train", "held_out"), ("window", "pixels"), ("all", "small")
 REWARDS = ("captures", "win")
-SEEN, FACTS = 11, 12  # cells per side of the window; numbers of other facts that a player knows
+SEEN, FACTS = 11, 12  # cells per side of the window view; number of other observed values
 
 
 @dataclass(frozen=True)
 class World:
-    """Options of arena:ctf. view: window (11 × 11 planes around the player, rotated with it) or pixels (first person).
-    actions: all (the paper's 540) or small (eleven of them). maps: train or held_out; kind: rooms, open or both.
-    reward: 1 to a team and -1 to the other, for each capture (captures), or at the end of a match that is won (win).
+    """Options of arena:ctf. view: window (planes of 11 × 11 cells around the player, turned with the heading) or pixels
+    (first person). actions: all (the 540 of Jaderberg et al. 2019) or small (eleven of these). maps: train or held_out;
+    kind: rooms, open or both. reward: 1 to a team and -1 to the other, at each capture (captures) or at a win (win).
     """
 
     view: str = "window"
     actions: str = "all"
-    team: int = 2  # players per team
+    team: int = 2  # number of players per team
     size: int = 13  # cells per side of a map, an odd number
     length: int = 4500  # steps of a match, 15 per second
-    repeat: int = 1  # steps for which an action is held; together one agent step
+    repeat: int = 1  # steps for which an action is held; these are one agent step
     kind: str = "both"
     maps: str = "train"
     reward: str = "captures"
@@ -97,27 +97,27 @@ class World:
         return {"facts": Field((FACTS,), "float32"), "view": view}
 
     def arrays(self, n: int) -> Batch:
-        """Return the arrays of n matches. P: seats; last axis of positions: x, y."""
+        """Return the initial arrays of n matches. P: seats; the last axis of positions is (x, y)."""
         N, P = self.size, self.seats
         return {
             "grid": np.zeros((n, N, N), np.uint8),
-            "base": np.zeros((n, 2, 2)),  # [team]: where its flag is at home
-            "spawn": np.zeros((n, P, 2)),  # where a seat begins
+            "base": np.zeros((n, 2, 2)),  # home point of each team's flag
+            "spawn": np.zeros((n, P, 2)),  # point where each seat starts and returns
             "at": np.zeros((n, P, 2)),
-            "z": np.zeros((n, P)),  # height of the feet
-            "rises": np.zeros((n, P)),  # cells per step
+            "z": np.zeros((n, P)),  # height of the feet, in cells
+            "rises": np.zeros((n, P)),  # upward speed, in cells per step
             "yaw": np.zeros((n, P), np.int64),
             "pitch": np.zeros((n, P), np.int64),
-            "loads": np.zeros((n, P), np.int64),  # steps until it can tag
-            "flag": np.zeros((n, 2), np.int64),  # [team]: HOME, CARRIED, DROPPED
+            "loads": np.zeros((n, P), np.int64),  # steps until a seat can tag again
+            "flag": np.zeros((n, 2), np.int64),  # state of each team's flag: HOME, CARRIED, DROPPED
             "flag_at": np.zeros((n, 2, 2)),
-            "carrier": np.full((n, 2), -1, np.int64),  # [team]: the seat that has its flag
+            "carrier": np.full((n, 2), -1, np.int64),  # seat that carries each team's flag; -1: none
             "score": np.zeros((n, 2), np.int64),
             "age": np.zeros(n, np.int64),
         }
 
     def composite(self, action: Tree) -> np.ndarray:
-        """Return int64 [n, 6] for actions [n] or [n, 6]."""
+        """Return composite actions, int64 [..., 6], for actions [...] of the small set or [..., 6] of the full set."""
         given = np.asarray(action, np.int64)
         return given if self.actions == "all" else np.asarray(SMALL, np.int64)[given]
 
@@ -125,7 +125,7 @@ class World:
 class FlagMatches(
     namedtuple("FlagMatches", "grid base spawn at z rises yaw pitch loads flag flag_at carrier score age")
 ):
-    """World.arrays, for compiled code."""
+    """The arrays of World.arrays, as a named tuple for compiled code."""
 
     @classmethod
     def of(cls, arrays: Batch) -> FlagMatches:
@@ -138,14 +138,14 @@ PLANES = (
 )
 
 _YAW, _PITCH, _SLANTED = np.array(YAW), np.array(PITCH), math.sqrt(0.5)
-_CORNER = 1e-9  # tolerance, in parts of a line
+_CORNER = 1e-9  # tolerance for a line through a corner, as a fraction of the line
 
-compiled = cached_njit(_nrt=False)  # no reference counts: the caller holds all arrays; these functions make no array
+compiled = cached_njit(_nrt=False)  # no reference counts: callers hold all arrays; these functions allocate none
 
 
 @compiled
 def hits_wall(grid: np.ndarray, x: float, y: float) -> bool:
-    """Tell whether a body at this point would be in a wall."""
+    """Tell whether a body with its middle at (x, y) would overlap a wall."""
     left, right, top, bottom = int(x - RADIUS), int(x + RADIUS), int(y - RADIUS), int(y + RADIUS)
     upper = grid[top, left] == WALL or grid[top, right] == WALL
     return bool(upper or grid[bottom, left] == WALL or grid[bottom, right] == WALL)
@@ -153,15 +153,15 @@ def hits_wall(grid: np.ndarray, x: float, y: float) -> bool:
 
 @compiled
 def clear(grid: np.ndarray, x: float, y: float, to_x: float, to_y: float) -> bool:
-    """Tell whether no wall is on the straight line from a point in a free cell to another. Corners do not block."""
+    """Tell whether no wall is on the line from (x, y), in a free cell, to (to_x, to_y). Corners do not block."""
     c, r, dx, dy = int(x), int(y), to_x - x, to_y - y
     step_c, step_r = (1 if dx > 0 else -1), (1 if dy > 0 else -1)
-    far = 2.0  # beyond the end
-    across_c, across_r = (abs(1.0 / dx) if dx else far), (abs(1.0 / dy) if dy else far)  # part of the line in one cell
+    far = 2.0  # beyond the line's end, at 1
+    across_c, across_r = (abs(1.0 / dx) if dx else far), (abs(1.0 / dy) if dy else far)  # part of the line per cell
     next_c = ((c + 1 - x) if dx > 0 else (x - c)) * across_c if dx else far
     next_r = ((r + 1 - y) if dy > 0 else (y - r)) * across_r if dy else far
     while min(next_c, next_r) < 1.0:
-        by_c, by_r = next_c < next_r + _CORNER, next_r < next_c + _CORNER  # both: through a corner
+        by_c, by_r = next_c < next_r + _CORNER, next_r < next_c + _CORNER  # both: the line meets a corner
         if by_c:
             c, next_c = c + step_c, next_c + across_c
         if by_r:
@@ -173,7 +173,7 @@ def clear(grid: np.ndarray, x: float, y: float, to_x: float, to_y: float) -> boo
 
 @compiled
 def moved(grid: np.ndarray, x: float, y: float, yaw: int, strafe: int, forward: int) -> tuple[float, float]:
-    """Return the point that a body reaches in one step."""
+    """Return the point that a body at (x, y) reaches in one step; a wall stops the motion in x or in y."""
     right, ahead = strafe - 1.0, forward - 1.0
     speed = SPEED * (_SLANTED if right and ahead else 1.0)
     to_x = x + speed * (ahead * COS[yaw] - right * SIN[yaw])
@@ -184,7 +184,7 @@ def moved(grid: np.ndarray, x: float, y: float, yaw: int, strafe: int, forward: 
 
 @compiled
 def move(s: FlagMatches, m: int, a: np.ndarray) -> None:
-    """Move all players of a match; a int64 [P, 6]."""
+    """Turn and move all players of match m by composite actions `a`, int64 [P, 6]."""
     at, z, rises, yaw, pitch = s.at[m], s.z[m], s.rises[m], s.yaw[m], s.pitch[m]
     for p in range(len(at)):
         yaw[p] = (yaw[p] + _YAW[a[p, 0]]) % TURN
@@ -200,7 +200,7 @@ def move(s: FlagMatches, m: int, a: np.ndarray) -> None:
 
 @compiled
 def aimed_at(s: FlagMatches, m: int, p: int) -> int:
-    """Return the opponent that a tag by seat p hits, the nearest in its way; -1: no opponent."""
+    """Return the opponent that a tag by seat p hits, the nearest one in the line of fire; -1 if there is none."""
     at, z, yaw, pitch = s.at[m], s.z[m], s.yaw[m, p], s.pitch[m, p]
     P, best, nearest = len(at), -1, RANGE
     for q in range(P):
@@ -208,7 +208,7 @@ def aimed_at(s: FlagMatches, m: int, p: int) -> int:
             continue
         dx, dy = at[q, 0] - at[p, 0], at[q, 1] - at[p, 1]
         ahead, aside = dx * COS[yaw] + dy * SIN[yaw], dy * COS[yaw] - dx * SIN[yaw]
-        height = z[p] + EYE + ahead * SIN[pitch] / COS[pitch] - z[q]  # a pitch below 0 counts from the end
+        height = z[p] + EYE + ahead * SIN[pitch] / COS[pitch] - z[q]  # a pitch below 0 is an index from the end
         on_it = 0.0 < ahead <= nearest and abs(aside) <= WIDTH and 0.0 <= height <= BODY
         if on_it and clear(s.grid[m], at[p, 0], at[p, 1], at[q, 0], at[q, 1]):
             best, nearest = q, ahead
@@ -217,7 +217,7 @@ def aimed_at(s: FlagMatches, m: int, p: int) -> int:
 
 @compiled
 def _note(events: np.ndarray, p: int, what: int) -> None:
-    """Count that seat p picked up (0), captured (1) or returned (2) a flag."""
+    """Count, for all seats, that seat p picked up (what 0), captured (1) or returned (2) a flag."""
     half = len(events) // 2
     for q in range(len(events)):
         same = (q < half) == (p < half)
@@ -226,7 +226,7 @@ def _note(events: np.ndarray, p: int, what: int) -> None:
 
 @compiled
 def _tags(s: FlagMatches, m: int, a: np.ndarray, events: np.ndarray, hit: np.ndarray) -> None:
-    """Write which seats are hit in this step, into hit bool [P], and count the events."""
+    """Apply the tags of a step: write which seats are hit into hit, bool [P], and count the events."""
     loads, carrier = s.loads[m], s.carrier[m]
     hit[:] = False
     for p in range(len(loads)):
@@ -245,7 +245,7 @@ def _tags(s: FlagMatches, m: int, a: np.ndarray, events: np.ndarray, hit: np.nda
 
 @compiled
 def _put(at: np.ndarray, place: np.ndarray) -> None:
-    """Copy a point by its numbers: assigning slices would make a temporary array, as slices might overlap."""
+    """Copy a point number by number; to assign a slice would allocate an array, because slices might overlap."""
     at[0], at[1] = place[0], place[1]
 
 
@@ -257,7 +257,7 @@ def _near(a: np.ndarray, b: np.ndarray) -> bool:
 
 @compiled
 def _touch(s: FlagMatches, m: int, events: np.ndarray) -> int:
-    """Do returns, then pick-ups, then captures; return team 0's captures minus team 1's."""
+    """Apply returns, then pick-ups, then captures of flags; return team 0's captures minus team 1's in this step."""
     at, base, flag, flag_at, carrier = s.at[m], s.base[m], s.flag[m], s.flag_at[m], s.carrier[m]
     P, gained = len(at), 0
     for p in range(P):
@@ -292,7 +292,7 @@ def heading(dx: float, dy: float) -> int:
 
 @compiled
 def _come_back(s: FlagMatches, m: int, p: int) -> None:
-    """Put seat p at its spawn, looking to the middle of the map."""
+    """Put the player of seat p at its spawn point, facing the middle of the map."""
     at, middle = s.spawn[m, p], s.grid.shape[1] / 2
     _put(s.at[m, p], at)
     s.z[m, p] = s.rises[m, p] = 0.0
@@ -301,8 +301,8 @@ def _come_back(s: FlagMatches, m: int, p: int) -> None:
 
 @compiled
 def step_matches(s: FlagMatches, action: np.ndarray, reward: np.ndarray, events: np.ndarray, hit: np.ndarray) -> None:
-    """Step each match, in place, by action int64 [n, P, 6]; write reward [n, P] and events [n, P, E]. hit: bool [P],
-    scratch.
+    """Make one step of each match, in place, by action, int64 [n, P, 6]; write reward [n, P] and events [n, P, E]. hit:
+    scratch, bool [P].
     """
     P = s.at.shape[1]
     events[:] = 0.0
@@ -324,7 +324,7 @@ def step_matches(s: FlagMatches, action: np.ndarray, reward: np.ndarray, events:
 
 @compiled
 def begin_matches(s: FlagMatches) -> None:
-    """Put flags and players at their starts. The match's map must be drawn, and all other arrays new."""
+    """Put flags and players at their starting points. Maps must be drawn; other arrays must be as World.arrays."""
     for m in range(len(s.at)):
         for team in range(2):
             _put(s.flag_at[m, team], s.base[m, team])

@@ -1,13 +1,14 @@
-"""Capture the flag: what players and people see.
+"""Capture the flag: observations of players, and images for people.
 
-A player's image is drawn by one ray per column of pixels, through the cells of the map.
+A first-person image is drawn by casting one ray per column of pixels through the cells of the map.
 
-The field of view is 90° both ways. So the pixel at column x and row r looks, for each cell of depth, (x + 0.5 - H) / H
-to the right and (r + 0.5 - horizon) / H downward, with H = PIXELS_HALF. Depth is measured along the heading, not along
-the ray. Pitch moves the horizon. The inner loop is along a row, whose pixels are neighbors in memory. Three rows
-describe a column: where its wall begins (`top`), where the coping ends (`coping`) and where the wall ends (`bottom`).
+The field of view is 90° horizontally and vertically. With H = PIXELS_HALF, the ray of the pixel at column x and row r
+moves, per cell of depth, (x + 0.5 - H) / H cells to the right and (r + 0.5 - horizon) / H cells down. Depth is measured
+along the heading, not along the ray. Pitch moves the horizon. Inner loops run along rows, whose pixels are neighbors in
+memory. Three rows describe the wall in a column: where the wall begins (`top`), where the dark strip at its top ends
+(`coping`), and where the wall ends (`bottom`).
 
-Swapping the red and the blue channel swaps the teams, so neither team has a better image.
+Swapping the red and the blue channel of an image swaps the teams, so neither team has a better image.
 """
 
 from __future__ import annotations
@@ -21,19 +22,19 @@ from polyplay.core.tree import Batch
 from polyplay.games import ctf_rules as rules
 from polyplay.games.ctf_rules import BODY, CARRIED, COS, SEEN, SIN, TURN, WALL, WIDTH, FlagMatches
 
-# Cell [i, j] of the window is 5 - i cells ahead of the player and j - 5 to its right. It is dark if the way to it, in
-# steps of half a cell, passes a wall.
+# Cell [i, j] of the window view is 5 - i cells ahead of the player and j - 5 cells to the right. A cell is dark
+# (hidden) if the way from the player to the cell, in steps of half a cell, meets a wall.
 
 
 HALF = SEEN // 2
-SHOWN = 255  # a set byte; networks scale it to 1
+SHOWN = 255  # value of a set byte; networks scale bytes to [0, 1]
 
-uncounted = cached_njit(_nrt=False)  # no reference counts: these functions make no array
+uncounted = cached_njit(_nrt=False)  # no reference counts: these functions allocate no array
 
 
 def _ways() -> tuple[np.ndarray, np.ndarray]:
-    """Return int64 [120, 2]: each cell but the middle, nearest first, and the cell before it on the way there; float64
-    [120, 2 points, 2]: how far ahead and to the right the cell is, and the point half way from the cell before it.
+    """Return two arrays about the 120 cells around the middle, nearest first: int64 [120, 2], the cell and the cell
+    before it on the way; float64 [120, 2, 2], (ahead, right) of the cell and of the point half way to the cell before.
     """
     cells = [(i, j) for i in range(SEEN) for j in range(SEEN) if (i, j) != (HALF, HALF)]
     cells.sort(key=lambda cell: max(abs(cell[0] - HALF), abs(cell[1] - HALF)))
@@ -59,7 +60,7 @@ def _is_wall(grid: np.ndarray, x: float, y: float) -> bool:
 
 @uncounted
 def _look(grid: np.ndarray, x: float, y: float, yaw: int, out: np.ndarray) -> None:
-    """Write the planes dark and wall of out uint8 [planes, 121]."""
+    """Write the planes `dark` and `wall` of a player at (x, y) into out, uint8 [planes, 121]."""
     c, s = COS[yaw], SIN[yaw]
     for k in range(len(_WAYS)):
         cell, before = _WAYS[k, 0], _WAYS[k, 1]
@@ -76,7 +77,7 @@ def _look(grid: np.ndarray, x: float, y: float, yaw: int, out: np.ndarray) -> No
 
 @uncounted
 def _show(plane: np.ndarray, dark: np.ndarray, dx: float, dy: float, yaw: int) -> None:
-    """Mark a thing that is dx and dy from the player, if the player sees it."""
+    """Mark, in a plane, a thing at the distance (dx, dy) from the player, if the player sees the thing's cell."""
     i = int(np.floor(HALF - (dx * COS[yaw] + dy * SIN[yaw]) + 0.5))
     j = int(np.floor(HALF + (dy * COS[yaw] - dx * SIN[yaw]) + 0.5))
     if 0 <= i < SEEN and 0 <= j < SEEN and not dark[i * SEEN + j]:
@@ -85,7 +86,7 @@ def _show(plane: np.ndarray, dark: np.ndarray, dx: float, dy: float, yaw: int) -
 
 @uncounted
 def draw_windows(s: FlagMatches, out: np.ndarray) -> None:
-    """Write every seat's window, ctf_rules.PLANES of 0 or SHOWN, into out uint8 [n, P, planes, 11, 11], 0 at first."""
+    """Write every seat's window, ctf_rules.PLANES of 0 or SHOWN, into out, uint8 [n, P, planes, 11, 11] of zeros."""
     n, P = s.yaw.shape
     for m in range(n):
         at, base, flag_at, carrier = s.at[m], s.base[m], s.flag_at[m], s.carrier[m]
@@ -108,9 +109,9 @@ def draw_windows(s: FlagMatches, out: np.ndarray) -> None:
 
 @uncounted
 def know(s: FlagMatches, length: int, out: np.ndarray) -> None:
-    """Write a player's facts besides its view into out float32 [n, P, 12]: score difference / 5, remaining part of the
-    match; own flag at home, carried, dropped; the same of the opponents' flag; whether the player carries that flag;
-    remaining part of a reload, pitch / STEEPEST, height of the feet.
+    """Write the facts that each player observes besides its view into out, float32 [n, P, 12]: score difference / 5,
+    remaining part of the match; whether the team's flag is at home, carried, dropped; the same of the opponents' flag;
+    whether the player carries the opponents' flag; remaining part of a reload; pitch / STEEPEST; height of the feet.
     """
     n, P = s.z.shape
     out[:] = 0.0
@@ -127,17 +128,17 @@ def know(s: FlagMatches, length: int, out: np.ndarray) -> None:
             facts[11] = s.z[m, p]
 
 
-PIXELS = 84  # per side
+PIXELS = 84  # pixels per side of a first-person image
 PIXELS_HALF = 42.0
-NEAR = 0.1  # least depth at which players and flags are drawn
-DISC = 0.45  # radius of a base's mark on the floor
-TINTED = 2.3  # how far from a base walls have its color, in cells
-COPING = 0.12  # of a wall's height
-STRIP = 6  # rows at the bottom of a carrier's image
-HEAD, NECK, FACE = 0.15, 0.48, 0.55  # half the head's width; heights where head and face begin
-POLE, CLOTH, FLAG = 0.03, 0.4, 0.95  # half the pole's width, the cloth's width, height of a standing flag
+NEAR = 0.1  # least depth, in cells, at which players and flags are drawn
+DISC = 0.45  # radius of a base's disc on the floor, in cells
+TINTED = 2.3  # distance from a base, in cells, within which walls have the base's color
+COPING = 0.12  # height of the dark strip at the top of a wall, in cells
+STRIP = 6  # rows of pixels at the bottom of a flag carrier's image that show the flag's color
+HEAD, NECK, FACE = 0.15, 0.48, 0.55  # half the head's width; heights at which head and face begin, in cells
+POLE, CLOTH, FLAG = 0.03, 0.4, 0.95  # half the pole's width, the cloth's width, height of a standing flag, in cells
 CARRIED_FLAG = 1.05
-LEVELS, NEARER = 16, 1.6  # shades of a wall; shades per cell of distance
+LEVELS, NEARER = 16, 1.6  # number of shades of walls; shades per cell of distance
 
 RED, BLUE, DARK_RED, DARK_BLUE, RED_FLOOR, BLUE_FLOOR, SKIN, WHITE, SKY, TILE, OTHER_TILE = range(11)
 _HEX = "eb1e14 141eeb 6e0a05 050a6e be463c 3c46be e1cde1 ffffff acbeac 3a423a 4a544a"
@@ -145,7 +146,7 @@ COLORS = np.array([[*bytes.fromhex(color)] for color in _HEX.split()], np.uint8)
 
 
 def _wall_colors() -> np.ndarray:
-    """Return wall colors, uint8 [nearby base (2: none), side that is hit, at a joint, shade, coping or below, RGB]."""
+    """Return wall colors, uint8 [near base (2: none), side hit by the ray, at a joint, shade, coping or below, RGB]."""
     tint = np.array([(205, 125, 120), (120, 125, 205), (150, 145, 150)])[:, None, None, None, None]
     side = np.array([1.0, 0.72])[:, None, None, None, None]
     joint = np.array([1.0, 0.7])[:, None, None, None]
@@ -154,12 +155,12 @@ def _wall_colors() -> np.ndarray:
 
 
 WALLS = _wall_colors()
-RAYS = (np.arange(PIXELS) + 0.5 - PIXELS_HALF) / PIXELS_HALF  # to the right, for each cell of depth
+RAYS = (np.arange(PIXELS) + 0.5 - PIXELS_HALF) / PIXELS_HALF  # cells to the right per cell of depth, by column
 
 
 @compiled
 def draw_first_person(s: FlagMatches, out: np.ndarray) -> None:
-    """Draw each seat's view into out uint8 [n, P, 3, 84, 84], RGB."""
+    """Draw each seat's first-person image into out, uint8 [n, P, 3, 84, 84], RGB."""
     n, seats = s.z.shape
     depth, edges = np.empty(PIXELS), np.empty((3, PIXELS), np.uint8)
     paint, tiles = np.empty((2, 3, PIXELS), np.uint8), np.empty((3, PIXELS), np.uint8)
@@ -186,7 +187,7 @@ def draw_first_person(s: FlagMatches, out: np.ndarray) -> None:
 def _cast(
     view: tuple, grid: np.ndarray, base: np.ndarray, depth: np.ndarray, edges: np.ndarray, paint: np.ndarray
 ) -> None:
-    """Find the wall of each column: depth [84], edges [top, coping, bottom; 84], paint [coping, below; RGB; 84]."""
+    """Write the wall of each column: depth [84], edges [top, coping, bottom; 84], paint [coping, below; RGB; 84]."""
     x, y, eye, ahead_x, ahead_y, horizon = view
     for column in range(PIXELS):
         ray = RAYS[column]
@@ -213,8 +214,8 @@ def _cast(
 
 @compiled
 def _hit(grid: np.ndarray, x: float, y: float, right: float, down: float) -> tuple[float, int]:
-    """Return the distance from (x, y) to a wall or the map's end, in multiples of (right, down), and the side that is
-    hit: 0 for a side that runs up and down the map, 1 for a side from left to right.
+    """Return the distance along a ray from (x, y) to a wall or the map's end, in multiples of (right, down), and the
+    side that is hit: 0 for one that runs up and down the map, 1 for one from left to right.
     """
     by_x, by_y = abs(1 / right) if right != 0 else 1e30, abs(1 / down) if down != 0 else 1e30
     column, row = int(x), int(y)
@@ -236,7 +237,7 @@ def _hit(grid: np.ndarray, x: float, y: float, right: float, down: float) -> tup
 
 @compiled
 def _first(at: float) -> int:
-    """Return the first row whose middle is at or below `at` in the image, or the first column at or right of it."""
+    """Return the first row (or column) of pixels whose middle is at or below (or to the right of) the number `at`."""
     return ceil(min(max(at, 0.0), PIXELS + 0.0) - 0.5)
 
 
@@ -252,7 +253,7 @@ def _fill(view: tuple, edges: np.ndarray, paint: np.ndarray, tiles: np.ndarray, 
         for channel in range(3):
             line, sky, ground = picture[channel, number], COLORS[SKY, channel], tiles[channel]
             upper, lower = paint[0, channel], paint[1, channel]
-            for column in range(PIXELS):  # 32 at once: bytes only, and all values are read, needed or not
+            for column in range(PIXELS):  # 32 pixels at once: bytes only, and all values are read, needed or not
                 value, above, highest = ground[column], lower[column], upper[column]
                 value = above if row < bottom[column] else value
                 value = highest if row < coping[column] else value
@@ -261,10 +262,10 @@ def _fill(view: tuple, edges: np.ndarray, paint: np.ndarray, tiles: np.ndarray, 
 
 @compiled
 def _tile(view: tuple, row: int, tiles: np.ndarray) -> None:
-    """Draw a row of the floor into tiles uint8 [RGB, 84]: a checkerboard of the map's cells."""
+    """Draw a row of the floor, a checkerboard of the map's cells, into tiles, uint8 [RGB, 84]."""
     x, y, eye, ahead_x, ahead_y, horizon = view
     t = eye * PIXELS_HALF / (row + 0.5 - horizon)
-    unit = 1 << 20  # in whole numbers, so that four or eight pixels are done at once
+    unit = 1 << 20  # integers, so that four or eight pixels are computed at once
     begin_x, begin_y = x + t * (ahead_x - RAYS[0] * ahead_y), y + t * (ahead_y + RAYS[0] * ahead_x)
     from_x, from_y = floor(begin_x * unit + 0.5), floor(begin_y * unit + 0.5)
     step_x, step_y = floor(-ahead_y * t / PIXELS_HALF * unit + 0.5), floor(ahead_x * t / PIXELS_HALF * unit + 0.5)
@@ -277,7 +278,7 @@ def _tile(view: tuple, row: int, tiles: np.ndarray) -> None:
 
 @compiled
 def _mark(view: tuple, center: np.ndarray, color: int, bottom: np.ndarray, picture: np.ndarray) -> None:
-    """Draw a disc on the floor, where no wall hides it."""
+    """Draw a disc around the point `center` on the floor, where no wall hides the disc."""
     eye, horizon = view[2], view[5]
     t, right = _seen_from(view, center)
     if t + DISC < NEAR:
@@ -298,15 +299,15 @@ def _mark(view: tuple, center: np.ndarray, color: int, bottom: np.ndarray, pictu
 
 @compiled
 def _seen_from(view: tuple, place: np.ndarray) -> tuple[float, float]:
-    """Return the depth of a place, and how far it is to the right."""
+    """Return the depth of a point in a view, and the point's distance to the right, in cells."""
     x, y = place[0] - view[0], place[1] - view[1]
     return x * view[3] + y * view[4], y * view[3] - x * view[4]
 
 
 @compiled
 def _find(view: tuple, at: np.ndarray, flag: np.ndarray, flag_at: np.ndarray, far: np.ndarray, what: np.ndarray) -> int:
-    """Write depth and number of the players and standing flags in front, the farthest first; return how many. what: a
-    player's seat, or P or P + 1 for a flag. The viewer is at depth 0, so it is left out.
+    """Write the depth (far) and number (what) of each player and each standing flag in front, farthest first; return
+    their count. Numbers are seats, then P and P + 1 for flags. The viewer, at depth 0, is left out.
     """
     seats, found = len(at), 0
     for thing in range(seats + 2):
@@ -353,7 +354,7 @@ def _show_pixel(
 
 @compiled
 def _player(view: tuple, where: tuple, feet: float, heading: int, team: int, picture: np.ndarray) -> None:
-    """Draw a body in its team's color, a dark head, and the face on the side to which the player looks."""
+    """Draw a body in the team's color, a dark head, and the face on the side to which the player looks."""
     _box(view, where, -WIDTH, WIDTH, feet, feet + NECK, RED + team, picture)
     _box(view, where, -HEAD, HEAD, feet + NECK, feet + BODY, DARK_RED + team, picture)
     away = COS[heading] * view[3] + SIN[heading] * view[4]
@@ -376,8 +377,8 @@ def _flag(view: tuple, where: tuple, low: float, high: float, team: int, picture
 def _box(
     view: tuple, where: tuple, left: float, right: float, low: float, high: float, color: int, picture: np.ndarray
 ) -> None:
-    """Draw an upright rectangle between the columns that `where` allows; left, right: cells from a thing's middle; low,
-    high: from the floor. It is at least a pixel wide and high.
+    """Draw an upright rectangle, at least a pixel wide and high, between the columns that `where` allows. left, right:
+    cells from the middle of the player or flag; low, high: cells above the floor.
     """
     eye, horizon = view[2], view[5]
     t, middle, begin, end = where
@@ -398,14 +399,14 @@ def _rectangle(top: int, bottom: int, left: int, right: int, color: int, picture
                 picture[channel, row, column] = value
 
 
-VIEW, FRAME = 2 * PIXELS, 4  # pixels per side of a view, and of the frame around it
-SIDE = 2 * (VIEW + 2 * FRAME)  # pixels per side of the map
+VIEW, FRAME = 2 * PIXELS, 4  # pixels per side of an enlarged view; width of the frame around a view
+SIDE = 2 * (VIEW + 2 * FRAME)  # pixels per side of the image of the map
 STONE = (150, 145, 150)
-PLAYER, NOSE, SCREEN_CLOTH = 0.3, 0.45, 0.22  # cells: radius of a player, how far ahead it looks, half a flag's side
+PLAYER, NOSE, SCREEN_CLOTH = 0.3, 0.45, 0.22  # in cells: a player's radius, distance of the nose, half a flag's side
 
 
 def draw_match(s: Batch, m: int) -> np.ndarray:
-    """Return uint8 [H, W, 3] of match m: the map, and to its right a row of views for each team."""
+    """Return an image of match m, uint8 [H, W, 3]: the map, and to its right a row of first-person views per team."""
     match = FlagMatches(*(x[m : m + 1] for x in FlagMatches.of(s)))
     seen = np.empty((1, match.yaw.shape[1], 3, PIXELS, PIXELS), np.uint8)
     draw_first_person(match, seen)
@@ -422,7 +423,7 @@ def draw_match(s: Batch, m: int) -> np.ndarray:
 
 
 def _map(s: FlagMatches) -> np.ndarray:
-    """Draw the map from above: bases are squares, flags diamonds, players discs with a nose, carriers with a flag."""
+    """Draw the map from above: bases are squares, flags are diamonds, players are discs with a nose."""
     size = len(s.grid)
     y, x = np.mgrid[:SIDE, :SIDE] * (size / SIDE)
     wall = s.grid[y.astype(int), x.astype(int)] == WALL

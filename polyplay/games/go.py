@@ -1,11 +1,13 @@
-"""The rules of Go (Tromp and Taylor; Silver et al. 2017) as compiled functions on a record that holds a whole position
-and the game before it.
+"""The rules of Go (Tromp and Taylor; Silver et al. 2017) as compiled functions on a record, an int8 array that holds a
+position and the history of the game.
 
-A record, int8, begins as in records; record[OWN] counts the passes in a row. Behind the cells, the cells of the last
-EIGHT positions begin at game[BOARDS], ply n at n % EIGHT. At game[HASHES] begin uint64 hashes of all positions so far.
+A record begins with the header and the cells, as in games/records.py; record[OWN] counts consecutive passes. From index
+game[BOARDS] follow the boards of the last EIGHT positions, that of ply n in slot n % EIGHT. From index game[HASHES]
+follow uint64 hashes of all positions so far.
 
-The hash of a position is the sum of its stones' numbers modulo 2⁶⁴. A number's low ten bits are the value 1, so those
-of a hash count stones. A move that captures nothing can only repeat a position with one stone more than now.
+Each (color, cell) has a random number. A position's hash is the sum of its stones' numbers modulo 2⁶⁴. The low ten bits
+of each number equal 1, so the low ten bits of a hash count the stones. A move that captures nothing can only repeat a
+position with one stone more than the present one.
 """
 
 from __future__ import annotations
@@ -17,33 +19,33 @@ import numpy as np
 from polyplay.core.compiled import inlined
 from polyplay.games.records import CELLS, DRAWN, GOES_ON, LOST, OWN, PLIES, ROWS, WON, compiled, pass_turn, ply
 
-KOMI, KO, SUICIDE, BOARDS, HASHES = range(3, 8)  # indices in a game's numbers; KOMI in half points
-POSITIONAL, SITUATIONAL, SIMPLE = range(3)  # what a move may not repeat: stones; stones and mover; the position before
+KOMI, KO, SUICIDE, BOARDS, HASHES = range(3, 8)  # indices into `Game.numbers`; the komi is in half points
+POSITIONAL, SITUATIONAL, SIMPLE = range(3)  # ko rules: what a move may not repeat, see boards.OPTIONS
 LARGEST = 19
-EIGHT = 8  # positions that a network sees, the present one included
-BORDER = 3  # on a padded board
-EMPTY = 1  # flag: empty cells lie beside a region
-STONES = np.uint64(1023)  # bits of a hash that count stones
+EIGHT = 8  # number of positions that a network sees, with the present one
+BORDER = 3  # value of border places on a padded board
+EMPTY = 1  # flag of `_flood`: a region has empty neighbors
+STONES = np.uint64(1023)  # mask of the bits of a hash that count stones
 
 _numbers = np.random.Generator(np.random.PCG64(20171018)).integers(0, 2**54, (3, LARGEST * LARGEST), np.uint64)
-_STONE = (_numbers << np.uint64(10)) + np.uint64(1)  # [color, cell]
+_STONE = (_numbers << np.uint64(10)) + np.uint64(1)  # numbers of stones for hashes, uint64 [color, cell]
 
 
 @compiled
 def longest(game: np.ndarray) -> int:
-    """Return the number of moves after which a game ends in any case."""
+    """Return the number of moves after which a game always ends."""
     return 2 * game[ROWS] * game[ROWS]
 
 
 @compiled
 def _hashes(game: np.ndarray, record: np.ndarray) -> np.ndarray:
-    """Return uint64 [longest]: hashes of the positions so far, the present one's at `ply`."""
+    """Return a view of the hashes of positions by ply, uint64 [longest]; the present position is at `ply(record)`."""
     return record[game[HASHES] :].view(np.uint64)
 
 
 @inlined
 def _beside(n: int, cell: int, side: int) -> int:
-    """Return the cell above, to the left, to the right or below; −1: off the board."""
+    """Return the cell above (side 0), to the left (1), to the right (2) or below (3) of a cell, or −1 off the board."""
     if side == 0:
         return cell - n if cell >= n else -1
     if side == 1:
@@ -53,8 +55,8 @@ def _beside(n: int, cell: int, side: int) -> int:
     return cell + n if cell + n < n * n else -1
 
 
-# A padded board. By place: the stone, and its group's number, which is the place of the group's first stone. By group
-# number: the place of its only liberty, −1 if it has several, and the sum of its stones' numbers.
+# Groups of connected stones on a board with a border. By place: `board`, the stone; `group`, a group's number, which is
+# the place of its first stone. By group number: `liberty`, the only liberty (−1: several); `sums` of hash numbers.
 Groups = namedtuple("Groups", "board group liberty sums")
 
 
@@ -102,7 +104,7 @@ def _find_groups(n: int, record: np.ndarray) -> Groups:
 
 @compiled
 def _repeats(game: np.ndarray, record: np.ndarray, found: np.uint64) -> bool:
-    """Tell whether a move to the position with hash `found` repeats a forbidden position."""
+    """Tell whether the ko rule forbids a move that leads to the position with hash `found`."""
     last, hashes = ply(record), _hashes(game, record)
     if game[KO] == SIMPLE:
         return last > 0 and hashes[last - 1] == found
@@ -115,7 +117,7 @@ def _repeats(game: np.ndarray, record: np.ndarray, found: np.uint64) -> bool:
 
 @compiled
 def _one_stone_more(game: np.ndarray, record: np.ndarray, out: np.ndarray) -> int:
-    """Write the hashes of forbidden positions that have one stone more than the present one; return their number."""
+    """Write the hashes of forbidden positions with one stone more than the present position; return their number."""
     last, hashes, n = ply(record), _hashes(game, record), 0
     if game[KO] == SIMPLE:
         first, step = last - 1, last + 1
@@ -131,8 +133,8 @@ def _one_stone_more(game: np.ndarray, record: np.ndarray, out: np.ndarray) -> in
 
 @compiled
 def _gone(at: int, width: int, groups: Groups, takes: bool, own: int) -> np.uint64:
-    """Return the sum of the opponent's stones, or the mover's unless `takes`, in groups whose only liberty is `at`."""
-    total, last = np.uint64(0), (-1, -1, -1)  # groups counted already
+    """Sum the hash numbers of groups with the only liberty `at`: the opponent's groups if `takes`, else own ones."""
+    total, last = np.uint64(0), (-1, -1, -1)  # last: groups that are counted already
     for beside in (at - width, at - 1, at + 1, at + width):
         stone, of = groups.board[beside], int(groups.group[beside])
         if stone == 0 or stone == BORDER or (stone == own) == takes or groups.liberty[of] != at:
@@ -144,7 +146,7 @@ def _gone(at: int, width: int, groups: Groups, takes: bool, own: int) -> np.uint
 
 @compiled
 def legal(game: np.ndarray, record: np.ndarray, out: np.ndarray) -> int:
-    """Write the legal actions, ascending, the pass last, into out int16 [actions]; return their number."""
+    """Write the legal actions in ascending order, the pass last, into out, int16 [actions]; return their number."""
     n, own, former = game[ROWS], record[0] + 1, np.empty(longest(game), np.uint64)
     groups, width = _find_groups(n, record), n + 2
     board, group, liberty, _ = groups
@@ -182,8 +184,8 @@ def legal(game: np.ndarray, record: np.ndarray, out: np.ndarray) -> int:
 
 @compiled
 def _flood(n: int, record: np.ndarray, cell: int, found: np.ndarray, stop: int) -> tuple[int, int]:
-    """Write the cells of a region, a group of stones or empty cells, into found int16 [n²]; return their number, and
-    the sum of its neighbors' flags: EMPTY, 2 first player's stones, 4 second's. It may stop at a flag of `stop`.
+    """Write the cells of the region of equal cells around `cell` into found, int16 [n²]. Return their number, and flags
+    of neighbors: EMPTY, 2 a stone of the first player, 4 of the second. Stop early after meeting a flag in `stop`.
     """
     what, count, done, met = record[CELLS + cell], 1, 0, 0
     mark = what + 4
@@ -209,7 +211,7 @@ def _flood(n: int, record: np.ndarray, cell: int, found: np.ndarray, stop: int) 
 
 @compiled
 def _take(n: int, record: np.ndarray, cell: int, found: np.ndarray) -> np.uint64:
-    """Remove a group if it has no liberty; return the sum of its stones' numbers."""
+    """Remove the group at `cell` if it has no liberty; return the sum of the removed stones' hash numbers, else 0."""
     stone, total = record[CELLS + cell], np.uint64(0)
     count, met = _flood(n, record, cell, found, EMPTY)
     for i in range(0 if met & EMPTY else count):
@@ -220,8 +222,8 @@ def _take(n: int, record: np.ndarray, cell: int, found: np.ndarray) -> np.uint64
 
 @compiled
 def _put(n: int, record: np.ndarray, cell: int) -> np.uint64:
-    """Put a stone of the mover and remove the stones it captures; if none, remove its own group if that has no liberty.
-    Return the change of the hash.
+    """Place a stone of the player to move and remove captured stones. If none are captured and the new stone's group
+    has no liberty, remove this group. Return the change of the hash.
     """
     own, found = record[0] + 1, np.empty(n * n, np.int16)
     record[CELLS + cell] = own
@@ -237,7 +239,7 @@ def _put(n: int, record: np.ndarray, cell: int) -> np.uint64:
 
 @compiled
 def play(game: np.ndarray, record: np.ndarray, action: int) -> int:
-    """Make a legal move in the record; return GOES_ON, WON, DRAWN or LOST."""
+    """Make a legal move in a record, in place; return GOES_ON, or WON, DRAWN or LOST for the player who moved."""
     n, now, hashes = game[ROWS], ply(record), _hashes(game, record)
     cells, slot = n * n, game[BOARDS] + now % EIGHT * n * n
     for i in range(cells):
@@ -255,12 +257,12 @@ def play(game: np.ndarray, record: np.ndarray, action: int) -> int:
     lead = 2 * area(game, record) - game[KOMI]
     if lead == 0:
         return DRAWN
-    return WON if (lead > 0) == (record[0] == 1) else LOST  # 1: the second player is to move, so the first moved
+    return WON if (lead > 0) == (record[0] == 1) else LOST  # record[0] == 1: the first player has just moved
 
 
 @compiled
 def owners(game: np.ndarray, record: np.ndarray, out: np.ndarray) -> None:
-    """Write each cell's owner by area into out int8 [n²]: 1, 2, or 0: an empty cell that reaches both or neither."""
+    """Write cells' owners into out, int8 [n²]: 1, 2, or 0 for an empty cell connected to both players or neither."""
     n = game[ROWS]
     found = np.empty(n * n, np.int16)
     for cell in range(n * n):
@@ -274,7 +276,7 @@ def owners(game: np.ndarray, record: np.ndarray, out: np.ndarray) -> None:
 
 @compiled
 def area(game: np.ndarray, record: np.ndarray) -> int:
-    """Return the first player's area minus the second's: stones, and empty cells that reach one player only."""
+    """Return the first player's area (stones, and empty cells connected to this player only) minus the second's."""
     out = np.empty(game[ROWS] * game[ROWS], np.int8)
     owners(game, record, out)
     return int(np.count_nonzero(out == 1) - np.count_nonzero(out == 2))
@@ -282,8 +284,8 @@ def area(game: np.ndarray, record: np.ndarray) -> int:
 
 @compiled
 def write_planes(game: np.ndarray, record: np.ndarray, out: np.ndarray) -> None:
-    """Write the network's input into out [17, n, n]: the mover's stones and the other's, now and in each of the seven
-    positions before, the newest first (empty before the game), and 1 if the first player is to move.
+    """Write the network's input into out [17, n, n]: for the present and each of the seven previous positions, newest
+    first, the stones of the player to move, then the opponent's; last, a plane of 1 if the first player is to move.
     """
     n, now, own = game[ROWS], ply(record), record[0] + 1
     cells = n * n
@@ -302,8 +304,8 @@ def write_planes(game: np.ndarray, record: np.ndarray, out: np.ndarray) -> None:
 
 @compiled
 def read_planes(game: np.ndarray, planes: np.ndarray, records: np.ndarray) -> None:
-    """Write into empty records the positions that planes, bool [m, 17, n²], show, each with the seven before it. Its
-    ply is the number of stones, at least EIGHT, plus one if else it would be the other player's turn.
+    """Write the positions that planes, bool [m, 17, n²], show, and the seven before each, into records of zeros. Planes
+    lack the ply: use the number of stones, at least EIGHT, plus one where the player to move requires it.
     """
     cells = game[ROWS] * game[ROWS]
     for i in range(len(records)):

@@ -1,7 +1,8 @@
-"""The lane game as an environment, and its scripted players at four levels.
+"""The lane game, a small MOBA, as an environment, and scripted players (bots) at four levels.
 
-A bot's action depends only on its match's state, its seat and numbers hashed from these, so a bot needs no memory. Bots
-walk along a lane and attack enemies that they see. How often and how well they decide depends on the level.
+A bot's action depends only on the match's state, the bot's seat, and random numbers hashed from both, so a bot needs no
+memory. Bots walk along a lane and attack enemies that they see. How often and how well a bot decides depends on its
+level.
 """
 
 from __future__ import annotations
@@ -28,16 +29,16 @@ BOTS = ("level1", "level2", "level3", "level4")
 
 @dataclass(frozen=True)
 class LaneGame(LaneWorld, Toy):
-    """A match is terminated when a core has fallen, or after `length` steps."""
+    """The lane game. A match is terminated when a core has fallen, or after `length` steps. Options: LaneWorld."""
 
     events = (*moba_views.EVENTS, *moba_views.SHARES)
     team_reward = True
-    uses = w.USES  # by part of the action: values of `primary` that use it
+    uses = w.USES  # for each part of an action, the values of `primary` that use it
     bots = {name: f"polyplay.games.moba:{name}" for name in BOTS}  # noqa: RUF012
 
     @cached_property
     def _weights(self) -> np.ndarray:
-        """Factor of shaped rewards, by age."""
+        """Factor of shaped rewards for each age of a match, float64 [length + 1]."""
         return np.asarray(moba_views.DECAY ** (np.arange(self.length + 1) / moba_views.DECAY_TIME))
 
     def reset(self, draw: Draw, n: int) -> Arrays:
@@ -48,7 +49,7 @@ class LaneGame(LaneWorld, Toy):
         return {**s, "here": np.ones((n, self.seats), bool)}
 
     def step(self, s: Arrays, action: Tree, draw: Draw) -> tuple[Arrays, Batch]:
-        """Step all matches, in place."""
+        """Make `repeat` steps of all matches, in place."""
         n, P = s["here"].shape
         events, chosen = np.zeros((n, P, len(moba_views.EVENTS))), np.stack([action[k] for k in w.PARTS], -1)
         matches = w.LaneMatches.of(s)
@@ -65,8 +66,8 @@ class LaneGame(LaneWorld, Toy):
         return {**s, "here": ~ended}, {**row, "terminated": ended, "truncated": np.zeros_like(ended)}
 
     def _lead(self, s: Arrays) -> tuple[np.ndarray, np.ndarray]:
-        """Return two arrays [n]: 1 where side 0 is ahead, -1 where side 1 is, by a fallen core, else by the health of
-        cores and towers; and whether a match ends.
+        """Return two arrays [n]: 1 where side 0 is ahead, -1 where side 1 is; and whether the match ends. A fallen core
+        decides who is ahead, else the total health of cores and towers.
         """
         half, team = s["units"].shape[1] // 2, self.team
         health = s["units"][:, :, w.HEALTH].reshape(-1, 2, half)
@@ -75,8 +76,9 @@ class LaneGame(LaneWorld, Toy):
         return np.sign(standing[:, 0] - standing[:, 1]), fallen.any(1) | (s["age"] >= self.length)
 
     def shaped(self, events: np.ndarray, age: np.ndarray) -> np.ndarray:
-        """Return rewards [n, P] of events [n, P, 11] at ages [n], before a team shares them: ρ_i - mean_j∈enemies ρ_j,
-        which sum to 0 over all seats. ρ_i sums the REWARDS of seat i, all but the win times 0.6^(t / 10 min).
+        """Return rewards [n, P] of events [n, P, 11] at ages [n], not yet averaged over teams: ρ_i - mean_j∈enemies
+        ρ_j. These sum to 0 over all seats. ρ_i is the sum of seat i's events times REWARDS; all but the win decay by
+        0.6^(t / 10 min).
         """
         shaped = np.zeros(events.shape[:2])
         for k, name in enumerate(moba_views.EVENTS[1:], 1):
@@ -86,13 +88,13 @@ class LaneGame(LaneWorld, Toy):
         return np.asarray(teams - teams.mean(2, keepdims=True)[:, ::-1]).reshape(reward.shape)
 
     def legal(self, s: Arrays) -> Tree:
-        """Return masks: of primary bool [n, P, 8], of unit for each primary bool [n, P, 8, rows]."""
+        """Return masks of legal actions: primary, bool [n, P, 8], and unit for each primary, bool [n, P, 8, rows]."""
         masks = {k: np.empty((*s["here"].shape, *field.shape), bool) for k, field in self.legality.items()}
         w.legal_actions(w.LaneMatches.of(s), masks["primary"], masks["unit"])
         return masks
 
     def picture(self, s: Arrays, m: int) -> tuple[np.ndarray, float]:
-        """See Toy."""
+        """See Toy.picture."""
         return moba_views.draw_lanes(s, m), w.STEPS_A_SECOND / self.repeat
 
     def see(self, s: Arrays) -> Tree:
@@ -101,9 +103,9 @@ class LaneGame(LaneWorld, Toy):
         return out
 
 
-NOTICES = 6000  # distance within which enemies are attacked
-BEHIND = 1500  # distance kept behind the foremost creep
-SAFE = 500  # distance kept from a tower's range
+NOTICES = 6000  # distance within which bots attack enemies, in thousandths of a cell
+BEHIND = 1500  # distance that bots keep behind the foremost creep
+SAFE = 500  # distance that bots keep from a tower's range
 MIDDLE = w.OFFSETS // 2
 
 _mix = compiled(mix)
@@ -112,11 +114,11 @@ _mix = compiled(mix)
 class LaneSkill(NamedTuple):
     """Parameters of a bot's strength."""
 
-    holds: int  # agent steps between decisions
-    casts: float  # chance per decision to use an ability that helps
-    flees: float  # share of health below which it goes home
-    farms: bool  # whether it goes for last hits, and attacks the weakest hero
-    careful: bool  # whether it approaches towers only behind creeps
+    holds: int  # agent steps from one decision to the next
+    casts: float  # chance per decision that the bot uses a helpful ability
+    flees: float  # fraction of full health below which the bot goes home
+    farms: bool  # whether the bot seeks last hits, and attacks the weakest hero in reach
+    careful: bool  # whether the bot approaches towers only behind creeps
 
 
 SKILLS = (
@@ -129,7 +131,7 @@ SKILLS = (
 
 @compiled
 def _draw(key: np.uint64, p: int, age: int) -> float:
-    """Return a random number, uniform in [0, 1), for a match's key, a seat and an age."""
+    """Return a random number, uniform in [0, 1), hashed from a match's key, a seat and an age."""
     mixed = _mix(key * SPLITMIX + np.uint64(p)) + np.uint64(age) * SPLITMIX
     return np.int64(_mix(mixed) >> np.uint64(11)) * 2.0**-53
 
@@ -138,8 +140,8 @@ def _draw(key: np.uint64, p: int, age: int) -> float:
 def _choose_enemy(
     units: np.ndarray, team: int, seen: np.ndarray, p: int, first: int, last: int, reach: int, most: int, weakest: bool
 ) -> int:
-    """Return the nearest, or with `weakest` the weakest, of those enemies first … last-1 of their side that seat p can
-    attack within `reach` and that have `most` health or less; -1: none.
+    """Return the nearest (with `weakest`, the weakest) enemy with at most `most` health that seat p can attack within
+    `reach`, among units first … last-1 of the enemy side; -1 if there is none.
     """
     u, theirs, best, least = w.unit_of(units, team, p), (len(units) // 2 if p < team else 0), -1, 0
     for v in range(theirs + first, theirs + last):
@@ -153,7 +155,7 @@ def _choose_enemy(
 
 @compiled
 def _move(units: np.ndarray, team: int, p: int, x: int, y: int, out: np.ndarray) -> None:
-    """Write a move to a point: the offset at the point, or in its direction."""
+    """Write a move toward (x, y) into out: the offset at that point, or the farthest one in its direction."""
     u = w.unit_of(units, team, p)
     dx, dy = (x - units[u, w.X]) * (1 if p < team else -1), y - units[u, w.Y]
     far = max(math.sqrt(dx * dx + dy * dy) / (MIDDLE * w.CELL), 1.0)
@@ -163,7 +165,7 @@ def _move(units: np.ndarray, team: int, p: int, x: int, y: int, out: np.ndarray)
 
 @compiled
 def _name(shown: np.ndarray, primary: int, v: int, out: np.ndarray) -> None:
-    """Write action `primary` at unit v; write nothing if no row shows v. shown int16 [rows]."""
+    """Write action `primary` aimed at unit v into out, unless no row of `shown`, int16 [rows], shows v."""
     for i in range(len(shown)):
         if shown[i] == v:
             out[0], out[1] = primary, i
@@ -172,7 +174,7 @@ def _name(shown: np.ndarray, primary: int, v: int, out: np.ndarray) -> None:
 
 @compiled
 def _go_on(units: np.ndarray, heroes: np.ndarray, shown: np.ndarray, p: int, out: np.ndarray) -> None:
-    """Write the last action again; after an ability used at a unit, an attack on it."""
+    """Repeat the last action of seat p; if the action was aimed at an enemy, write an attack on that enemy."""
     team, primary, v = len(heroes) // 2, heroes[p, w.PRIMARY], np.int64(heroes[p, w.AIM])
     if w.can_attack(units, team, p, v):
         _name(shown, np.int64(w.ATTACK), v, out)
@@ -182,7 +184,7 @@ def _go_on(units: np.ndarray, heroes: np.ndarray, shown: np.ndarray, p: int, out
 
 @compiled
 def _cast(s: w.LaneMatches, m: int, p: int, out: np.ndarray) -> bool:
-    """Write the use of an ability if one helps; return whether one does."""
+    """Write the use of a helpful ability into out, if there is one; return whether there is one."""
     units, heroes, seen, shown, age = s.units[m], s.heroes[m], s.seen[m], s.shown[m, p], s.age[m]
     team, half = len(heroes) // 2, len(units) // 2
     u, creeps = w.unit_of(units, team, p), team + w.SLOTS * w.count_lanes(units, team)
@@ -209,7 +211,7 @@ def _cast(s: w.LaneMatches, m: int, p: int, out: np.ndarray) -> bool:
 
 @compiled
 def _under_tower(units: np.ndarray, team: int, p: int) -> bool:
-    """Tell whether an enemy tower is about to shoot at seat p, because no creep of its side is near the tower."""
+    """Tell whether seat p is close to an enemy tower's range while no creep of its side is in this range."""
     half, u = len(units) // 2, w.unit_of(units, team, p)
     lanes, own = w.count_lanes(units, team), u // half * half
     creeps = team + w.SLOTS * lanes
@@ -225,7 +227,7 @@ def _under_tower(units: np.ndarray, team: int, p: int) -> bool:
 
 @compiled
 def _advance(units: np.ndarray, team: int, p: int, lane: int, careful: bool, out: np.ndarray) -> None:
-    """Write a move along a lane: behind the foremost creep, else to the outer tower; if not careful, to the end."""
+    """Write a move along a lane: if careful, to the foremost creep or the side's outer tower, else to its end."""
     side, half = p // team, len(units) // 2
     y, ahead, lanes = w.FIRST_LANE + w.LANE_APART * lane, w.OUTER_X, w.count_lanes(units, team)
     first = side * half + team + w.SLOTS * lane
@@ -242,7 +244,7 @@ def _advance(units: np.ndarray, team: int, p: int, lane: int, careful: bool, out
 
 @compiled
 def _think(s: w.LaneMatches, m: int, p: int, skill: LaneSkill, out: np.ndarray) -> None:
-    """Decide what seat p does now; write it into out int64 [4], 0 at first."""
+    """Choose an action for seat p; write it into out, int64 [4], zeros at first."""
     units, heroes, seen, shown, age = s.units[m], s.heroes[m], s.seen[m], s.shown[m, p], s.age[m]
     team = len(heroes) // 2
     u, lanes, hit = w.unit_of(units, team, p), w.count_lanes(units, team), w.strength(heroes, p)
@@ -253,7 +255,7 @@ def _think(s: w.LaneMatches, m: int, p: int, skill: LaneSkill, out: np.ndarray) 
     if _draw(s.key[m], p, age) < skill.casts and _cast(s, m, p, out):
         return
     if skill.careful and _under_tower(units, team, p):
-        out[0], out[2] = w.MOVE, MIDDLE * w.OFFSETS  # straight back
+        out[0], out[2] = w.MOVE, MIDDLE * w.OFFSETS  # move straight back
         return
     v = -1
     if skill.farms:
@@ -274,7 +276,7 @@ def _think(s: w.LaneMatches, m: int, p: int, skill: LaneSkill, out: np.ndarray) 
 def choose_lane_actions(
     s: w.LaneMatches, match: np.ndarray, seat: np.ndarray, skill: LaneSkill, repeat: int, out: np.ndarray
 ) -> None:
-    """Write the actions of seats int64 [n] of matches int64 [n] into out int64 [n, 4]."""
+    """Write an action for each player, given by its match and its seat, int64 [n] each, into out, int64 [n, 4]."""
     out[:] = 0
     for i in range(len(match)):
         m, p = match[i], seat[i]
@@ -288,7 +290,7 @@ def choose_lane_actions(
 
 @dataclass(frozen=True)
 class LaneBot(StateBot):
-    """One of LaneGame's `bots`."""
+    """A scripted player of the lane game, with a level from 1 to 4."""
 
     level: int
 

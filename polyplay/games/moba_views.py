@@ -1,7 +1,7 @@
-"""The lane game: what heroes and people see, rewards.
+"""The lane game: observations of heroes, images for people, rewards.
 
-A side sees the units within sight of one of its living units; rows of unseen units are 0 in its observations. Each side
-sees the map from its own base, so mirrored positions look the same to both.
+A side sees the units within sight of at least one living unit of the side; rows of unseen units are 0 in observations.
+Each side sees the map from its own base, so mirrored positions look the same to both sides.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ RETURN_MOST = w.RETURN_TIME + w.RETURN_A_LEVEL * w.TOP_LEVEL
 
 @compiled
 def _see(units: np.ndarray, team: int, seen: np.ndarray, eyes: np.ndarray) -> None:
-    """Write into seen bool [U] whether the other side sees each unit; eyes int64 [U, 3] is scratch."""
+    """Write whether the enemy side sees each unit into seen, bool [U]. eyes: scratch, int64 [U, 3]."""
     half = len(units) // 2
     creeps = team + w.SLOTS * w.count_lanes(units, team)
     for side in range(2):
@@ -46,8 +46,8 @@ def _see(units: np.ndarray, team: int, seen: np.ndarray, eyes: np.ndarray) -> No
 def _list_creeps(
     units: np.ndarray, team: int, side: int, seen: np.ndarray, known: np.ndarray, keys: np.ndarray, shown: np.ndarray
 ) -> None:
-    """Write the creeps that a side sees into shown int16 [P, rows], for each of its seats the nearest first; of equally
-    near ones, its own first, then the lower slot. known, keys int64 [U] are scratch.
+    """Write the creeps that a side sees into the rows of the side's seats in shown, int16 [P, rows]: nearest first,
+    then the side's own before the enemy's, then by slot. known, keys: scratch, int64 [U].
     """
     half, creeps, n = len(units) // 2, w.SLOTS * w.count_lanes(units, team), 0
     for first in (side * half + team, half - side * half + team):
@@ -72,7 +72,7 @@ def _list_creeps(
 
 @compiled
 def _list_others(units: np.ndarray, team: int, side: int, seen: np.ndarray, shown: np.ndarray) -> None:
-    """Write the heroes and buildings that a side sees into the rows of its seats."""
+    """Write the heroes and buildings that a side sees into the rows of the side's seats in shown, int16 [P, rows]."""
     half, lanes = len(units) // 2, w.count_lanes(units, team)
     own, allies, buildings = side * half, max(team - 1, 1), 2 * lanes + 1
     for p in range(side * team, side * team + team):
@@ -92,7 +92,7 @@ def _list_others(units: np.ndarray, team: int, side: int, seen: np.ndarray, show
 
 @compiled
 def look(s: w.LaneMatches) -> None:
-    """Compute `seen` and `shown` of each match from the other arrays. Without allies, their row stays unchanged."""
+    """Compute `seen` and `shown` of each match from the other arrays. Without allies, the allies' row is unchanged."""
     team, U = s.heroes.shape[1] // 2, s.units.shape[1]
     eyes, known, keys = np.empty((U, 3), np.int64), np.empty(U, np.int64), np.empty(U, np.int64)
     for m in range(len(s.units)):
@@ -103,20 +103,20 @@ def look(s: w.LaneMatches) -> None:
             _list_others(units, team, side, seen, shown)
 
 
-# LaneWorld.obs of all seats, float32 [n, P, …].
+# Observations of all seats, as LaneWorld.obs declares their parts, float32 [n, P, …].
 LaneSight = namedtuple("LaneSight", "own allies enemies creeps towers last_action")
 
 
 @compiled
 def _left(until: int, age: int) -> int:
-    """Return the steps until something is possible, for an action that begins now."""
+    """Return the steps until the age `until`, for an action that begins now, at `age`; 0 if that age has passed."""
     return max(until - age - 1, 0)
 
 
 @compiled
 def _know(units: np.ndarray, heroes: np.ndarray, age: int, facts: np.ndarray) -> None:
-    """Write each unit's facts that look the same to all seats into facts float32 [U, 6]. A hero has the columns of
-    moba_world.HERO from `health`, a creep its health, a tower its health, its kind and whether it is open.
+    """Write the facts of each unit that look the same to all seats into facts, float32 [U, 6]. Heroes have the columns
+    of moba_world.HERO from `health`; creeps their health; buildings their health, kind, and whether they can be hurt.
     """
     team, half = len(heroes) // 2, len(units) // 2
     towers = 2 * w.count_lanes(units, team)
@@ -136,8 +136,8 @@ def _know(units: np.ndarray, heroes: np.ndarray, age: int, facts: np.ndarray) ->
 
 @compiled
 def _lead_of(units: np.ndarray, team: int) -> float:
-    """Return side 0's lead in the health of buildings, which decides matches at their end: from -1 to 1; 0.5 for a
-    quarter of a tower.
+    """Return side 0's lead in total health of buildings, which decides a match that ends by time: from -1 to 1, where
+    0.5 is a quarter of a tower.
     """
     half, first, ahead = len(units) // 2, team + w.SLOTS * w.count_lanes(units, team), 0
     for k in range(first, half):
@@ -147,7 +147,7 @@ def _lead_of(units: np.ndarray, team: int) -> float:
 
 @compiled
 def _show_own(units: np.ndarray, heroes: np.ndarray, facts: np.ndarray, p: int, age: int, out: np.ndarray) -> None:
-    """Write moba_world.OWN, all but the age and the lead."""
+    """Write the facts of seat p's own hero, as moba_world.OWN lists, except age and lead, into out."""
     team, h = len(heroes) // 2, heroes[p]
     u, level, y = w.unit_of(units, team, p), h[w.LEVEL], w.middle(w.count_lanes(units, team))
     side = 1 if p >= team else 0
@@ -165,7 +165,7 @@ def _show_own(units: np.ndarray, heroes: np.ndarray, facts: np.ndarray, p: int, 
 
 @compiled
 def _show_action(hero: np.ndarray, out: np.ndarray) -> None:
-    """Write the last action: primary as one-hot, offset, delay."""
+    """Write a hero's last action into out: primary as one-hot, offset, delay."""
     out[hero[w.PRIMARY]] = 1.0
     out[8] = (hero[w.OFFSET] % w.OFFSETS - w.OFFSETS // 2) / (w.OFFSETS // 2)
     out[9] = (hero[w.OFFSET] // w.OFFSETS - w.OFFSETS // 2) / (w.OFFSETS // 2)
@@ -174,7 +174,7 @@ def _show_action(hero: np.ndarray, out: np.ndarray) -> None:
 
 @compiled
 def _show(units: np.ndarray, facts: np.ndarray, u: int, v: int, first: int, n: int, out: np.ndarray) -> None:
-    """Write that v is visible, how far it is ahead of u and aside, and n of its facts, at column `first` and after."""
+    """Write a row about unit v, as seen by unit u: 1, distances ahead and aside, and n facts from column `first`."""
     ahead = (1.0 / w.NEAR) if u < len(units) // 2 else -(1.0 / w.NEAR)
     out[0], out[1] = 1.0, (units[v, w.X] - units[u, w.X]) * ahead
     out[2] = (units[v, w.Y] - units[u, w.Y]) * (1.0 / w.NEAR)
@@ -184,7 +184,7 @@ def _show(units: np.ndarray, facts: np.ndarray, u: int, v: int, first: int, n: i
 
 @compiled
 def observe(s: w.LaneMatches, length: int, seen: LaneSight) -> None:
-    """Write the observations of all seats, which are 0 at first."""
+    """Write the observations of all seats into `seen`, zeros at first."""
     team, U, facts = s.heroes.shape[1] // 2, s.units.shape[1], np.empty((s.units.shape[1], 6), np.float32)
     allies, enemies, creeps, towers = seen.allies, seen.enemies, seen.creeps, seen.towers
     A, C, T = allies.shape[2], creeps.shape[2], towers.shape[2]
@@ -225,31 +225,31 @@ REWARDS = {
     "death": -1.0,
     "experience": 0.002,
     "gold": 0.006,
-    "health": 2.0,  # as a part of full health, by moba_rules.worth_of_health
+    "health": 2.0,  # per full health, weighted by moba_rules.worth_of_health
     "mana": 0.75,
-    "killed_hero": -0.6,  # gold and experience reward it too
+    "killed_hero": -0.6,  # negative, as gold and experience reward a kill too
     "last_hit": -0.16,
-    "outer_tower": 2.25,  # two thirds as its health falls, a third when it falls
+    "outer_tower": 2.25,  # two thirds as the tower's health falls, a third when the tower falls
     "inner_tower": 4.5,
-    "core": 5.0,  # as its health falls
+    "core": 5.0,  # as the core's health falls
 }
 EVENTS = tuple(REWARDS)
-SHARES = OWN_REWARD, TEAM_REWARD  # more events in rows: the hero's reward, and the mean of its team's
+SHARES = OWN_REWARD, TEAM_REWARD  # further events: the hero's reward, and the mean reward of its team
 DECAY, DECAY_TIME = 0.6, 600 * w.STEPS_A_SECOND  # all rewards but the win are multiplied by DECAY every ten minutes
 
 
-DOT = 50  # units of length per pixel
+DOT = 50  # units of length (thousandths of a cell) per pixel
 GROUND, ROAD, BACK = (58, 84, 54), (112, 100, 74), (24, 24, 24)
 RIM = (240, 240, 230)
 SIDES = ((214, 62, 56), (66, 120, 226))
 GREEN, SKY = (96, 220, 96), (120, 190, 255)
 HERO, CREEP, TOWER, CORE = 8, 3, 9, 16  # pixels from the middle of a unit to its edge
-BAR = 3  # pixels high
+BAR = 3  # height of a bar in pixels
 
 
 def draw_lanes(s: Batch, m: int) -> np.ndarray:
-    """Return uint8 [H, W, 3] of match m: side 0's core is to the left. Heroes are discs with bars of health and mana,
-    creeps dots, towers and cores squares with a bar of health.
+    """Return an image of match m, uint8 [H, W, 3], with side 0's core to the left. Heroes are discs with bars of health
+    and mana, creeps are dots, towers and cores are squares with a bar of health.
     """
     units, heroes, lanes = s["units"][m], s["heroes"][m], s["wave"].shape[2]
     half, team, y = len(units) // 2, len(heroes) // 2, w.FIRST_LANE + w.LANE_APART * (lanes - 1) // 2

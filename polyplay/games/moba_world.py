@@ -1,13 +1,13 @@
-"""The lane game: its world, units, legal actions.
+"""The lane game, a small MOBA: options, state arrays, units, legal actions.
 
-A world consists of arrays of many matches. Rules are in moba_rules, observations and rewards in moba_views.
+Arrays hold the states of many matches. Rules are in moba_rules, observations and rewards in moba_views.
 
-All numbers are whole: lengths in thousandths of a cell, times in steps. The time when something becomes possible is an
-age of the match. x leads from the base of side 0 to that of side 1, y from one edge to the other. A map equals its
-mirror image in x, and each side sees it from its own base.
+All numbers are integers: lengths in thousandths of a cell, times in steps. A time at which something becomes possible
+is stored as the match's age at that time. x leads from the base of side 0 to the base of side 1, y from one edge of the
+map to the other. A map equals its mirror image in x, and each side sees the map from its own base.
 
-Units of a side: heroes, then for each lane SLOTS creeps, then for each lane its outer and its inner tower, then the
-core. Side 1's units follow side 0's. Seats 0 … n-1 are the heroes of side 0, n … 2n-1 those of side 1.
+Units of a side, in order: heroes; SLOTS creeps per lane; the outer and the inner tower of each lane; the core. Side 1's
+units follow side 0's. Seats 0 … n-1 are the heroes of side 0, seats n … 2n-1 those of side 1.
 """
 
 from __future__ import annotations
@@ -26,47 +26,47 @@ from polyplay.envs.spaces import ActionSpec, Discrete
 
 STEPS_A_SECOND = 30
 CELL = 1000
-WIDTH = 36 * CELL  # of the map, from edge to edge
-FIRST_LANE, LANE_APART = 6 * CELL, 8 * CELL  # y of the first lane, and from one to the next
-SPAWN_X, CORE_X, TURN_X, INNER_X, OUTER_X = 1500, 3000, 6000, 7000, 12000  # from a side's edge; TURN_X: lanes begin
-HOME = 4000  # how far from the core, each way, heroes are at home
+WIDTH = 36 * CELL  # extent of the map in x, from edge to edge
+FIRST_LANE, LANE_APART = 6 * CELL, 8 * CELL  # y of the first lane; distance between neighboring lanes in y
+SPAWN_X, CORE_X, TURN_X, INNER_X, OUTER_X = 1500, 3000, 6000, 7000, 12000  # x from a side's edge; lanes begin at TURN_X
+HOME = 4000  # largest distance from the core, in x and in y, at which a hero is at home
 
-X, Y, HEALTH, MOST, READY, TARGET = range(6)  # columns of a unit; MOST: full health, READY: age at which it can hit
-# more columns of a hero; BOLT, BLAST, HEAL, RETURNS: ages; AIM: the unit that its last action named, -1: no unit
+X, Y, HEALTH, MOST, READY, TARGET = range(6)  # columns of `units`; MOST: full health; READY: age when it can hit again
+# columns of `heroes`. BOLT, BLAST, HEAL: ages when ready; RETURNS: age of return; AIM: last action's unit (-1: none)
 MANA, EXPERIENCE, LEVEL, GOLD, BOLT, BLAST, HEAL, RETURNS, AIM, PRIMARY, UNIT, OFFSET, DELAY = range(13)
 
 NOTHING, MOVE, ATTACK, CAST_BOLT, CAST_BLAST, CAST_HEAL, FOLLOW, GO_HOME = range(8)
 PARTS = ("primary", "unit", "offset", "delay")
 USES = {"unit": (2, 3, 4, 6), "offset": (1,), "delay": (1, 2, 3, 4, 5, 6, 7)}
-OFFSETS = 9  # cells per side around the hero
+OFFSETS = 9  # cells per side of the square, around a hero, of points to move to
 DELAYS = 4
 
-SPEED, RANGE, RELOAD = 120, 3500, 24  # of heroes: speed per step; range of hits, steps between them
+SPEED, RANGE, RELOAD = 120, 3500, 24  # heroes: distance per step; range of hits; steps between hits
 HEALTH_AT_FIRST, HEALTH_A_LEVEL = 300, 30
-MANA_AT_FIRST, MANA_A_LEVEL = 100, 10  # at level 0
-HIT_AT_FIRST, HIT_A_LEVEL, GOLD_A_HIT = 18, 2, 50  # GOLD_A_HIT gold makes hits stronger by one
-TOP_LEVEL, TO_LEVEL = 10, 60  # level n takes TO_LEVEL · n · (n - 1) experience
+MANA_AT_FIRST, MANA_A_LEVEL = 100, 10  # full mana at level 0; increase per level
+HIT_AT_FIRST, HIT_A_LEVEL, GOLD_A_HIT = 18, 2, 50  # GOLD_A_HIT gold adds 1 to the damage of hits
+TOP_LEVEL, TO_LEVEL = 10, 60  # level n requires TO_LEVEL · n · (n - 1) experience
 RETURN_TIME, RETURN_A_LEVEL = 120, 30
-RECOVERY = 30  # steps between recoveries
-HEALTH_BACK, MANA_BACK, HOME_BACK = 2, 2, 12  # per recovery; at home HOME_BACK times as much
-CAST_RANGE = 5000  # of bolt and blast
+RECOVERY = 30  # steps between recoveries of health and mana
+HEALTH_BACK, MANA_BACK, HOME_BACK = 2, 2, 12  # health and mana per recovery; at home, HOME_BACK times as much
+CAST_RANGE = 5000  # range of the abilities bolt and blast
 BOLT_DAMAGE, BOLT_MANA, BOLT_WAIT = 60, 30, 120
-BLAST_RADIUS, BLAST_DAMAGE, BLAST_MANA, BLAST_WAIT = 1500, 40, 40, 180  # radius around the unit that it names
+BLAST_RADIUS, BLAST_DAMAGE, BLAST_MANA, BLAST_WAIT = 1500, 40, 40, 180  # radius around the target
 HEAL_RADIUS, HEAL_HEALTH, HEAL_MANA, HEAL_WAIT = 3500, 70, 50, 300
-SLOTS, WAVE, WAVE_TIME, SPREAD = 6, 3, 300, 400  # creeps per side and lane, per wave; steps between waves; spacing
+SLOTS, WAVE, WAVE_TIME, SPREAD = 6, 3, 300, 400  # most creeps per side and lane, per wave; steps between waves; spacing
 CREEP_HEALTH, CREEP_HIT, CREEP_SPEED, CREEP_RANGE, CREEP_RELOAD = 80, 6, 80, 1200, 30
 TOWER_HEALTH, TOWER_HIT, TOWER_RANGE, TOWER_RELOAD, CORE_HEALTH = 700, 25, 4500, 30, 1000
 LOOKS = 8  # steps between choices of targets by creeps and towers
 CREEP_NOTICES = 4000  # distance within which creeps find targets
-SIGHT, CREEP_SIGHT = 8000, 5000  # of heroes and buildings; of creeps
+SIGHT, CREEP_SIGHT = 8000, 5000  # how far heroes and buildings see; how far creeps see
 LEARNS = 8000  # distance from a death within which heroes gain experience
-CREEP_EXPERIENCE, HERO_EXPERIENCE, HERO_EXPERIENCE_A_LEVEL = 60, 120, 40  # Dota's creeps: 57
-CREEP_GOLD, HERO_GOLD, TOWER_GOLD = 40, 160, 80  # TOWER_GOLD: for each hero of the side; Dota's creeps: about 40
-LOT = 0.25  # with randomize=1, like all constants below: largest change of heroes' and creeps' health
+CREEP_EXPERIENCE, HERO_EXPERIENCE, HERO_EXPERIENCE_A_LEVEL = 60, 120, 40  # for a death; a creep in Dota gives 57
+CREEP_GOLD, HERO_GOLD, TOWER_GOLD = 40, 160, 80  # TOWER_GOLD: for each enemy hero; a creep in Dota gives about 40
+LOT = 0.25  # at randomize=1, as the next four lines: largest relative change of heroes' and creeps' full health
 GOLD_LOT, EXPERIENCE_LOT = 800, 1800  # most gold and experience of a hero at the start (level 6)
-DEAD, AWAY = 0.2, 300  # share of heroes that begin dead, and steps within which they return
-LATE = 0.5  # largest part of a match that is over at its start
-WORN, UNEVEN = 2.4, 0.2  # most buildings lost per lane, of two towers and the core; most more on one side
+DEAD, AWAY = 0.2, 300  # share of heroes that start dead; most steps until these heroes return
+LATE = 0.5  # largest fraction of a match that has passed at its start
+WORN, UNEVEN = 2.4, 0.2  # most buildings lost per lane (two towers, then the core); largest extra loss of a side
 
 NEAR = 16 * CELL  # divisor of distances in observations
 OWN = (
@@ -76,21 +76,21 @@ OWN = (
 HERO = ("there", "dx", "dy", "x", "y", "health", "most_health", "mana", "level", "hit", "reload")
 CREEP = ("there", "dx", "dy", "health", "own", "falls")
 TOWER = ("there", "dx", "dy", "health", "own", "kind", "open")
-LAST_ACTION = 8 + 2 + 1  # primary as one-hot; offset forwards and aside; delay
-SHOWN = 8  # creeps, for each lane
-KINDS = ("shaped", "win")  # of rewards
+LAST_ACTION = 8 + 2 + 1  # numbers for the last action: one-hot primary; offset ahead and aside; delay
+SHOWN = 8  # rows for creeps in an observation, per lane
+KINDS = ("shaped", "win")  # kinds of rewards
 
 
 @dataclass(frozen=True)
 class LaneWorld:
-    """Options of arena:moba. reward: shaped, by the table in moba_views; or win, 1 and -1 when a match is won and lost.
-    randomize: how much heroes and lanes differ.
+    """Options of arena:moba. reward: shaped, by moba_views.REWARDS; or win, 1 for a won match and -1 for a lost match.
+    randomize: how much the starts of matches differ, from 0 to 1.
     """
 
-    team: int = 5  # heroes per side
+    team: int = 5  # number of heroes per side
     lanes: int = 3
     length: int = 6000  # steps of a match, 30 per second
-    repeat: int = 4  # steps for which an action is held; together one agent step
+    repeat: int = 4  # steps for which an action is held; these are one agent step
     reward: str = "shaped"
     randomize: float = 0.0
 
@@ -110,7 +110,7 @@ class LaneWorld:
 
     @property
     def sets(self) -> tuple[int, int, int, int]:
-        """Numbers of rows for allies, enemies, creeps and towers in an observation, in the order of `unit`."""
+        """Numbers of observation rows for allies, enemies, creeps and buildings; `unit` counts rows in this order."""
         return max(self.team - 1, 1), self.team, SHOWN * self.lanes, 2 * (2 * self.lanes + 1)
 
     @property
@@ -126,21 +126,21 @@ class LaneWorld:
         return {name: Field(shape, "float32") for name, shape in shapes.items()}
 
     def arrays(self, n: int) -> Batch:
-        """Return the arrays of n matches. P: seats; U: units."""
+        """Return the initial arrays of n matches. P: seats; U: units."""
         P, U = self.seats, 2 * (self.team + (SLOTS + 2) * self.lanes + 1)
         return {
             "units": np.zeros((n, U, 6), np.int32),
             "heroes": np.zeros((n, P, 13), np.int32),
-            "wave": np.full((n, 2, self.lanes), CREEP_HEALTH, np.int32),  # health of new creeps
-            "seen": np.zeros((n, U), bool),  # whether the other side sees a unit
-            "shown": np.full((n, P, sum(self.sets)), -1, np.int16),  # the unit in each row; -1: empty
+            "wave": np.full((n, 2, self.lanes), CREEP_HEALTH, np.int32),  # full health of new creeps, by side and lane
+            "seen": np.zeros((n, U), bool),  # whether the enemy side sees a unit
+            "shown": np.full((n, P, sum(self.sets)), -1, np.int16),  # unit in each row of an observation; -1: empty
             "age": np.zeros(n, np.int64),
-            "key": np.zeros(n, np.uint64),  # differs by match; bots draw from it
+            "key": np.zeros(n, np.uint64),  # random key of the match, for bots
         }
 
 
 class LaneMatches(namedtuple("LaneMatches", "units heroes wave seen shown age key")):
-    """LaneWorld.arrays, for compiled code."""
+    """The arrays of LaneWorld.arrays, as a named tuple for compiled code."""
 
     @classmethod
     def of(cls, arrays: Batch) -> LaneMatches:
@@ -157,32 +157,32 @@ def count_lanes(units: np.ndarray, team: int) -> int:
 
 @compiled
 def middle(lanes: int) -> int:
-    """Return y of the cores."""
+    """Return the y of the cores on a map with this number of lanes."""
     return FIRST_LANE + LANE_APART * (lanes - 1) // 2
 
 
 @compiled
 def unit_of(units: np.ndarray, team: int, p: int) -> int:
-    """Return the unit of seat p."""
+    """Return the number of the unit that is seat p's hero."""
     return p if p < team else len(units) // 2 + p - team
 
 
 @compiled
 def forward(side: int, x: int) -> int:
-    """Convert x to the distance from a side's own edge, or back."""
+    """Convert x to the distance from a side's edge of the map, or this distance to x."""
     return x if side == 0 else WIDTH - x
 
 
 @compiled
 def gap2(units: np.ndarray, u: int, v: int) -> int:
-    """Return the squared distance of two units."""
-    dx, dy = units[v, X] - units[u, X], units[v, Y] - units[u, Y]  # Numba makes them int64
+    """Return the squared distance between two units."""
+    dx, dy = units[v, X] - units[u, X], units[v, Y] - units[u, Y]  # Numba makes differences int64
     return int(dx * dx + dy * dy)
 
 
 @compiled
 def is_open(units: np.ndarray, team: int, u: int) -> bool:
-    """Tell whether a unit can be hurt: an inner tower once its lane's outer one fell, a core once any inner one did."""
+    """Tell whether a unit can be hurt: inner towers once the lane's outer tower fell, cores once an inner tower did."""
     half = len(units) // 2
     first = half if u >= half else 0
     lanes = count_lanes(units, team)
@@ -199,14 +199,14 @@ def is_open(units: np.ndarray, team: int, u: int) -> bool:
 
 @compiled
 def can_attack(units: np.ndarray, team: int, p: int, v: int) -> bool:
-    """Tell whether seat p could hit unit v if v were near enough; v -1: no unit."""
+    """Tell whether unit v is a living enemy that seat p could hit at close distance. v: -1 if there is no unit."""
     theirs = (v >= len(units) // 2) == (p < team)
     return bool(v >= 0 and theirs and units[v, HEALTH] > 0 and is_open(units, team, v))
 
 
 @compiled
 def can_cast_at(units: np.ndarray, team: int, p: int, v: int) -> bool:
-    """Tell whether seat p can use bolt or blast at v: a near enemy, but not a building."""
+    """Tell whether seat p can aim bolt or blast at unit v: a living enemy in range that is not a building."""
     half = len(units) // 2
     theirs = v >= 0 and (v >= half) == (p < team)
     building = (v - half if v >= half else v) >= half - 1 - 2 * count_lanes(units, team)
@@ -216,7 +216,7 @@ def can_cast_at(units: np.ndarray, team: int, p: int, v: int) -> bool:
 
 @compiled
 def can_use(heroes: np.ndarray, p: int, primary: int, age: int) -> bool:
-    """Tell whether seat p can use the ability of a primary action at that age."""
+    """Tell whether seat p has the mana for the ability `primary`, and the ability is ready again, at `age`."""
     mana = BOLT_MANA if primary == CAST_BOLT else BLAST_MANA if primary == CAST_BLAST else HEAL_MANA
     return bool(heroes[p, primary - CAST_BOLT + BOLT] <= age and heroes[p, MANA] >= mana)
 
@@ -235,20 +235,20 @@ def most_mana(heroes: np.ndarray, p: int) -> int:
 
 @compiled
 def lacks(units: np.ndarray, heroes: np.ndarray, p: int) -> bool:
-    """Tell whether seat p lacks health or mana."""
+    """Tell whether seat p's hero has less than full health or mana."""
     u = unit_of(units, len(heroes) // 2, p)
     return bool(units[u, HEALTH] < units[u, MOST] or heroes[p, MANA] < most_mana(heroes, p))
 
 
 @compiled
 def strength(heroes: np.ndarray, p: int) -> int:
-    """Return the damage of seat p's hits."""
+    """Return the damage of one hit by seat p's hero."""
     return HIT_AT_FIRST + HIT_A_LEVEL * heroes[p, LEVEL] + heroes[p, GOLD] // GOLD_A_HIT
 
 
 @compiled
 def hurt(units: np.ndarray, killer: np.ndarray, u: int, damage: int, by: int) -> None:
-    """Damage a unit. by: the seat that a kill counts for; -1: no seat."""
+    """Reduce a unit's health. If the damage kills the unit, store the seat `by` (-1: none) in `killer`."""
     if 0 < units[u, HEALTH] <= damage:
         killer[u] = by
     units[u, HEALTH] -= damage
@@ -256,7 +256,7 @@ def hurt(units: np.ndarray, killer: np.ndarray, u: int, damage: int, by: int) ->
 
 @compiled
 def go(units: np.ndarray, u: int, dx: int, dy: int, speed: int) -> None:
-    """Move a unit by at most `speed` toward a point that is dx and dy away."""
+    """Move a unit by at most `speed` toward the point at the distance (dx, dy)."""
     far = math.sqrt(dx * dx + dy * dy)
     if far > speed:
         dx, dy = int(dx * speed / far), int(dy * speed / far)  # rounded toward 0, so that both sides move alike
@@ -266,8 +266,8 @@ def go(units: np.ndarray, u: int, dx: int, dy: int, speed: int) -> None:
 
 @compiled
 def legal_actions(s: LaneMatches, primary: np.ndarray, unit: np.ndarray) -> None:
-    """Write each seat's legal choices into primary bool [n, P, 8] and unit bool [n, P, 8, rows], which has the rows
-    that each primary may name, or all rows if it names no unit. A hero that lacks nothing can't go home.
+    """Write masks of legal actions into primary, bool [n, P, 8], and unit, bool [n, P, 8, rows]: the rows at which each
+    primary may aim, or all rows if a primary aims at no unit. A hero with full health and mana can't go home.
     """
     n, P, half, reach = len(unit), unit.shape[1], s.units.shape[1] // 2, CAST_RANGE * CAST_RANGE
     team, bodies = P // 2, half - 1 - 2 * s.wave.shape[2]

@@ -1,7 +1,7 @@
 """OpenSpiel's games as board games: `game:spiel:hex(board_size=5)`, `game:spiel:module:NAME`.
 
-Every game in which two players move in turn, without chance or hidden information, is available. Where OpenSpiel lets a
-player move again, the other must pass. A game that reaches LONGEST moves is drawn.
+Available are zero-sum games in which two players move in turn, without chance or hidden information. Where OpenSpiel
+lets a player move again, the opponent must pass in between. A game that reaches LONGEST moves is drawn.
 """
 
 from __future__ import annotations
@@ -25,19 +25,19 @@ from polyplay.envs.pool import closest_names
 from polyplay.games.own_game import GameRules, keep_newest
 from polyplay.games.records import DRAWN, GOES_ON, LOST, WON
 
-MOST_ACTIONS = 2**15 - 2  # int16 holds them and the pass
-LONGEST = 512  # moves, passes included
-STATES = 20_000  # kept per game
+MOST_ACTIONS = 2**15 - 2  # most actions of a game: int16 holds these and the pass
+LONGEST = 512  # most moves of a game, passes included
+STATES = 20_000  # most OpenSpiel states kept per game
 HEX = "Blue connects top and bottom, Orange left and right."
-PLACED = ("gomoku", "havannah", "hex", "mnk", "tic_tac_toe", "y")  # action i puts a stone on cell i
+PLACED = ("gomoku", "havannah", "hex", "mnk", "tic_tac_toe", "y")  # games in which action i puts a stone on cell i
 ALLOWED = "game:spiel:NAME, or game:spiel:module:NAME of a module that registers NAME"
-COUNT, MUST_PASS, MOVES = range(3)  # indices in a position, int16: number of moves; whether to pass; first move
-_stderr_alone = threading.Lock()  # stderr is the process's: two threads would restore each other's redirection
+COUNT, MUST_PASS, MOVES = range(3)  # indices into a position: number of moves, must-pass flag, first move
+_stderr_alone = threading.Lock()  # one redirection of stderr at a time, as all threads share stderr
 
 
 class SpielGame(GameRules):
-    """A game of OpenSpiel, with the pass as its last action. A position is int16: the number of moves so far, whether
-    the player must pass, and the moves.
+    """A game of OpenSpiel, with a pass as the last action. A position is an int16 array: the number of moves so far, 1
+    if the player to move must pass, and the moves.
     """
 
     def __init__(self, name: str):
@@ -51,7 +51,7 @@ class SpielGame(GameRules):
         self.first, self.passes = begin.current_player(), self.game.num_distinct_actions()
         self.actions, self.longest = self.passes + 1, min(2 * self.game.max_game_length(), LONGEST)
         self.size = 2 * (MOVES + self.longest)
-        self.states = OrderedDict[bytes, Any]({b"": begin})  # by the moves that lead there
+        self.states = OrderedDict[bytes, Any]({b"": begin})  # OpenSpiel's states by the moves that lead to them
         kind, _, given = name.rpartition(":")[2].rstrip(")").partition("(")
         self.placed, self.slanted = kind in PLACED, kind == "hex"
         self.goal = HEX if self.slanted else "By OpenSpiel's rules."
@@ -78,14 +78,14 @@ class SpielGame(GameRules):
         return GOES_ON
 
     def write_planes(self, position: np.ndarray, out: np.ndarray) -> None:
-        """Write OpenSpiel's tensor for the mover; the last plane is 1 if the first player is to move."""
+        """Write OpenSpiel's observation tensor of the player to move; the last plane is 1 for the first player."""
         moves = moves_of(position)
         n = len(moves) // 2
         self.observer(self.state(moves), self._player(n), out[:-1].reshape(-1))
         out[-1] = 1 - n % 2
 
     def state(self, moves: bytes) -> Any:
-        """Return OpenSpiel's state after moves, int16 [n]."""
+        """Return OpenSpiel's state after `moves`, the bytes of an array int16 [n]."""
         found = self.states.get(moves)
         if found is None:
             found = self.game.new_initial_state()
@@ -96,7 +96,7 @@ class SpielGame(GameRules):
         return found
 
     def _player(self, n: int) -> int:
-        """Return OpenSpiel's number of the player who moves after n moves."""
+        """Return the player to move after n moves, passes included, by OpenSpiel's numbers."""
         return (self.first + n) % 2
 
     def stones(self, position: np.ndarray) -> np.ndarray | None:
@@ -108,7 +108,7 @@ class SpielGame(GameRules):
         return cells
 
     def move_name(self, action: int) -> str:
-        """Return OpenSpiel's name; "" where a move is a cell, or the name depends on the position."""
+        """Return OpenSpiel's name of an action, or "" if the action is a cell or its name depends on the position."""
         if action == self.passes:
             return "pass"
         name = "" if self.placed else str(self.game.action_to_string(self.first, action))
@@ -119,14 +119,14 @@ class SpielGame(GameRules):
 
 
 def moves_of(position: np.ndarray) -> bytes:
-    """Return the moves so far, int16 each."""
+    """Return the moves so far as bytes, int16 each."""
     words = position.view(np.int16)
     return words[MOVES : MOVES + int(words[COUNT])].tobytes()
 
 
 def load_game(name: str) -> Any:
-    """Return OpenSpiel's game of that name, with parameters (hex(board_size=5)), or the game that a module registers
-    (module:NAME). Raises UserError.
+    """Return OpenSpiel's game of that name, which may have parameters (hex(board_size=5)) or a module that registers
+    the game (module:NAME). Raises UserError: the game does not exist or is not supported.
     """
     try:
         import pyspiel
@@ -149,7 +149,7 @@ def load_game(name: str) -> Any:
 
 @contextmanager
 def refusals_of(name: str) -> Iterator[None]:
-    """Turn OpenSpiel's exceptions into UserErrors of one line, and drop its messages about them."""
+    """Turn OpenSpiel's exceptions into UserErrors of one line, and drop what OpenSpiel prints about them."""
     try:
         with _stderr_held():
             yield
@@ -160,7 +160,7 @@ def refusals_of(name: str) -> Iterator[None]:
 
 @contextmanager
 def _stderr_held() -> Iterator[None]:
-    """Hold back the process's stderr; print it at the end, unless there is an exception."""
+    """Hold back the process's output to stderr; at the end print it, or after an exception drop it."""
     with _stderr_alone, tempfile.TemporaryFile() as held:
         stderr = os.dup(2)
         try:
@@ -174,7 +174,7 @@ def _stderr_held() -> Iterator[None]:
 
 
 def _unfit(kinds: Any, game: Any) -> str:
-    """Return why a game can't be searched; "": it can."""
+    """Return the reason why a game can't be searched, or "" if it can."""
     kind, n, actions = game.get_type(), game.num_players(), game.num_distinct_actions()
     wrong = {
         "its players move simultaneously": kind.dynamics != kinds.Dynamics.SEQUENTIAL,
@@ -189,7 +189,7 @@ def _unfit(kinds: Any, game: Any) -> str:
 
 
 def _unplayable(game: Any) -> str:
-    """Return why a game can't be played; "": it can. Some games without cells crash when asked for moves."""
+    """Return the reason why a game can't be played, or "". A game without cells may crash when asked for moves."""
     if min(game.num_distinct_actions(), *game.observation_tensor_shape()) < 1:
         return "its board has no cells"
     begin = game.new_initial_state()
@@ -198,7 +198,7 @@ def _unplayable(game: Any) -> str:
 
 
 def planes_of(shape: list[int]) -> tuple[int, int, int]:
-    """Return a tensor's shape as planes, rows and columns."""
+    """Return the shape of an observation tensor as (planes, rows, columns)."""
     if len(shape) == 3:
         return shape[0], shape[1], shape[2]
     if len(shape) == 1:
@@ -209,10 +209,10 @@ def planes_of(shape: list[int]) -> tuple[int, int, int]:
 
 
 def observer_of(game: Any) -> Callable[[Any, int, np.ndarray], None]:
-    """Return a function of (state, player, out) that writes the player's tensor."""
+    """Return a function of (state, player, out) that writes the player's observation tensor into `out`."""
     from open_spiel.python.observation import make_observation
 
-    made, alone = make_observation(game), threading.Lock()  # all threads share its tensor
+    made, alone = make_observation(game), threading.Lock()  # a lock, because all threads share one tensor
 
     def observe(state: Any, player: int, out: np.ndarray) -> None:
         with alone:

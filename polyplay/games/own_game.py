@@ -1,8 +1,9 @@
-"""Board games of a user's module: `game:module:Game`, in plain Python or compiled with Numba.
+"""Board games that a user's module defines: `game:module:Game`, in plain Python or compiled with Numba.
 
-Search and pool are compiled. They call the three methods of the rules by address (board_rules.call_rules): a Python
-method through ctypes, which takes the GIL at each call; a compiled method as a C function, without the GIL. An address
-is valid in one process only, so processes exchange a game's name and import the game.
+The search and the environment pool are compiled. They call `legal`, `play` and `write_planes` by their addresses
+(board_rules.call_rules): a Python method through ctypes, which takes the GIL at each call; a compiled method as a C
+function, without the GIL. An address is valid in one process only, so processes exchange a game's name and import the
+game.
 """
 
 from __future__ import annotations
@@ -34,63 +35,64 @@ from polyplay.games.records import CELLS, DRAWN, GOES_ON, LOST, OWN_GAME, PLIES,
 
 __all__ = ["DRAWN", "GOES_ON", "LOST", "WON", "GameRules", "board_symmetries"]  # names that a user's game imports
 ALLOWED = "game:module:Class, a class that inherits polyplay.games.own_game.GameRules"
-SHOWN = 10_000  # number of newest positions that can be found by their planes
-GAMES, SECONDS = 4, 2.0  # random games of `check_rules`, at most
+SHOWN = 10_000  # number of newest positions that `OwnGame.records` can find by their planes
+GAMES, SECONDS = 4, 2.0  # most random games, and most seconds, of `check_rules`
 LIMITS = {"actions": 2**15 - 1, "longest": PLIES**2 - 1, "size": 2**20}
 METHODS = {LEGAL: "legal", PLAY: "play", PLANES: "write_planes"}
 Function = ctypes.CFUNCTYPE(None, ctypes.c_int64, ctypes.c_int64, ctypes.c_int64)
 
 
 class GameRules(ABC):
-    """The rules of a board game: two players move in turn, without chance or hidden information.
+    """Rules of a board game in which two players move in turn, without chance or hidden information.
 
-    A position is int8 [size] and holds everything that decides how the game continues. Methods keep nothing between
-    calls; several threads may call them. `legal`, `play` and `write_planes` may be static methods under `numba.njit`.
+    A position, int8 [size], holds everything that decides how the game continues. Methods must keep no data between
+    calls, as several threads may call them. `legal`, `play` and `write_planes` may be static methods under
+    `numba.njit`.
     """
 
     actions: int  # number of actions
-    planes: tuple[int, int, int]  # planes, rows and columns that the network sees
-    longest: int  # moves of the longest game; a game that reaches it is drawn
-    size: int  # numbers of a position
-    symmetries: Sequence[Symmetry] = ()  # cell i of every plane moves to cells[i], action i to actions[i]
-    title = ""  # name for people; "": the class's
-    goal = ""  # how to win, for people
+    planes: tuple[int, int, int]  # shape of the network's input: planes, rows, columns
+    longest: int  # most moves of a game; a game that reaches this number is drawn
+    size: int  # number of int8 values in a position
+    symmetries: Sequence[Symmetry] = ()  # (cells, actions): cell i moves to cells[i], action i to actions[i]
+    title = ""  # name for people; "": the name of the class
+    goal = ""  # text for people: how to win
     slanted = False  # whether each row lies half a cell further right than the one above
 
     def start(self) -> np.ndarray:
-        """Return the initial position; here zeros."""
+        """Return the initial position; by default, all zeros."""
         return np.zeros(self.size, np.int8)
 
     @abstractmethod
     def legal(self, position: np.ndarray) -> Sequence[int] | np.ndarray:
-        """Return the legal actions of an unfinished position: at least one. A player who can't move needs a pass."""
+        """Return the legal actions of an unfinished position, at least one: a player who can't move needs a pass."""
 
     @abstractmethod
     def play(self, position: np.ndarray, action: int) -> int:
-        """Change the position by a legal action; return GOES_ON, or WON, DRAWN or LOST for the player who moved."""
+        """Apply a legal action to the position; return GOES_ON, or WON, DRAWN or LOST for the player who moved."""
 
     @abstractmethod
     def write_planes(self, position: np.ndarray, out: np.ndarray) -> None:
-        """Write the planes that the player to move sees into `out`, float32 [planes, rows, columns], 0 at first."""
+        """Write the planes that the player to move sees into `out`, float32 [planes, rows, columns], zeros at first."""
 
     def stones(self, position: np.ndarray) -> np.ndarray | None:
-        """Return int8 [rows · columns]: 0 empty, 1 the first player's, 2 the second's. For games in which action i is
-        a move at cell i; None in other games, which only a terminal can show.
+        """Return the contents of the cells, int8 [rows · columns]: 0 empty, 1 a stone of the first player, 2 of the
+        second. Return None in games whose action i is not a move at cell i; only a terminal can show such games.
         """
         return None
 
     def move_name(self, action: int) -> str:
-        """Name an action; "": by its cell where there are stones, else by its number."""
+        """Return the name of an action, or "" to use the name of its cell if `stones` gives cells, else its number."""
         return ""
 
     def draw(self, position: np.ndarray) -> str:
-        """Draw the board as text; "" shows `stones`, else the position's numbers."""
+        """Return the board as text, or "" to show what `stones` gives, or else the position's numbers."""
         return ""
 
 
 @cache
 def load(name: str) -> GameRules:
-    """Return the game of that name: module:Class, or spiel:NAME. Raises UserError."""
+    """Return the rules of a game, module:Class or spiel:NAME. Raises UserError: the rules can't be loaded."""
     if name.startswith("spiel:"):
         from polyplay.games.open_spiel import SpielGame
 
@@ -129,13 +131,13 @@ def _check_declared(name: str, rules: GameRules) -> None:
 
 
 def said(e: BaseException) -> str:
-    """Return an exception of the user's code in one line: its type, its text, and where it was raised."""
+    """Return one line about an exception of the user's code: its type, its text, and where it was raised."""
     frames = [f for f in traceback.extract_tb(e.__traceback__) if not f.filename.startswith((user_modules.OURS, "<"))]
     where = f" ({Path(frames[-1].filename).name}:{frames[-1].lineno})" if frames else ""
     return f"{type(e).__name__}: {' '.join(str(e).split())[:300]}{where}"
 
 
-# ------------------------------------------------------------------------------------ what compiled code calls
+# ---------------------------------------------------------------------------- functions that compiled code calls
 
 
 @cache
@@ -144,12 +146,12 @@ def _kind(shape: tuple[int, ...], kind: Any) -> Any:
 
 
 def _view(address: int, shape: tuple[int, ...], kind: Any) -> np.ndarray:
-    """Return the array at an address; takes the arguments of numba.carray."""
+    """Return the array at a memory address, as numba.carray does, for use in Python."""
     return np.ndarray(shape, kind, _kind(shape, kind).from_address(address))
 
 
 def _calls(rules: GameRules, view: Callable[..., Any]) -> dict[int, Callable[..., Any]]:
-    """Return functions of (position, out or action), by number of their method. view: makes an array of an address."""
+    """Return functions of (position, out or action) by the numbers in METHODS. view: makes an array from an address."""
     size, actions, planes = (rules.size,), (rules.actions,), rules.planes
     legal, play, write_planes = rules.legal, rules.play, rules.write_planes
 
@@ -169,16 +171,16 @@ def _calls(rules: GameRules, view: Callable[..., Any]) -> dict[int, Callable[...
 
 
 class Calls:
-    """A game's rules in this process, and the addresses of its methods."""
+    """The rules of a game in this process, and the addresses of the rules' methods."""
 
     def __init__(self, name: str):
         self.name, self.rules = name, load(name)
-        self.shown = OrderedDict[bytes, bytes]()  # records by what the player to move sees
+        self.shown = OrderedDict[bytes, bytes]()  # newest records by the planes that show them
         python, compiled = _calls(self.rules, _view), _calls(self.rules, carray)
         methods: Any = self.rules.legal, self.rules.play, self.rules.write_planes
         by_numba = {n: isinstance(method, Dispatcher) for n, method in zip(METHODS, methods, strict=True)}
-        self.slow = [METHODS[n] for n, own in by_numba.items() if not own]  # methods in Python
-        self.held = list[Any]()  # functions that compiled code calls
+        self.slow = [METHODS[n] for n, own in by_numba.items() if not own]  # names of methods that are not compiled
+        self.held = list[Any]()  # keeps the functions that compiled code calls alive
         addresses = [self._compile(n, compiled[n]) if own else self._guard(n, python[n]) for n, own in by_numba.items()]
         addresses.append(self._address(self._note))
         self.numbers = np.array([OWN_GAME, *self.rules.planes[1:], *addresses, self.rules.longest], np.int64)
@@ -202,7 +204,7 @@ class Calls:
         return int(made.address or 0)
 
     def _guard(self, n: int, call: Callable[..., Any]) -> int:
-        """Return a function's address. Exceptions are stored in `failure`: compiled code can't pass them on."""
+        """Return the address of a function that stores exceptions in `failure`, as compiled code can't pass them on."""
 
         def guarded(position: int, word: int, answer: int) -> None:
             try:
@@ -213,18 +215,18 @@ class Calls:
         return self._address(guarded)
 
     def _note(self, n: int, answer: int, _: int) -> None:
-        """Store in `failure` what is wrong with a method's answer."""
+        """Store in `failure` an error message about the result `answer` of method n."""
         failure.text, failure.raised = f"game:{self.name}: {METHODS[n]} {failure.raised or WRONG[answer]}", ""
 
 
 @cache
 def calls_of(name: str) -> Calls:
-    """Return the process's Calls of a game. Raises UserError."""
+    """Return the Calls of a game, one object per process. Raises UserError: the rules are unusable."""
     return Calls(name)
 
 
 def keep_newest(known: OrderedDict[bytes, Any], key: bytes, value: Any, most: int) -> None:
-    """Add or renew a value, and drop the oldest if more than `most` are known."""
+    """Set known[key], make this entry the newest, and drop the oldest entry if there are more than `most`."""
     known[key] = value
     known.move_to_end(key)
     if len(known) > most:
@@ -233,7 +235,7 @@ def keep_newest(known: OrderedDict[bytes, Any], key: bytes, value: Any, most: in
 
 @dataclass(frozen=True)
 class OwnGame(boards.Game):
-    """A user's game for the search and the pool. name: module:Class, or spiel:NAME."""
+    """A board game by a user's or OpenSpiel's rules. name: module:Class, or spiel:NAME."""
 
     binary = False
     calls = property(lambda self: calls_of(self.name))
@@ -250,7 +252,7 @@ class OwnGame(boards.Game):
 
     @classmethod
     def of(cls, name: str) -> OwnGame:
-        """Load the game of that name. Raises UserError."""
+        """Load the game called `name`. Raises UserError: the rules can't be loaded."""
         return cls(name, *calls_of(name).rules.planes[1:])
 
     @property
@@ -264,7 +266,7 @@ class OwnGame(boards.Game):
         return ((np.arange(self.cells), np.arange(self.actions)), *self.rules.symmetries)
 
     def verify(self) -> None:
-        if ":" in self.name.removeprefix("spiel:"):  # OpenSpiel tests its own games
+        if ":" in self.name.removeprefix("spiel:"):  # games that are part of OpenSpiel need no check
             check_rules(self.name)
 
     def new(self) -> np.ndarray:
@@ -278,8 +280,8 @@ class OwnGame(boards.Game):
             keep_newest(self.calls.shown, planes[i].tobytes(), (start if over[i] else records[i]).tobytes(), SHOWN)
 
     def records(self, planes: np.ndarray) -> np.ndarray:
-        """Return positions that this process has shown before; for a finished game, its start. Raises ValueError: a
-        position that it has not shown.
+        """Return the positions that planes show, if `remember` got the planes; after a game's end, the initial
+        position. Raises ValueError: the planes are unknown.
         """
         found = [self.calls.shown.get(shown.tobytes()) for shown in np.ascontiguousarray(planes, np.float32)]
         if None in found:
@@ -291,7 +293,7 @@ class OwnGame(boards.Game):
         return np.zeros(self.cells, np.int8) if found is None else np.asarray(found, np.int8)
 
     def move_name(self, action: int) -> str:
-        """Return the game's name of an action, else its cell, else its number."""
+        """Return the name that the rules give an action, or else the name of its cell, or else its number."""
         cell = self.placed and action < self.cells
         return self.rules.move_name(int(action)) or (super().move_name(action) if cell else str(action))
 
@@ -300,27 +302,27 @@ class OwnGame(boards.Game):
         return self.rules.draw(position) or (super().draw(record) if self.placed else " ".join(map(str, position)))
 
     def line(self, record: np.ndarray) -> str:
-        """Return the board in one line, and the player to move."""
+        """Return one line of text: the board and the player to move."""
         board = " / ".join(self.draw(record).strip().splitlines())
         return f"{board}, {'first' if mover(record) == 0 else 'second'} player to move"
 
 
-# -------------------------------------------------------------------------------------------- random games
+# ------------------------------------------------------------------------------- checks by random games
 
 
 @dataclass
 class RandomGame:
-    """Calls a game's methods in Python, even compiled ones, so that an index outside an array raises."""
+    """A random game that checks rules. Compiled methods run as Python, so that an index outside an array raises."""
 
     name: str
     rules: GameRules
-    moves: int = 0  # made in this game so far
+    moves: int = 0  # number of moves made in this game
 
     def need(self, good: bool, text: str) -> None:
         need(good, f"game:{self.name}: after {self.moves} moves {text}")
 
     def ask(self, method: str, *given: Any) -> Any:
-        """Call a method. Raises UserError: it raised an exception."""
+        """Call a method of the rules. Raises UserError: the method raised an exception."""
         own = getattr(self.rules, method)
         try:
             return (own.py_func if isinstance(own, Dispatcher) else own)(*given)
@@ -336,7 +338,7 @@ class RandomGame:
         return found.copy()
 
     def look(self, position: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return the legal actions and the planes. Raises UserError: something is wrong with them."""
+        """Return a position's legal actions in ascending order, and its planes. Raises UserError: a result is wrong."""
         kept, planes, most = position.copy(), np.zeros(self.rules.planes, np.float32), self.rules.actions
         given = self.ask("legal", position)
         self.ask("write_planes", position, planes)
@@ -363,7 +365,7 @@ class RandomGame:
         return int(result)
 
     def game(self, rng: np.random.Generator) -> list[tuple[np.ndarray, np.ndarray, int, int]]:
-        """Play at random; return for each move the legal actions and planes before it, the action, its result."""
+        """Play random moves; return (legal actions and planes before the move, action, result) for each move."""
         position, result, found = self.begin(), GOES_ON, []
         while result == GOES_ON and self.moves < self.rules.longest:
             legal, planes = self.look(position)
@@ -373,7 +375,7 @@ class RandomGame:
         return found
 
     def mirror(self, game: list[tuple[np.ndarray, np.ndarray, int, int]], which: int) -> None:
-        """Play a game again under a symmetry. Raises UserError: it differs."""
+        """Replay a game under the symmetry number `which`. Raises UserError: the replay is not the symmetric game."""
         (cells, actions), position = self.rules.symmetries[which], self.begin()
         for legal, planes, action, result in game:
             seen, shown = self.look(position)
@@ -396,7 +398,7 @@ def _described(value: Any) -> str:
 
 @cache
 def check_rules(name: str) -> None:
-    """Play random games, and the last of them under each symmetry. Raises UserError: a rule is broken."""
+    """Check rules: play random games; replay the last one under each symmetry. Raises UserError: a rule is broken."""
     rules = load(name)
     trial, rng, until = RandomGame(name, rules), np.random.default_rng(0), time.monotonic() + SECONDS
     for _ in range(GAMES):

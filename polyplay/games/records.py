@@ -1,7 +1,8 @@
-"""Records of board-game positions: their common header, results of moves, options for resigning.
+"""Records of board-game positions: the common header, results of moves, options for resigning.
 
-Header, int8: the mover (0 the first player, 1 the second), ply % 128, ply // 128, a number that the game defines, and
-the cells row by row from the top: 0 empty, 1 the first player's, 2 the second's. The rest belongs to the game.
+A record is an int8 array. It begins with a header: the player to move (0 first, 1 second), ply % 128, ply // 128, and a
+number that the game defines. Cells follow, row by row from the top: 0 empty, 1 a stone of the first player, 2 of the
+second. A game may add more data. A user's game has its own position in place of the cells.
 """
 
 from __future__ import annotations
@@ -15,18 +16,18 @@ from polyplay.core.compiled import cached_njit
 from polyplay.core.errors import UserError
 
 K_IN_A_ROW, GO, OTHELLO, OWN_GAME = range(4)  # kinds of games
-KIND, ROWS, COLUMNS = range(3)  # indices in a game's numbers; the rest depend on its kind
-GOES_ON, WON, DRAWN, LOST = range(4)  # results of a move; WON, LOST: by the player who moved
-OWN, CELLS = 3, 4  # indices in a record of the game's number and of the first cell
+KIND, ROWS, COLUMNS = range(3)  # indices into `Game.numbers`; later ones depend on the kind of game
+GOES_ON, WON, DRAWN, LOST = range(4)  # results of a move, for the player who moved
+OWN, CELLS = 3, 4  # indices into a record: number that the game defines, first cell
 PLIES = 128
-WORTH = np.array([0.0, 1.0, 0.0, -1.0], np.float32)  # points by result, for the player who moved
+WORTH = np.array([0.0, 1.0, 0.0, -1.0], np.float32)  # points for the player who moved, by result of the move
 
-compiled = cached_njit(_nrt=True)  # these functions make arrays; without _nrt=True the caller's setting would apply
+compiled = cached_njit(_nrt=True)  # these functions allocate arrays; without _nrt=True, a caller's setting would apply
 
 
 @compiled
 def mover(record: np.ndarray) -> int:
-    """Return the player to move: 0 the first, 1 the second."""
+    """Return the player to move: 0 is the first player, 1 the second."""
     return int(record[0])
 
 
@@ -38,26 +39,26 @@ def ply(record: np.ndarray) -> int:
 
 @compiled
 def pass_turn(record: np.ndarray) -> None:
-    """Give the turn to the other player, one ply later."""
+    """Give the turn to the other player, and count a ply."""
     record[0] = 1 - record[0]
     record[1] += 1
-    if record[1] < 0:  # 127 + 1
+    if record[1] < 0:  # int8: 127 + 1 gives -128
         record[1] = 0
         record[2] += 1
 
 
-NEVER = -1.0  # no value is below this v, so no player resigns
+NEVER = -1.0  # threshold v below which no value lies, so no player resigns
 
 
 @dataclass(frozen=True)
 class ResignOptions:
-    v: float | None = None  # fixed threshold; None: learned
-    played_on: float = 0.1  # share of games played to the end; 1: no player resigns
-    wrong: float = 0.05  # limit for the share of resignations in games that would not be lost
+    v: float | None = None  # players resign below this value; None: a learned threshold
+    played_on: float = 0.1  # share of games in which players do not resign; 1: no player resigns
+    wrong: float = 0.05  # limit for the share of resignations in games that would not have been lost
 
     @classmethod
     def parse(cls, given: str) -> ResignOptions:
-        """Parse --resign: auto, off, or v. Raises UserError: another word."""
+        """Parse the option --resign: auto, off, or a threshold v from -1 to 0. Raises UserError: any other text."""
         if given in ("auto", "off"):
             return cls(played_on=0.1 if given == "auto" else 1.0)
         try:

@@ -1,13 +1,13 @@
 """Small games in which a policy learns within seconds.
 
-Many lanes step at once in NumPy; state() and load() are exact.
+NumPy steps many lanes (parallel environments) at once. A pool's state() and load() are exact.
 
 toy:catch     bsuite's catch: a paddle under a falling ball; random play scores about -0.6, perfect play 1.
-toy:memory    a cue in the first row only, blank rows, then the cue as the answer; without memory 2 cues score 0.
-toy:rps       rock-paper-scissors, and toy:skirmish, two against two: games of several players.
+toy:memory    only the first observation shows a cue, which the last action must name; without memory, 2 cues score 0.
+toy:rps       rock-paper-scissors for two players; toy:skirmish: two units against two, with four players.
 
-toy:module:Class is your own game, a dataclass that inherits Toy. The name can set options that are switches or numbers:
-toy:memory+cues=4, toy:module:Class+mask.
+toy:module:Class is your own game, a dataclass that inherits Toy. The name can set options: toy:memory+cues=4 sets a
+number, toy:module:Class+mask sets `mask` to True.
 """
 
 from __future__ import annotations
@@ -31,28 +31,28 @@ from polyplay.envs.pool import Envs, EnvSpec, Lanes, Pool, closest_names, lane_s
 from polyplay.envs.spaces import ActionSpec, Discrete
 
 Arrays = dict[str, np.ndarray]
-Draw = Callable[[], np.ndarray]  # returns uniforms in [0, 1), one per lane
+Draw = Callable[[], np.ndarray]  # returns uniform random numbers in [0, 1), one per lane or match
 
 
 class Toy(ABC):
-    """A game over arrays [n, …], of n lanes or matches that the pool picks. Your own games are dataclasses that inherit
-    Toy; their fields are their options.
+    """Base class of a game that steps n episodes or matches at once, in arrays [n, …]. Your own games are dataclasses
+    that inherit Toy; a game's fields are its options.
 
-    With several `seats`, the observations, rewards and flags of a match are [n, seats, …], and states have the array
-    `here`, bool [n, seats]: which seats play. A seat stops playing when it is terminated or truncated, and can start
-    later; a match is over once no seat plays.
+    With several `seats` (players of a match), observations, rewards and flags are [n, seats, …], and states have the
+    array `here`, bool [n, seats]: whether each seat plays. A seat may start late, and stops playing when terminated or
+    truncated. A match is over once no seat plays.
     """
 
-    classes: Mapping[str, int | tuple[int, ...]] = {}  # see EnvSpec
-    legality: Spec | None = None  # fields of `legal`, bool; None: every action is legal
+    classes: Mapping[str, int | tuple[int, ...]] = {}  # numbers of values of discrete observations, see EnvSpec
+    legality: Spec | None = None  # fields of the masks that `legal` returns; None: every action is legal
     uses: Mapping[str, Iterable[int]] | None = (
-        None  # where a part of the actions decides which others count, see spaces
+        None  # for each further part of an action, the values of the first part that use it, see spaces
     )
-    seats: int = 1  # players of a match
-    teams: tuple[int, ...] = ()  # team of each seat; empty: every seat is a team
-    events: tuple[str, ...] = ()  # names of the counts in rows of several players
-    team_reward: bool = False  # whether these rows have a team reward
-    bots: Mapping[str, str] = {}  # scripted players, "module:callable" by name
+    seats: int = 1  # number of players in a match
+    teams: tuple[int, ...] = ()  # team number of each seat; empty: every seat is a separate team
+    events: tuple[str, ...] = ()  # names of the event counts in rows of games with several players
+    team_reward: bool = False  # whether rows of games with several players have a team reward
+    bots: Mapping[str, str] = {}  # scripted players: name → "module:callable"
 
     @property
     @abstractmethod
@@ -66,32 +66,32 @@ class Toy(ABC):
 
     @abstractmethod
     def reset(self, draw: Draw, n: int) -> Arrays:
-        """Return states of n new episodes or matches: arrays [n, …], always the same names. draw: see Draw."""
+        """Return states of n new episodes or matches: a dict of arrays [n, …] with fixed keys. draw: see Draw."""
 
     @abstractmethod
     def step(self, s: Arrays, action: Tree, draw: Draw) -> tuple[Any, ...]:
-        """Return, for one player: new states, reward [n], terminated [n], truncated [n].
+        """Step the states s. A game of one player returns (new states, reward [n], terminated [n], truncated [n]).
 
-        For several: new states, and a dict of reward, terminated, truncated [n, seats], with `events`
-        [n, seats, events] and `team_reward` if the game has them. Actions and results of seats that do not play are
-        ignored.
+        A game of several players returns (new states, row): a dict of reward, terminated and truncated [n, seats], and
+        of `events` [n, seats, events] and `team_reward` [n, seats] if the game has them. Actions and results of seats
+        that do not play are ignored.
         """
 
     @abstractmethod
     def see(self, s: Arrays) -> Tree:
-        """Return observations [n, *obs.shape], or [n, seats, *obs.shape]."""
+        """Return observations [n, *obs.shape], or with several seats [n, seats, *obs.shape]."""
 
     def legal(self, s: Arrays) -> Tree:
-        """Return masks, bool [n, *legality.shape], or [n, seats, *legality.shape]; only called if `legality` is set."""
+        """Return masks of legal actions, bool [n, (seats,) *legality.shape]; only called if `legality` is set."""
         raise NotImplementedError(f"{type(self).__name__} has a legality, but no legal()")
 
     def picture(self, s: Arrays, m: int) -> tuple[np.ndarray, float] | None:
-        """Return an image of match m, RGB uint8 [H, W, 3], and images per second; None: the game draws none."""
+        """Return an image of match m, RGB uint8 [H, W, 3], and images per second; None if the game has no images."""
         return None
 
 
 def _check(toy: Any, good: bool, needs: str) -> None:
-    """Check the options of a toy. Raises UserError: they are not good."""
+    """Check the options of a toy. Raises UserError, with their values: `good` is false. needs: text of the rule."""
     need(good, f"{needs}, got {', '.join(f'{name}={value!r}' for name, value in asdict(toy).items())}")
 
 
@@ -100,9 +100,9 @@ def _check(toy: Any, good: bool, needs: str) -> None:
 
 @dataclass(frozen=True)
 class RockPaperScissors(Toy):
-    """Observation: 1. Actions: rock, paper, scissors. A won round is worth 1, a lost one -1; a match has `rounds`."""
+    """Two players; the observation is 1. Actions: rock, paper, scissors. A round gives 1 if won, -1 if lost, else 0."""
 
-    rounds: int = 1
+    rounds: int = 1  # rounds per match
 
     def __post_init__(self) -> None:
         _check(self, self.rounds >= 1, "toy:rps needs rounds ≥ 1")
@@ -117,7 +117,7 @@ class RockPaperScissors(Toy):
     def step(self, s: Arrays, action: np.ndarray, draw: Draw) -> tuple[Arrays, Batch]:
         age = s["age"] + 1
         end = np.repeat((age == self.rounds)[:, None], 2, 1)
-        reward = (action - action[:, ::-1] + 1) % 3 - 1  # a choice loses to the next one and beats the one after
+        reward = (action - action[:, ::-1] + 1) % 3 - 1  # action a loses to a + 1 and beats a + 2, modulo 3
         return {"here": ~end, "age": age}, {"reward": reward, "terminated": end, "truncated": np.zeros_like(end)}
 
     def see(self, s: Arrays) -> np.ndarray:
@@ -126,18 +126,18 @@ class RockPaperScissors(Toy):
 
 @dataclass(frozen=True)
 class Skirmish(Toy):
-    """Two teams of two. In each step every unit shoots at one of the two enemies, all at once. A shot hits with
-    probability `accuracy`; a unit hit once in a step loses 1 health, a unit hit by both enemies loses 4. A unit without
-    health dies: that costs its own seat half a point, and the seats that hit it in that step share half a point. So a
-    team's points over a match are half its kills minus half its losses. The match is over when a team is dead, or both;
-    after `steps` it is truncated. The second unit of each team arrives after `late` steps.
+    """Two teams of two units, one per seat. In each step, all units shoot at once, each at one of the two enemies. A
+    shot hits with probability `accuracy`. A unit hit once in a step loses 1 health; a unit hit by both enemies loses 4.
+    A unit without health dies: its seat gets reward -1/2, and the seats that hit the unit in that step share 1/2. So a
+    team's return is half its kills minus half its losses. A match is terminated when a team, or both, is dead, and
+    truncated after `steps` steps. The second unit of each team arrives after `late` steps.
 
-    Observation: own place in the team (0 or 1), then health as a fraction, 0 if dead or not yet arrived: own, the
-    mate's, the first enemy's, the second enemy's. Actions: shoot at the first, at the second enemy. Events of a seat:
-    hits, kills it had a part in, its death. Team reward: the mean of the team's two rewards.
+    Observation: the unit's place in its team (0 or 1), then health as a fraction (0 if dead or not yet arrived) of the
+    unit, its teammate, the first enemy, the second enemy. Actions: shoot at the first or at the second enemy. Events of
+    a seat: hits, kills it had a part in, its death. Team reward: the mean of the team's two rewards.
 
-    A team that shoots at the same enemy (`focus`) wins 98.6 % of its matches against one whose units shoot each at the
-    enemy opposite (`opposite`); random play wins about two in three.
+    The bot `focus` wins 98.6 % of its matches against the bot `opposite`; random play wins about two in three against
+    `opposite`.
     """
 
     health: int = 8
@@ -164,7 +164,7 @@ class Skirmish(Toy):
 
     def step(self, s: Arrays, action: np.ndarray, draw: Draw) -> tuple[Arrays, Batch]:
         here, age = s["here"], s["age"] + 1
-        aim = (np.array([2, 2, 0, 0]) + action)[:, :, None] == np.arange(4)  # [n, who, whom]
+        aim = (np.array([2, 2, 0, 0]) + action)[:, :, None] == np.arange(4)  # [n, shooter, target]
         lands = np.stack([draw() < self.accuracy for _ in range(4)], 1)
         hit = aim & (here & lands)[:, :, None] & here[:, None]
         hits = hit.sum(1)
@@ -175,7 +175,7 @@ class Skirmish(Toy):
         kills = (hit & died[:, None]).sum(2)
         shared = np.repeat(reward.reshape(-1, 2, 2).mean(2), 2, 1)
         row = {"reward": reward, "team_reward": shared, "events": np.stack([hit.sum(2), kills, died], 2)}
-        beaten = ~(here & ~died).reshape(-1, 2, 2).any(2)  # [n, team]
+        beaten = ~(here & ~died).reshape(-1, 2, 2).any(2)  # whether a team is dead: [n, team]
         decided, late = np.broadcast_to(beaten.any(1)[:, None], here.shape), (age == self.steps)[:, None]
         row |= {"terminated": died | decided, "truncated": late & ~died & ~decided}
         here = (here & ~died) | ((age == self.late)[:, None] & (np.arange(4) % 2 == 1))
@@ -189,30 +189,30 @@ class Skirmish(Toy):
 
     @staticmethod
     def opposite(obs: np.ndarray, mask: None = None) -> np.ndarray:
-        """Return actions for observations [..., 5]: shoot at the enemy opposite while it lives, else at the other."""
+        """Return actions for obs [..., 5]: shoot at the enemy of the same place if alive, else at the other enemy."""
         place = obs[..., 0] == 1
         opposite = np.where(place, obs[..., 4], obs[..., 3])
         return np.where(opposite > 0, place, ~place).astype(np.int64)
 
     @staticmethod
     def focus(obs: np.ndarray, mask: None = None) -> np.ndarray:
-        """Return actions: shoot at the weaker living enemy, at the first if both are equal."""
+        """Return actions for obs [..., 5]: shoot at the living enemy with less health, at the first if equal."""
         first, second = obs[..., 3], obs[..., 4]
         return ((second > 0) & ((first == 0) | (second < first))).astype(np.int64)
 
 
-NUMBER, DIGITS = re.compile(r"-?(\d+\.?\d*|\.\d+)"), 300  # number in a name; its length is limited for int()
+NUMBER, DIGITS = re.compile(r"-?(\d+\.?\d*|\.\d+)"), 300  # a number in a name; its length limit, for int()
 
 
 @dataclass(frozen=True)
 class Catch(Toy):
-    """Observation: the board, flattened, 1 (uint8: 255) where ball and paddle are. Actions: left,
-    stay, right.
+    """A paddle must catch a falling ball. Observation: the flattened board, 0 except 1 (uint8: 255) at the ball and the
+    paddle. Actions: left, stay, right. Reward at the end: 1 if caught, else -1.
     """
 
     rows: int = 10
     columns: int = 5
-    dtype: str = "float32"  # or "uint8"
+    dtype: str = "float32"  # type of the observation: "float32" or "uint8"
 
     def __post_init__(self) -> None:
         good = self.rows >= 2 and self.columns >= 1 and self.dtype in ("float32", "uint8")
@@ -241,9 +241,10 @@ class Catch(Toy):
 
 @dataclass(frozen=True)
 class MemoryGame(Toy):
-    """Observation: the cue (one-hot, first row only) and a light that is on where the answer is due.
+    """Observation: the cue as one-hot, in the first step only, and a light that is on when the answer is due.
 
-    Rows: the cue; `delay` blank rows, the last one lit; the end, with reward ±1 for the answer in the lit row.
+    An episode: the cue; `delay` observations without the cue, the last with the light on; the end. The action in the
+    light is the answer: reward 1 if the answer equals the cue, else -1.
     """
 
     cues: int = 2
@@ -278,13 +279,13 @@ TOYS: dict[str, type[Toy]] = {
     "rps": RockPaperScissors,
     "skirmish": Skirmish,
 }
-# team games, loaded only when named, as they import Numba
+# team games, imported only when used, because they import Numba
 ARENAS = {"arena:ctf": "polyplay.games.ctf:CaptureTheFlag", "arena:moba": "polyplay.games.moba:LaneGame"}
 
 
 def toy(envs: Envs) -> Toy:
-    """Return the game that `envs` names: toy:catch, arena:ctf, arena:moba+team=2+lanes=1. Raises UserError: no such
-    game, module or option.
+    """Return the game that `envs` names, such as toy:catch or arena:moba+team=2+lanes=1. Raises UserError: the game,
+    its module or an option does not exist.
     """
     kind, _, rest = envs.title.partition(":")
     name, *switches = rest.split("+")
@@ -304,7 +305,7 @@ def toy(envs: Envs) -> Toy:
 
 
 def own_class(name: str) -> type[Toy]:
-    """Return the class of a user's toy, "module:Class". Raises UserError: it is not a toy, or lacks a method."""
+    """Return the class of a user's toy, "module:Class". Raises UserError: the class is not a Toy, or lacks a method."""
     made: Any = build.imported(name)
     if not (isinstance(made, type) and issubclass(made, Toy) and is_dataclass(made)):
         raise UserError(f"--env: toy:{name} must be a dataclass that inherits {__name__}.Toy")
@@ -314,7 +315,7 @@ def own_class(name: str) -> type[Toy]:
 
 
 def _try(game: Toy, spec: EnvSpec) -> None:
-    """Play a step of two games. Raises UserError: a method raises, or returns wrong shapes or types."""
+    """Try a game: reset and step two matches. Raises UserError: a method raises, or returns wrong shapes or types."""
     n, rng, alone = 2, np.random.default_rng(0), game.seats == 1
     lead, draw = (n,) if alone else (n, game.seats), lambda: rng.random(n)
     states = _called(game.reset, draw, n)
@@ -339,7 +340,7 @@ def _try(game: Toy, spec: EnvSpec) -> None:
 
 
 def _called(method: Callable[..., Any], *given: Any) -> Any:
-    """Return a method's result. Raises UserError: the method raises."""
+    """Call a method; return its result. Raises UserError: the method raised an exception."""
     try:
         return method(*given)
     except Exception as e:
@@ -347,7 +348,7 @@ def _called(method: Callable[..., Any], *given: Any) -> Any:
 
 
 def _fit(method: Callable[..., Any], given: Tree, want: Spec, lead: tuple[int, ...]) -> None:
-    """Check a method's result. Raises UserError: it has other parts, shapes or types."""
+    """Check a method's result `given`. Raises UserError: parts, shapes or types differ from the fields `want`."""
     got = {path: np.asarray(x) for path, x in tree.leaves(given)}
     needs = {path: np.empty(lead + f.shape, f.dtype) for path, f in tree.leaves(want)}
     right = [
@@ -364,7 +365,7 @@ def _refused(method: Callable[..., Any], given: str, allowed: str) -> UserError:
 
 
 def switch(word: str) -> tuple[str, bool | int | float | str]:
-    """Parse an option in a name: `mask` is on, `planes=4` and `accuracy=0.5` are numbers."""
+    """Parse an option in a name into (name, value): `mask` is True, `planes=4` a number, other values are text."""
     name, equals, value = word.partition("=")
     if not equals:
         return name, True
@@ -374,7 +375,7 @@ def switch(word: str) -> tuple[str, bool | int | float | str]:
 
 
 def describe(envs: Envs) -> EnvSpec:
-    """Return the spec of a toy. Raises UserError."""
+    """Return the EnvSpec of a toy. Raises UserError: the name, an option or a user's toy is wrong."""
     game = toy(envs)
     if not all(isinstance(leaf, Field) for _, leaf in tree.leaves(game.obs)) or not isinstance(game.seats, int):
         wrong = f"obs must be a Field or a tree of them, and seats an int; got {game.obs!r}, {game.seats!r}"
@@ -393,26 +394,26 @@ def describe(envs: Envs) -> EnvSpec:
 
 
 def game_streams(seed: int, lane: int, n: int) -> np.ndarray:
-    """Return the counters of n lanes' random streams, uint64 [n]; the first belongs to lane `lane` of the run."""
-    return lane_seeds(seed, lane, n).astype(np.uint64) * np.uint64(0xD1342543DE82EF95)  # they lie far apart
+    """Return initial states of random streams, uint64 [n], for the n lanes of a run that begin with lane `lane`."""
+    return lane_seeds(seed, lane, n).astype(np.uint64) * np.uint64(0xD1342543DE82EF95)  # streams lie far apart
 
 
 def game_rng(counters: np.ndarray, at: np.ndarray) -> np.ndarray:
-    """Return the next uniforms in [0, 1) of the streams `at`: splitmix64 (Steele et al. 2014), a counter per lane."""
+    """Advance the random streams `at` by SplitMix64 (Steele et al. 2014); return one uniform in [0, 1) from each."""
     counters[at] += SPLITMIX
     return (mix(counters[at]) >> np.uint64(11)) * 2.0**-53
 
 
 class ArrayPool(base_pool.BasePool):
-    """A Pool whose whole state is `_arrays`."""
+    """A pool whose whole state is the arrays in `_arrays`."""
 
-    _counters: np.ndarray  # counters of the lanes' or matches' random streams
+    _counters: np.ndarray  # states of the random streams, one per lane or match
 
     def _draw(self, at: np.ndarray) -> Draw:
         return lambda: game_rng(self._counters, at)
 
     def state(self) -> Batch:
-        """Return copies of its arrays."""
+        """Return copies of the pool's arrays."""
         return tree.map(np.copy, self._arrays)
 
     def load(self, state: Batch) -> None:
@@ -420,7 +421,7 @@ class ArrayPool(base_pool.BasePool):
 
 
 class ToyPool(ArrayPool):
-    """A Pool of a toy: lanes step in send(), in the caller's thread."""
+    """A pool of a toy for one player. Lanes step in send(), in the caller's thread."""
 
     def __init__(self, envs: Envs, seed: int, lane: int):
         super().__init__(envs)
@@ -454,24 +455,24 @@ class ToyPool(ArrayPool):
         tree.write(self._rows, at, {"obs": self.game.see(states), **masks, **row})
 
 
-# A pool of toys with several players: a lane is a player in a match, and a match steps once all of its lanes have
+# A pool of toys with several players: each lane is one player of a match. A match steps once all of its lanes have sent
 # actions.
 
 
 def connect(envs: Envs, seed: int, lane: int) -> Pool:
-    """Return a pool of a toy. Raises UserError."""
+    """Return a pool of a toy. Raises UserError: the name or an option is wrong."""
     if envs.spec.seats == 1:
         return ToyPool(envs, seed, lane)
     return MatchPool(envs, toy(envs), seed, lane)
 
 
 class MatchPool(ArrayPool):
-    """A Pool of a toy of several players: a match steps in the send() that brings its last action, in that thread."""
+    """A pool of a toy for several players. A match steps in the send() with its last action, in the caller's thread."""
 
     def __init__(self, envs: Envs, game: Toy, seed: int, lane: int):
         self._table = shared_rows.seat_lanes(envs, seed, lane)
         super().__init__(envs, seating=self._table)
-        self._asynchronous = True  # a lane is ready again once its match has stepped
+        self._asynchronous = True  # after send(), a lane is ready once its match has stepped
         self.game = game
         n = self._table.matches
         self._counters = game_streams(seed, lane, envs.lanes)[self._table.own[:, 0]]
@@ -486,15 +487,15 @@ class MatchPool(ArrayPool):
     resting = property(lambda self: bool(self._rests.all()))
 
     def pause_matches(self, on: bool) -> None:
-        """See Pool."""
+        """See Pool.pause_matches."""
         self._held[...] = on
 
     def picture(self, lane: int) -> tuple[np.ndarray, float] | None:
-        """See Pool."""
+        """See Pool.picture."""
         return self.game.picture(self._states, int(self._table.match[lane]))
 
     def seats_of(self, lanes: Lanes) -> Seats:
-        """See Pool."""
+        """See Pool.seats_of."""
         return Seats(self.game, self._states, self._table.match[lanes], self._table.seat[lanes])
 
     def _step(self, numbers: np.ndarray, action: Tree) -> None:
@@ -533,6 +534,6 @@ class MatchPool(ArrayPool):
         tree.write(self._rows, self._table.lanes[at], {"obs": self.game.see(states), **masks, **row})
 
     def _legal(self, states: Arrays) -> Tree:
-        """Return masks; for seats that do not play, all actions are legal."""
+        """Return masks of legal actions; for seats that do not play, all actions are legal."""
         masks, here = self.game.legal(states), states["here"]
         return masks if here.all() else tree.map(lambda m: m | ~here.reshape(*here.shape, *[1] * (m.ndim - 2)), masks)

@@ -1,4 +1,4 @@
-"""Workers that learn for several agents in turn, or from windows of rollouts.
+"""Learning workers that train several agents in turn, or train on windows (parts) of rollouts.
 
 Each agent learns from its own rollouts and has its own weights.
 """
@@ -31,21 +31,21 @@ from polyplay.learning.unreal import UnrealReplay, UnrealWindows, specs_of
 from polyplay.nets.device import to_device, to_host
 from polyplay.weights.params import AgentParams, AgentSnapshot
 
-# Past agents: earlier weights of an agent, each written once; actors load them when a past agent joins a table.
+# Past agents: earlier weights of an agent, written to a file. An actor loads them when a past agent joins its matches.
 
 
 class PastAgents:
-    """Writes a past agent from a learner's weights every `every` updates."""
+    """Saves a learner's weights as a past agent, an opponent in the league, every `every` updates."""
 
     def __init__(self, ctx: WorkerContext, learner: Learner, league: League, every: int):
         self.ctx, self.learner, self.league, self.every = ctx, learner, league, every
         self.agent = learner.spec.agent
         self.due = learner.version + every
-        self.written: int | None = None  # a version that is not posted to the league yet
-        self.again = False  # the run resumed exactly: files of later updates hold the same weights
+        self.written: int | None = None  # version that is written but not posted to the league yet
+        self.again = False  # whether the run resumed exactly: existing files then hold the same weights
 
     def save(self) -> Row:
-        """Return the update at which the next past agent is due, and the version that is not posted yet."""
+        """Return the update at which the next past agent is due, and the version that is written but not posted."""
         return {"due": self.due, "written": self.written}
 
     def load(self, saved: Row) -> None:
@@ -53,7 +53,7 @@ class PastAgents:
         self.due, self.written, self.again = saved["due"], saved["written"], True
 
     def look(self) -> None:
-        """Write the past agent that is due after an update, and post it to the league."""
+        """After an update, write a past agent if one is due, and post the written one to the league."""
         if self.written is None and self.learner.version >= self.due:
             self.due = self.learner.version + self.every
             self._write(self.learner.version)
@@ -64,7 +64,7 @@ class PastAgents:
         if self.ctx.directory is None:
             return
         path = checkpoint.self_path(self.ctx.directory, self.agent, version)
-        if path.exists() and not self.again:  # written after the checkpoint that this run resumes; it stays in play
+        if path.exists() and not self.again:  # of an older session, perhaps in play: write the next version
             self.due = version + 1
             return
         try:
@@ -77,20 +77,20 @@ class PastAgents:
 
 
 def past_agents(feed: Feed, league: League | None, every: int) -> PastAgents | None:
-    """Return the PastAgents of a feed's learner, or None without a league."""
+    """Return the PastAgents of a feed's learner; None without a league, or if `every` is 0."""
     return None if league is None or not every else PastAgents(feed.ctx, feed.learner, league, every)
 
 
-# Copies between agents: the donor's learner writes its state, and the receiver's learner loads it.
+# Copies between agents: the donor's learner writes weights and optimizer state, and the receiver's learner loads them.
 
 
 class AgentCopies:
-    """Copies between agents, made between two updates. Donor and receiver do not wait for each other."""
+    """Copies weights between agents, between two updates. Donor and receiver do not wait for each other."""
 
     def __init__(self, learner: Learner, orders: League, snapshot: AgentSnapshot, publish: Callable[[], None]):
         self.learner, self.orders, self.snapshot, self.publish = learner, orders, snapshot, publish
         self.agent = learner.spec.agent
-        self.since = 0  # the version of the last copy; rows of earlier versions are outdated
+        self.since = 0  # version of this agent's last copy; rows of earlier versions are outdated
         self._tell()
 
     def _tell(self) -> None:
@@ -98,7 +98,7 @@ class AgentCopies:
         self.orders.hyper[self.agent] = [hyper[name] for name in self.orders.varied]
 
     def look(self) -> None:
-        """Carry out the league's order, if it names this agent."""
+        """Carry out the league's order to copy, if one names this agent as donor or receiver."""
         order, learner = self.orders.order(), self.learner
         if order is None:
             return
@@ -121,7 +121,7 @@ class AgentCopies:
         self.orders.copied(number, learner.version, donor_version)
 
     def save(self) -> Batch:
-        """Return the version of the last copy and, if the donor has written it, the snapshot to copy."""
+        """Return the version of the last copy and, if a donor has written one for this agent, the snapshot to copy."""
         order, since = self.orders.order(), {"since": np.array(self.since)}
         if order is None or order.agent != self.agent or self.snapshot.number != order.number:
             return since
@@ -134,15 +134,15 @@ class AgentCopies:
             self.snapshot.load(saved["snapshot"])
 
     def outdated(self, version: np.ndarray) -> bool:
-        """Tell whether weights from before the last copy acted in any lane. version: of the rows [T+1, B]."""
+        """Tell whether weights older than the last copy acted in any lane. version: versions of the rows [T+1, B]."""
         return bool((version[0] < self.since).any())
 
 
-APART = 7_919  # difference between agents' seeds, so that their initial weights differ
+APART = 7_919  # difference between two agents' seeds, so that initial weights differ
 
 
 class JointProgress(LearnerPart):
-    """Adds one agent's steps to the joint count of all agents; the run ends once this count reaches its total."""
+    """Adds one agent's steps to the joint count of all agents; the run ends when this count reaches the run's total."""
 
     def __init__(self, params: AgentParams, agent: int):
         self.params, self.agent = params, agent
@@ -158,7 +158,8 @@ class JointProgress(LearnerPart):
 
 class AgentRollouts(Rollouts):
     """Rollouts of several agents, each in its own part of the queue. league: holds past agents and orders to copy;
-    snapshot_every: updates between an agent's past agents; initial: each agent's hyperparameters; empty: all the same.
+    snapshot_every: an agent's updates between its past agents; initial: each agent's hyperparameters (empty: the
+    spec's).
     """
 
     replayable = False
@@ -181,9 +182,9 @@ class AgentRollouts(Rollouts):
 
 
 def learn_agents(ctx: WorkerContext, *, source: Source, spec: LearnerSpec, publish: AgentParams) -> Iterator[None]:
-    """Learn for every ctx.n-th agent in turn, each from its own rollouts, with its own weights."""
+    """Train agents ctx.index, ctx.index + ctx.n, … in turn, each on its own rollouts and with its own weights."""
     edge, agents = cast("RolloutQueue", source.edge), range(ctx.index, publish.agents, ctx.n)
-    row = ctx.all_counters.workers - publish.agents  # the last rows belong to the agents
+    row = ctx.all_counters.workers - publish.agents  # the last rows of the counters belong to the agents
     own = {agent: replace(ctx, index=0, row=row + agent, seed=ctx.seed + APART * agent) for agent in agents}
     specs = {agent: agent_spec(spec, agent, source, publish) for agent in agents}
     turns = {agent: learn(own[agent], source=source, spec=specs[agent], publish=publish) for agent in agents}
@@ -202,7 +203,7 @@ def learn_agents(ctx: WorkerContext, *, source: Source, spec: LearnerSpec, publi
 
 
 def agent_spec(spec: LearnerSpec, agent: int, source: Source, params: AgentParams) -> LearnerSpec:
-    """Return one agent's spec, with its own hyperparameters."""
+    """Return one agent's LearnerSpec, with the agent's own hyperparameters."""
     hyper, own = spec.hyperparameters, source.initial[agent] if source.initial else {}
     made = Hyperparameters(hyper.anneal, **{**hyper.configured, **own})
     made.schedules = hyper.schedules
@@ -210,18 +211,18 @@ def agent_spec(spec: LearnerSpec, agent: int, source: Source, params: AgentParam
 
 
 class AgentFeed(Feed):
-    """One agent's end of a queue, with its learner; no other learner reads this agent's rollouts."""
+    """One agent's end of a queue, with the agent's learner; no other learner reads this agent's rollouts."""
 
     def __init__(self, source: AgentRollouts, ctx: WorkerContext, learner: Learner, params: AgentParams):
         super().__init__(ctx, learner)
         agent = learner.spec.agent
-        self.wait = agent < ctx.n and agent + ctx.n >= params.agents  # for rollouts, if this worker has no other agent
-        self.learner.checkpoints.more = None  # one agent alone makes no checkpoint
+        self.wait = agent < ctx.n and agent + ctx.n >= params.agents  # wait for rollouts: the worker has no other agent
+        self.learner.checkpoints.more = None  # a failed run saves nothing: one agent alone makes no checkpoint
         self.unreal = next((part for part in self.learner.parts if isinstance(part, UnrealWindows)), None)
         self.source, self.queue, self.agent = source, source.queue, agent
         self.params, self.among = params.each[agent], params
-        self.first_save = checkpoint.update_of(ctx.resume) if ctx.resume is not None else 0  # number at start
-        self.number = self.first_save  # number of the last save
+        self.first_save = checkpoint.update_of(ctx.resume) if ctx.resume is not None else 0  # resumed checkpoint, or 0
+        self.number = self.first_save  # number of the last saved checkpoint
         self.rounds = 0
         self.past = past_agents(self, source.league, source.snapshot_every)
         self.copies: AgentCopies | None = None
@@ -239,7 +240,7 @@ class AgentFeed(Feed):
         return f"league/agent-{self.agent}"
 
     def write_part(self, number: int) -> None:
-        """Write this agent's part of a checkpoint between two rounds of turns."""
+        """Write this agent's part of checkpoint `number`, in a serial run (all workers in one thread, in turn)."""
         self.number = number
         self.learner.checkpoints.save(self._write, number=number)
 
@@ -253,7 +254,7 @@ class AgentFeed(Feed):
         part.json(self._name, counts)
 
     def take_up(self, found: OpenCheckpoint) -> None:
-        """Continue from a part that `write_part` wrote."""
+        """Restore the state that `write_part` wrote."""
         arrays, counts = tree.nest(found.arrays(self._name)), found.json(self._name)
         self.join.load(arrays.get("batch", {}))
         if self.unreal and "recent" in arrays:
@@ -282,7 +283,7 @@ class AgentFeed(Feed):
             yield from super().learn(item)
 
     def late(self) -> bool:
-        """Check whether the other agents ended the run. Return False: this feed drops no rollout."""
+        """Check whether the other agents have ended the run. Return False, because this feed never drops a rollout."""
         self.learner.read_control(self.learner.sums())
         return False
 
@@ -296,8 +297,8 @@ class AgentFeed(Feed):
         self.ctx.counters.depth(self.queue.depth)
 
     def save(self, dropped: bool = False) -> Iterator[None]:
-        """Save this agent's part of the checkpoint that is due. When a run resumes from it, actors start new matches,
-        unless the checkpoint was made between two rounds of turns.
+        """Save this agent's part of the checkpoint that is due; a run that resumes from this checkpoint starts new
+        matches. In a serial run do nothing: there `write_part` saves.
         """
         if self.ctx.serial:
             return
@@ -310,7 +311,7 @@ class AgentFeed(Feed):
             learner.checkpoints.save(number=self.number)
 
 
-# The worker that learns from windows of rollouts: OpenAI Five's optimizer (Berner et al. 2019, figure 2).
+# The worker that trains on windows of rollouts: OpenAI Five's "optimizer" (Berner et al. 2019, figure 2).
 
 
 TARGETS: Spec = {
@@ -320,23 +321,23 @@ TARGETS: Spec = {
     "version": Field((), "int64"),
 }
 SMALL = ("reward", "events", "first", "terminated", "truncated", "value")  # columns that targets are computed from
-LEFT = ("events", "terminated")  # COLUMNS that windows leave out: only rewards and targets, computed before, use them
+LEFT = ("events", "terminated")  # columns that windows lack: they serve only to compute rewards and targets
 WINDOW_METRICS = ("reuse", "staleness")
 
 
 @dataclass(frozen=True)
 class Windows(Source):
-    """Windows drawn from a queue's rollouts, which hold the state before each window."""
+    """Windows (consecutive rows) drawn from a queue's rollouts, which hold the recurrent state before each window."""
 
     queue: RolloutQueue
-    capacity: int  # windows of a buffer
-    batch: int  # windows of an update
+    capacity: int  # windows in a learner's buffer
+    batch: int  # windows in one update
     sample_reuse: float = 1.0  # windows drawn per window received; 0: no limit once the buffer is full
     publish_every: int = 1  # updates between published versions of the weights
-    staleness: int = 0  # versions by which the published weights lag
-    league: League | None = None  # to which past agents are posted
+    staleness: int = 0  # number of versions by which the published weights lag
+    league: League | None = None  # league to which past agents are posted
     snapshot_every: int = 0  # updates between past agents
-    n = 1  # slots taken at once
+    n = 1  # slots taken from the queue at once
 
     @property
     def edge(self) -> RolloutQueue:  # type: ignore[override]
@@ -370,20 +371,20 @@ class PublishedWeights(NamedTuple):
     version: int
 
 
-# An optimizer's experience: the newest windows of rollouts, drawn at random.
+# A learner's buffer: the newest windows of rollouts, drawn at random.
 #
-# Berner et al. 2019 (Rapid): new windows overwrite the oldest. *Reuse* is windows drawn ÷ windows arrived: at 1, a
-# window is drawn once on average. OpenAI Five was trained at about 1; at 2 or 3 training took twice as long.
+# As in Berner et al. 2019 (Rapid), new windows overwrite the oldest. *Reuse* is windows drawn ÷ windows arrived: at 1,
+# a window is drawn once on average. OpenAI Five was trained at about 1; at 2 or 3 training took twice as long.
 
 
 class WindowBuffer:
-    """Windows [window, capacity, …] and the state before each. Learning begins when the buffer is full."""
+    """Buffer of windows [window, capacity, …], and the state before each. Learning begins when the buffer is full."""
 
     def __init__(self, rows: Spec, state: Spec, window: int, capacity: int, reuse: float, seed: int):
         self.window, self.capacity, self.reuse = window, capacity, reuse
         self.rows: Batch = tree.zeros(rows, (window, capacity))
         self.state: Batch = tree.zeros(state, (capacity,))
-        self.arrived, self.drawn = 0, 0  # numbers of windows; `drawn` counts only since the buffer was full
+        self.arrived, self.drawn = 0, 0  # numbers of windows that arrived, and that were drawn
         self.random = np.random.default_rng(seed)
 
     def add(self, rows: Batch, state: Batch) -> None:
@@ -397,7 +398,7 @@ class WindowBuffer:
             self.arrived += lanes
 
     def due(self, batch: int) -> bool:
-        """Tell whether `batch` windows may be drawn now."""
+        """Tell whether `batch` windows may be drawn now, by the limit of reuse."""
         if self.arrived < self.capacity:
             return False
         fresh = self.arrived - self.capacity + batch  # the first batch is due as soon as the buffer is full
@@ -416,7 +417,7 @@ class WindowBuffer:
         return {"rows": self.rows, "state": self.state}, counts
 
     def load(self, arrays: Batch, counts: Row) -> None:
-        """Restore what `save` returned. Raises ValueError: another kind of buffer saved it."""
+        """Restore what `save` returned. Raises ValueError: the saved buffer has other shapes."""
         mine = {path: x.shape for path, x in tree.leaves({"rows": self.rows, "state": self.state})}
         saved = {path: x.shape for path, x in tree.leaves(arrays)}
         if mine != saved:
@@ -427,7 +428,7 @@ class WindowBuffer:
 
 
 class WindowFeed(Feed):
-    """An optimizer's end of the queue: it adds rollouts with their targets to a buffer, and draws batches from it."""
+    """A learner's end of the queue: adds rollouts with their targets to a buffer, and draws batches from the buffer."""
 
     def __init__(self, source: Windows, ctx: WorkerContext, learner: Learner, params: AgentParams):
         super().__init__(ctx, learner)
@@ -440,7 +441,7 @@ class WindowFeed(Feed):
         seed = seed_of(ctx.seed, ctx.incarnation % 1000) + ctx.index
         state = specs_of(self.queue.state, 3)
         self.buffer = WindowBuffer(columns, state, self.queue.window, source.capacity, source.sample_reuse, seed)
-        self.fresh, self.since = 0.0, 0  # agent steps, and windows, that came since the last update
+        self.fresh, self.since = 0.0, 0  # agent steps, and windows, added since the last update
         self.versions: deque[PublishedWeights] = deque(maxlen=source.staleness + 1)
         learner.checkpoints.more = self._write
         if ctx.resume is not None:
@@ -453,7 +454,7 @@ class WindowFeed(Feed):
             ctx.hooks.write_part, ctx.hooks.number = self.write_part, lambda: learner.version
 
     def items(self) -> Iterator[Rollout | Nothing | None]:
-        """Yield rollouts, () when a batch is due, or None when nothing came for a while."""
+        """Yield rollouts, () when an update is due, or None when nothing came for a while."""
         rollouts = self.queue.batches(1).consumer(self.ctx.index, wait=bool(self.source.sample_reuse))
         while True:
             if self.source.sample_reuse and self.buffer.due(self.source.batch):
@@ -497,7 +498,7 @@ class WindowFeed(Feed):
 
     def _targets(self, rows: Batch) -> Batch:
         """Compute advantage, target, valid [T, lanes] from the values stored while acting, and the agent's own reward
-        [T+1].
+        [T+1, lanes].
         """
         learner, policy = self.learner, self.learner.policy
         learner.adjust()  # schedules apply to the first targets too
@@ -508,7 +509,7 @@ class WindowFeed(Feed):
         return {**self._loss().prepare(small, policy.reward_scale()), "reward": small["reward"]}
 
     def _loss(self) -> Loss:
-        """Return the loss, with the discount of the present `horizon` if that is a hyperparameter."""
+        """Return the loss; if `horizon` is a hyperparameter, with the discount for its present value."""
         loss, hyper = self.learner.spec.loss, self.learner.spec.hyperparameters.all()
         if not isinstance(loss, PPO) or "horizon" not in hyper:
             return loss
@@ -543,15 +544,15 @@ class WindowFeed(Feed):
         params.publish(self.versions[0], self.versions[0].version, 0, taken)
 
     def save(self, dropped: bool = False) -> Iterator[None]:
-        """Save the optimizer with its buffer. When a run resumes from them, actors start new matches, unless the
-        checkpoint was made between two rounds of turns.
+        """Save the learner with its buffer; a run that resumes from this checkpoint starts new matches. In a serial run
+        do nothing: there `write_part` saves.
         """
         if not self.ctx.serial and self.learner.checkpoints.last != self.learner.version:
             self.learner.checkpoints.save()
         yield from ()
 
     def write_part(self, number: int) -> None:
-        """Write this learner's part of a checkpoint between two rounds of turns."""
+        """Write this learner's part of a checkpoint, in a serial run (all workers in one thread, in turn)."""
 
         def write(part: CheckpointPart) -> None:
             own = {"statistics": to_host(self._statistics), "turn": np.array(self.queue.turns[self.ctx.index])}
@@ -566,12 +567,12 @@ class WindowFeed(Feed):
 
     @property
     def _statistics(self) -> torch.Tensor:
-        """This learner's running statistics; others do not see them between updates."""
+        """View of this learner's running statistics, which differ from other learners' between updates."""
         vector = self.learner.update.vector
         return vector.flat[vector.weights :].detach()
 
     def take_up(self, found: OpenCheckpoint) -> None:
-        """Continue from a part that `write_part` wrote."""
+        """Restore the state that `write_part` wrote."""
         own = found.arrays(f"{self._name}_turn")
         self.queue.turns[self.ctx.index] = own["turn"]
         self._statistics.copy_(torch.from_numpy(own["statistics"]))
@@ -596,7 +597,7 @@ class WindowFeed(Feed):
 
     def _load(self) -> None:
         found = checkpoint.open_checkpoint(self.ctx.resume)
-        if not (found.path / f"{self._name}_counts.json").exists():  # saved by others while this learner was lost
+        if not (found.path / f"{self._name}_counts.json").exists():  # others saved while this learner was lost
             self.ctx.log("warning", f"learner {self.ctx.index}: its experience was not saved, so it starts empty")
             return
         counts = found.json(f"{self._name}_counts")

@@ -1,4 +1,4 @@
-"""A learner's part of checkpoints: when one is due, what it holds, and how a run resumes from it."""
+"""A learner's part of checkpoints: when a checkpoint is due, what the part holds, and how a run resumes from it."""
 
 from __future__ import annotations
 
@@ -28,11 +28,12 @@ if TYPE_CHECKING:
 
 # A mark in a learner's counter `saved` tells the main process which parts of a checkpoint the learner has written.
 #
-# A mark is the checkpoint's number + 1, plus 1/REPEATS for each earlier save of that number. It is 0.5 for the initial
-# weights, and negative if the parts could not be written. `control.taken` is the last mark whose parts were taken.
+# A mark is the checkpoint's number + 1, plus 1/REPEATS for each earlier save of that number. A mark is 0.5 for the
+# initial weights, and negative if the parts could not be written. `control.taken` is the last mark whose parts the main
+# process took.
 
 
-TAKE_TIMEOUT = 10.0  # seconds that the main process has to take the parts of a save
+TAKE_TIMEOUT = 10.0  # most seconds to wait until the main process takes the parts of a save
 
 
 WritePart = Callable[[CheckpointPart], None]  # writes more into a worker's part of a checkpoint
@@ -44,11 +45,11 @@ class LearnerCheckpoints:
     def __init__(self, learner: Learner, ctx: WorkerContext, spec: LearnerSpec):
         self.learner, self.ctx = learner, ctx
         self.folder = f"agents/{spec.agent}"
-        self.writes = ctx.index == 0 or not spec.update.asynchronous  # else worker 0 writes for all
-        self.last = -1  # the last saved update
-        self.more: WritePart | None = lambda part: None  # written with every save; None: a failed run saves nothing
-        # saves made, and saves requested, on which all replicas agree: a save is due if more were requested than made.
-        # Replicas start at different times, but with the same number.
+        self.writes = ctx.index == 0 or not spec.update.asynchronous  # False: worker 0 writes for all
+        self.last = -1  # number of the last saved update
+        self.more: WritePart | None = lambda part: None  # writes more with every save; None: a failed run saves nothing
+        # numbers of saves made and of saves requested, on which all replicas agree: a save is due if more were
+        # requested than made. Replicas start at different times, but with the same numbers.
         self.made = self.agreed = ctx.control.saves if spec.update.asynchronous else 0
 
     def tell(self, number: int | None, failed: bool = False) -> None:
@@ -60,8 +61,8 @@ class LearnerCheckpoints:
         self.ctx.counters.set("saved", -mark if failed else mark)
 
     def wait_taken(self, number: int) -> None:
-        """Wait until the main process has taken the parts of an earlier save of `number`, whose directory is the same.
-        If all workers take turns, it takes no parts while this worker writes, so the later save counts.
+        """Wait until the main process has taken the parts of an earlier save of checkpoint `number`, which has the same
+        directory. If all workers take turns, do not wait: no parts are taken during a save, so the later save counts.
         """
         last, until = abs(self.ctx.counters.get("saved")), time.monotonic() + TAKE_TIMEOUT
         if self.ctx.serial or not last or max(math.floor(last) - 1, 0) != number:
@@ -75,9 +76,9 @@ class LearnerCheckpoints:
         return self.learner.update.writers_paused() if self.writes else contextlib.nullcontext()
 
     def save(self, more: WritePart | None = None, at: int | None = None, number: int | None = None) -> None:
-        """Write this learner's part of a checkpoint, with `more`; the main process completes it from all parts. at: the
-        update that names the checkpoint, if other workers write parts too. number: the checkpoint's, if several agents
-        write parts, each at its own update.
+        """Write this learner's part of a checkpoint, then let `more` add to the part; the main process joins all parts.
+        at: the update that names the checkpoint, if other workers write parts too. number: the checkpoint's number, if
+        several agents write parts, each at its own update.
         """
         learner = self.learner
         self.wait_taken(number if number is not None else at if at is not None else learner.update.refresh())
@@ -90,7 +91,7 @@ class LearnerCheckpoints:
                 self._attempt(number, number, more)
 
     def rescue(self) -> None:
-        """Save the last update of a failed run, if the weights are whole; lanes restart when the run resumes."""
+        """Save the last update of a failed run, unless an update is half made; lanes restart when the run resumes."""
         learner = self.learner
         version = learner.update.refresh()
         if self.more is None or not learner.update.whole or version in (self.last, learner.update.counts.begun):
@@ -137,8 +138,8 @@ class LearnerCheckpoints:
         part.json(f"{self.folder}/learner", {**counts, "scheduled": [schedule.name for schedule in hyper.schedules]})
 
     def load_or_begin(self) -> Row | None:
-        """Load the checkpoint that the run resumes, and return its counts. Without one, save the initial weights, so
-        that a run can be resumed from its start. Do nothing if other workers have set the weights already.
+        """Load the checkpoint that the run resumes, and return its counts. Without a checkpoint, save the initial
+        weights, so that the run can be resumed from its start. Do nothing if another worker brings the weights.
         """
         if not self.learner.update.counts.fresh:
             return None
@@ -180,4 +181,4 @@ def save_batch(learner: Learner, rows: Batch, loss: float, norm: float, metrics:
     return f"{said}A NaN in it from the environment is the usual cause; else lower --learning-rate{clips}"
 
 
-DIVERGED = 1e4  # least temperature α of a policy that never reaches its target entropy
+DIVERGED = 1e4  # least temperature α that shows that the policy never reaches its target entropy

@@ -5,8 +5,8 @@ batch  transitions of a replay's `sample()`, as tensors: "obs" [2, B, …] of s_
 q      values [n, B] of n critics, in units of reward; with discrete actions [n, B, A]
 logp   log π [B], in nats, of an action y in −1 … 1, not in the environment's units
 
-The terms of a loss share no weights: the critics' gradient stops at the actor, and the actor's at the critics. So one
-backward pass and one optimizer step do the same as the papers' three.
+The terms of a loss share no weights: the critics' gradient stops at the actor, and the actor's gradient at the critics.
+So one backward pass and one optimizer step do the same as the three of the papers.
 """
 
 from __future__ import annotations
@@ -27,21 +27,21 @@ from polyplay.learning.losses import Hyper, Key, Loss, LossOutput, check_shapes,
 from polyplay.learning.value_losses import td_target
 from polyplay.nets.critics import CriticsNetwork, picked
 
-DISCRETE = 0.89  # target entropy ÷ that of uniform discrete actions (CleanRL; Christodoulou 2019 has 0.98)
+DISCRETE = 0.89  # target entropy ÷ entropy of uniform discrete actions (CleanRL; Christodoulou 2019: 0.98)
 METRICS = ("loss", "critic_loss", "actor_loss", "q_mean", "target_mean", "td_abs", "weight_mean")
 
 
 def soft_value(q: Tensor, logp: Tensor, alpha: Tensor) -> Tensor:
-    """V(s) = min_j Q_j(s, a) − α·log π(a|s) [B], for one action a drawn from π (Haarnoja et al. 2018b, equations 3 and
-    5): q [n, B], logp [B], alpha [] or [1]. Raises ValueError for shapes that do not fit.
+    """Return V(s) = min_j Q_j(s, a) − α·log π(a|s) [B] for one action a drawn from π (Haarnoja et al. 2018b, equations
+    3 and 5), from q [n, B], logp [B], alpha [] or [1]. Raises ValueError for shapes that do not fit.
     """
     check_shapes(q.ndim == 2 and q.shape[1:] == logp.shape, "q must be [n, B], logp [B]", q, logp)
     return q.amin(0) - alpha * logp
 
 
 def soft_value_discrete(q: Tensor, log_probs: Tensor, alpha: Tensor) -> Tensor:
-    """V(s) = Σ_a π(a|s)·(min_j Q_j(s, a) − α·log π(a|s)) [B], over all actions (Christodoulou 2019, equation 10): q [n,
-    B, A], log_probs [B, A], −∞ for actions that are not legal. Raises ValueError for shapes that do not fit.
+    """Return V(s) = Σ_a π(a|s)·(min_j Q_j(s, a) − α·log π(a|s)) [B] (Christodoulou 2019, equation 10), from q [n, B, A]
+    and log_probs [B, A], −∞ for illegal actions. Raises ValueError for shapes that do not fit.
     """
     fit = q.ndim == 3 and q.shape[1:] == log_probs.shape
     check_shapes(fit, "q must be [n, B, A], log_probs [B, A]", q, log_probs)
@@ -51,8 +51,8 @@ def soft_value_discrete(q: Tensor, log_probs: Tensor, alpha: Tensor) -> Tensor:
 
 
 def critic_loss(q: Tensor, goal: Tensor, weight: Tensor) -> Tensor:
-    """Σ_j mean_b w·½·(Q_j − y)² [], of q [n, B], targets y [B] and importance weights [B]. Raises ValueError for shapes
-    that do not fit.
+    """Return Σ_j mean_b w·½·(Q_j − y)² [] of q [n, B], targets y [B] and importance weights w [B]. Raises ValueError
+    for shapes that do not fit.
     """
     fit = q.ndim == 2 and q.shape[1:] == goal.shape == weight.shape
     check_shapes(fit, "q must be [n, B], goal and weight [B]", q, goal, weight)
@@ -60,8 +60,8 @@ def critic_loss(q: Tensor, goal: Tensor, weight: Tensor) -> Tensor:
 
 
 def temperature_loss(log_alpha: Tensor, logp: Tensor, entropy: float | Tensor) -> Tensor:
-    """−log α·mean(log π + H̄) [], where the mean is a constant (Haarnoja et al. 2018b, equation 18, in log α). A step
-    raises α if the entropy −log π is below H̄. log_alpha [1], logp [B], entropy []. Raises ValueError: wrong shapes.
+    """Return −log α·mean(log π + H̄) [], with a constant mean (Haarnoja et al. 2018b, equation 18, in log α). A step
+    raises α if the entropy −log π is below H̄. log_alpha [1], logp [B], entropy H̄ []. Raises ValueError: shapes.
     """
     fit = log_alpha.shape == (1,) and logp.ndim == 1
     check_shapes(fit, "log_alpha must be [1], logp [B]", log_alpha, logp)
@@ -69,15 +69,15 @@ def temperature_loss(log_alpha: Tensor, logp: Tensor, entropy: float | Tensor) -
 
 
 def smoothed(y: Tensor, z: Tensor, deviation: float, bound: float) -> Tensor:
-    """TD3's target action clip(μ⁻(s') + clip(σ·z, ±bound), ±1) [B, size], for y = μ⁻(s') and noise z [B, size], where
-    ±1 are an action's ends (Fujimoto et al. 2018, equation 14). Raises ValueError for shapes that do not fit.
+    """Return TD3's target action clip(μ⁻(s') + clip(σ·z, ±bound), ±1) [B, size], from y = μ⁻(s') and noise z [B, size];
+    ±1 bounds actions (Fujimoto et al. 2018, equation 14). Raises ValueError for shapes that do not fit.
     """
     check_shapes(y.ndim == 2 and y.shape == z.shape, "y and z must be one [B, size]", y, z)
     return (y + (deviation * z).clamp(-bound, bound)).clamp(-1.0, 1.0)
 
 
 def _measured(loss: Loss, values: tuple[Tensor, ...], q: Tensor, goal: Tensor, weight: Tensor) -> LossOutput:
-    """Return a loss's LossOutput. values: its metrics in order, except those of q [n, B], goal and weight [B]."""
+    """Return a LossOutput. values: the loss's metrics in order, without those of q [n, B], goal and weight [B]."""
     size = (q.detach() - goal).abs().mean(0)
 
     def measure() -> Iterable[tuple[str, Tensor]]:
@@ -89,22 +89,22 @@ def _measured(loss: Loss, values: tuple[Tensor, ...], q: Tensor, goal: Tensor, w
 
 @dataclass(frozen=True)
 class SACLoss(Loss):
-    """Soft actor-critic (Haarnoja et al. 2018b, v2), means over the batch of three terms:
+    """Loss of soft actor-critic (Haarnoja et al. 2018b, v2): batch means of three terms:
 
     critics      Σ_j w·½(Q_j(s, a) − y)², y = G + D·(min_j Q⁻_j(s', a') − α·log π(a'|s')), a' ~ π(s')
     actor        α·log π(ã|s) − min_j Q_j(s, ã), ã ~ π(s), whose gradient goes through ã
     temperature  −log α·(log π(ã|s) + H̄)
 
-    entropy: H̄ in nats. masked: masks that lower the entropy of uniform actions lower H̄ by 0.89 of the difference.
-    alpha: a fixed temperature; 0: it is learned. Expectations over discrete actions are sums (Christodoulou 2019). With
-    real and discrete parts, they are sums over the discrete parts for one draw of the real ones, and log π is that of
-    both (Delalleau et al. 2019). The priority is the mean of |δ| over the critics. The metric "entropy" is −log π.
+    entropy: target H̄ in nats. masked: action masks that lower the entropy of uniform actions lower H̄ by 0.89 of the
+    difference. alpha: a fixed temperature; 0: α is learned. Expectations over discrete actions are sums (Christodoulou
+    2019). With real and discrete parts, sums are over the discrete parts for one draw of the real parts, and log π is
+    of both (Delalleau et al. 2019). The priority is the critics' mean |δ|. The metric "entropy" is −log π.
 
     REDQ (Chen et al. 2021): the target's minimum is over `subset` critics, drawn for each update; with `mean`, the
-    actor's value is the mean over all critics; only every `delay`-th update has the last two terms. CrossQ (Bhatt et
-    al. 2024): with `joint`, one pass of the critics gives Q(s, a) and Q(s', a'), with batch statistics of both; there
-    is no target network. DroQ (Hiraoka et al. 2022): critics with dropout leave out other units in each of three
-    passes.
+    actor's value is the mean over all critics; only every `delay`-th update has the actor and temperature terms. CrossQ
+    (Bhatt et al. 2024): with `joint`, one pass of the critics gives Q(s, a) and Q(s', a'), with batch statistics of
+    both; no target network is used. DroQ (Hiraoka et al. 2022): dropout leaves out different units in each of the
+    critics' three passes.
     """
 
     entropy: float
@@ -123,8 +123,8 @@ class SACLoss(Loss):
         return not self.joint
 
     def noise(self, policy: CriticsNetwork, batch: Batch, key: Key) -> Batch:
-        """Draw standard normal numbers for the actions at s and s', the target's critics, and the units that dropout
-        leaves out in three passes; mark updates that change the actor. All arrays have the batch's rows.
+        """Draw standard normal numbers for the actions at s and s', the target's critics, and numbers by which dropout
+        leaves out units in three passes; mark updates that change the actor. All arrays are [B, …].
         """
         rng, rows, found = np.random.default_rng(key), len(batch["return"]), Batch()
         if policy.size:
@@ -158,7 +158,7 @@ class SACLoss(Loss):
         return _measured(self, (loss, critic, actor, alpha.mean(), -logp.mean()), q, goal, weight)
 
     def _entropy(self, policy: CriticsNetwork, batch: Batch) -> float | Tensor:
-        """Return H̄; with masks, its mean over the rows []."""
+        """Return the target entropy H̄; with masks, the mean of the rows' targets, []."""
         masks = tree.map(lambda x: x[0], batch["mask"]) if self.masked and "mask" in batch else None
         if (legal := policy.actions.mask(masks)) is None:
             return self.entropy
@@ -175,7 +175,7 @@ class SACLoss(Loss):
     def _score(
         self, policy: CriticsNetwork, target: CriticsNetwork, features: Tensor, then: Batch, batch: Batch, alpha: Tensor
     ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """Return q [n, B], V(s') [B], the actor's loss [], log π(ã) [B]; without an actor's change 0, log π(a')."""
+        """Return q [n, B], V(s') [B], the actor's loss [], log π(ã) [B]; if the actor is fixed, 0 and log π(a')."""
         draws = batch["units"].unbind(1) if "units" in batch else (None, None, None)
         masks = [policy.actions.mask(tree.map(lambda x, i=i: x[i], batch.get("mask", {}))) for i in (0, 1)]
         y, number = policy.taken(batch["action"])
@@ -203,7 +203,7 @@ class SACLoss(Loss):
 
 
 def _soft(scores: Tensor, logp: Sequence[Tensor | None], alpha: Tensor) -> Tensor:
-    """Return V(s) [B] from critics' scores [n, B, combinations or 1]; logp: of y [B], of combinations [B, …]."""
+    """Return V(s) [B] from critics' scores [n, B, choices or 1]. logp: of real parts [B], of discrete parts [B, …]."""
     of_y, of_choices = logp
     if of_choices is None:
         return soft_value(scores.squeeze(-1), cast("Tensor", of_y), alpha)
@@ -212,7 +212,7 @@ def _soft(scores: Tensor, logp: Sequence[Tensor | None], alpha: Tensor) -> Tenso
 
 
 def _mean_logp(logp: Sequence[Tensor | None]) -> Tensor:
-    """Return log π [B]; for discrete parts, its mean under π."""
+    """Return log π [B]; for discrete parts, the mean of log π under π."""
     of_y, of_choices = logp
     if of_choices is None:
         return cast("Tensor", of_y)
@@ -221,7 +221,7 @@ def _mean_logp(logp: Sequence[Tensor | None]) -> Tensor:
 
 
 def _drawn(q: Tensor, batch: Batch) -> Tensor:
-    """Return the values [m, B, …] of the critics drawn for this update, out of [n, B, …]; without a draw, all."""
+    """Return the values [m, B, …] of the critics drawn for this update, out of q [n, B, …]; q if none were drawn."""
     if "subset" not in batch:
         return q
     rows = batch["subset"].T
@@ -230,14 +230,14 @@ def _drawn(q: Tensor, batch: Batch) -> Tensor:
 
 @dataclass(frozen=True)
 class TD3Loss(Loss):
-    """TD3 (Fujimoto et al. 2018), means over the batch of two terms:
+    """Loss of TD3 (Fujimoto et al. 2018): batch means of two terms:
 
     critics  Σ_j w·½(Q_j(s, a) − y)², y = G + D·min_j Q⁻_j(s', a'), a' = clip(μ⁻(s') + clip(σ·z, ±bound), ±1)
     actor    −Q_1(s, μ(s)), in every `delay`-th update
 
-    In other updates the actor has no gradient and its optimizer makes no step (OptimizerSpec.parts); target networks
-    move only with the actor (TargetNetwork). With one critic, delay 1 and no smoothing this is DDPG (Lillicrap et al.
-    2016). The priority is the mean of |δ| over the critics.
+    In other updates the actor has no gradient and no optimizer step (OptimizerSpec.parts); target networks move only
+    with the actor (TargetNetwork). With one critic, delay 1 and no smoothing this is DDPG (Lillicrap et al. 2016). The
+    priority is the mean of |δ| over the critics.
     """
 
     smoothing: NonNegative = 0.2

@@ -35,7 +35,7 @@ from polyplay.weights.update import Sums, Update
 T = TypeVar("T")
 
 
-# Slots joined side by side into one batch on a device.
+# A queue's slots, joined along their lanes into one batch on a device.
 
 
 def collator_for(queue: RolloutQueue | RolloutSlots, n: int, device: torch.device) -> Collator:
@@ -46,14 +46,14 @@ def collator_for(queue: RolloutQueue | RolloutSlots, n: int, device: torch.devic
 
 
 class DeviceCollator(Collator):
-    """Copies observations from each slot directly into its columns of a batch on the device, asynchronously if memory
-    is page-locked. Everything else is small, so the CPU joins it. Slots are read until `done` returns.
+    """Copies observations from each slot directly into the slot's lanes of a batch on the device, asynchronously if
+    memory is page-locked. All other fields are small, so the CPU joins them. Slots are read until `done` returns.
     """
 
     def __init__(self, queue: RolloutQueue | RolloutSlots, n: int, device: torch.device):
         super().__init__({k: v for k, v in queue.rows.items() if k != "obs"}, queue.state, queue.lanes, n)
         self.device, self.source = device, tree.map(torch.as_tensor, queue.rows["obs"])
-        if isinstance(queue, RolloutQueue):  # a replica's own slots are on the device
+        if isinstance(queue, RolloutQueue):  # a replica's own RolloutSlots are on the device
             page_lock(queue.block, device)
         self.obs: Batch | None = None
 
@@ -65,7 +65,7 @@ class DeviceCollator(Collator):
         return rows, state
 
     def put(self, i: int, slot: int) -> None:
-        """See Collator."""
+        """See Collator.put."""
         super().put(i, slot)
         if self.obs is None:
             wide = self.n * self.lanes
@@ -88,7 +88,7 @@ COLUMNS = ("obs", "action", "mask", "first", "reward", "events", "terminated", "
 
 @dataclass(frozen=True)
 class Epochs:
-    """`epochs` passes over a batch, each in `minibatches` equal parts. target_kl: stop after a minibatch whose
+    """`epochs` passes over a batch, each in `minibatches` equal parts. target_kl: stop after a minibatch in which the
     approximate KL divergence from the policy that acted, averaged over replicas, is above this; 0: off.
     """
 
@@ -103,8 +103,8 @@ class Epochs:
 
 
 def shuffled_order(places: np.ndarray, passes: Epochs, seed: tuple[int, ...]) -> list[tuple[np.ndarray, slice]]:
-    """Return, for each minibatch, its epoch's random order of places (transitions, or whole lanes), and its slice of
-    that order. Slices are as equal as possible.
+    """Return, for each minibatch, the epoch's random order of places (of transitions, or of whole lanes), and the
+    minibatch's slice of that order. Slices are as equal as possible.
     """
     generator = np.random.default_rng(seed)
     orders = [generator.permutation(places) for _ in range(passes.epochs)]
@@ -114,10 +114,10 @@ def shuffled_order(places: np.ndarray, passes: Epochs, seed: tuple[int, ...]) ->
 
 
 class Minibatches:
-    """One rollout in parts: single transitions, or, if the network has a core, whole lanes and the state before them.
+    """Minibatches of one rollout: single transitions or, with a recurrent network, whole lanes and their state.
 
     rows [T+1, B]; targets [T, B], as the loss prepared them. Invalid transitions are left out, except in whole lanes.
-    whole: parts are lanes with all rows, including the last, for a loss that computes its targets itself.
+    whole: minibatches are lanes with all rows, including the last, for a loss that computes the targets itself.
     """
 
     def __init__(self, rows: Batch, state: Batch, targets: Batch, version: np.ndarray, whole: bool = False):
@@ -130,15 +130,15 @@ class Minibatches:
             self.rows = {k: tree.map(lambda x: x.flatten(0, 1), v) for k, v in self.rows.items()}
         self.version = version[:-1]
         self.device, self.valid = targets["valid"].device, to_host(targets["valid"])
-        self.order, self.shuffled = np.empty(0), Batch()  # order and shuffled rows of the epoch
+        self.order, self.shuffled = np.empty(0), Batch()  # order and shuffled rows of the present epoch
 
     @property
     def places(self) -> np.ndarray:
         return np.arange(self.lanes) if self.whole else np.flatnonzero(self.valid)
 
     def take(self, order: np.ndarray, at: slice = slice(None)) -> tuple[Batch, Batch]:
-        """Return rows [1, n], or [T, n] of n lanes ([T+1, n] if `whole` was given), and the state before them. order:
-        of the epoch; all rows are sorted by it once.
+        """Return a minibatch's rows [1, n], or [T, n] of n lanes ([T+1, n] if `whole` was given), and the state before
+        them. order: the epoch's order, in which all rows are put once.
         """
         if self.whole:
             places = order[at]
@@ -151,7 +151,7 @@ class Minibatches:
         return tree.map(lambda x: x[at].unsqueeze(0), self.shuffled), {}
 
     def versions(self, order: np.ndarray, at: slice = slice(None)) -> np.ndarray:
-        """Return the versions that acted in the valid rows."""
+        """Return the versions of the weights that acted in the minibatch's valid rows."""
         if not self.whole:
             return self.version.reshape(-1)[order[at]]
         lanes = slice(None) if len(order[at]) == self.lanes else order[at]
@@ -170,8 +170,8 @@ def pick_rows(rows: Batch, state: Batch, at: Tensor, whole: bool) -> tuple[Batch
 def run_epochs(
     learner: Any, batch: Batch, state: Batch, version: np.ndarray, seed: tuple[int, ...]
 ) -> Generator[None, None, None]:
-    """Make all updates of a Learner, or of a substitute, from one rollout. The rollout's agent steps count once, in
-    the first update; each update has its own lag.
+    """Make all updates from one rollout. learner: a Learner, or an object with the same methods. The rollout's agent
+    steps count once, with the first update; lags count with each update.
     """
     policy, loss, passes = learner.policy, learner.spec.loss, learner.spec.passes
     targets = loss.prepare(batch, policy.reward_scale())
@@ -193,36 +193,36 @@ def run_epochs(
 
 
 class Runner:
-    """Computes in one thread, with the module that is bound to the vector."""
+    """Computes losses and gradients in one thread, with the module whose weights are in the vector."""
 
     hyper: Hyper  # present hyperparameters
     begins = 0  # most batches that other threads may start (`begin`) while this one acts
-    begun: Any = None  # the batches that they started
-    acts = False  # whether this thread acts while others start every update
+    begun: Any = None  # batches that other threads have started; None: none
+    acts = False  # whether this thread acts while other threads start every update
     # with several threads: `settle` waits for started work before inputs of the networks change; `refresh` takes over
     # the new weights after an update
     settle: Callable[[], None] | None = None
     refresh: Callable[[], None] | None = None
-    norm: float | None = None  # norm of the last gradient, if the runner applied it; the learner clears it
+    norm: float | None = None  # last gradient's norm, if the runner applied it; the learner resets it
     rate = 0.0  # learning rate of the step that the runner applied
 
     def __init__(
         self, policy: Policy, target: Policy | None, loss: Loss, vector: FlatParams, seed: tuple[int, int] = (0, 0)
     ):
         self.policy, self.target, self.loss, self.vector = policy, target, loss, vector
-        self.seed = seed  # the run's, and the learner's index
+        self.seed = seed  # the run's seed, and the learner's index
         self.checked, self.draws = False, type(loss).noise is not Loss.noise
-        self.drawn: tuple[int, Batch] = (-1, {})  # a version of the weights, and the noise of its update
+        self.drawn: tuple[int, Batch] = (-1, {})  # random numbers drawn early, for the update of a version
 
     def __call__(self, batch: Batch, state: Batch, version: int, tape: Tape | None = None) -> LossOutput:
-        """Score a batch, and leave its gradient in the vector. version: of the weights; it keys random numbers
-        (Loss.noise). tape: recorded while these weights acted in these rows. Raises UserError: the loss returns no
-        LossOutput.
+        """Return the loss of a batch, and leave the gradient in the vector. version: of the weights; also a key of
+        random numbers (Loss.noise). tape: activations, recorded when these weights acted in these rows. Raises
+        UserError: the loss returns no LossOutput.
         """
         return self.score(self.with_noise(batch, version) if self.draws else batch, state, tape)
 
     def score(self, batch: Batch, state: Batch, tape: Tape | None = None) -> LossOutput:
-        """Score a batch that already has its random numbers."""
+        """Do the same as `__call__` for a batch that already has its random numbers."""
         policy: Any = self.policy
         if tape is not None:
             policy = SimpleNamespace(unroll=partial(policy.unroll, tape=tape), observe_targets=policy.observe_targets)
@@ -235,7 +235,7 @@ class Runner:
         return scored._replace(loss=scored.loss.detach())
 
     def part(self, parts: Minibatches, order: np.ndarray, at: slice, version: int) -> LossOutput:
-        """Score a minibatch of a rollout; see Minibatches.take."""
+        """Do the same as `__call__` for a minibatch of a rollout; see Minibatches.take."""
         return self(*parts.take(order, at), version)
 
     def noise_of(self, batch: Batch, version: int) -> Batch:
@@ -244,8 +244,8 @@ class Runner:
         return drawn if at == version else self.loss.noise(self.policy, batch, (*self.seed, version))
 
     def draw_noise(self, batch: Batch, version: int) -> None:
-        """Draw the random numbers of the next batch's update early. A user's loss is left out, because its numbers may
-        depend on the weights.
+        """Draw early the random numbers of the update of weights `version`. Draw nothing for a user's loss, whose
+        numbers may depend on the weights.
         """
         if self.draws and type(self.loss).__module__.startswith("polyplay."):
             self.drawn = version, self.loss.noise(self.policy, batch, (*self.seed, version))
@@ -256,15 +256,15 @@ class Runner:
         return {**batch, **to_device(drawn, self.vector.flat.device)} if drawn else batch
 
     def compile(self) -> bool:
-        """Have updates compiled; return False if this needs another runner."""
+        """Let updates be compiled; return False if that needs another runner."""
         return False
 
     def close(self) -> None:
         """End the threads and processes that the runner started."""
 
     def begin(self, items: list[Batch], version: int) -> None:
-        """Start on `items`, the NumPy batches to score next, while the caller changes neither weights nor
-        hyperparameters. version: of the weights that score the first batch.
+        """Start on `items`, the NumPy batches of the next updates, while the caller changes neither weights nor
+        hyperparameters. version: of the weights before the first update.
         """
 
 
@@ -273,7 +273,7 @@ class Runner:
 
 @contextlib.contextmanager
 def own_loss(title: str) -> Iterator[None]:
-    """Name the option --loss in errors about a loss."""
+    """Make errors about a user's loss name the option --loss."""
     try:
         yield
     except UserError as e:
@@ -282,8 +282,8 @@ def own_loss(title: str) -> Iterator[None]:
 
 @dataclass(frozen=True)
 class LearnerSpec(Holder):
-    """A learner without its wiring: network, loss, update, hyperparameters, length. An actor-critic's loss gets the
-    terms of its network's heads and core, and the memory from which these terms draw.
+    """Description of a learner: network, loss, update, hyperparameters, length. An actor-critic's loss gets more terms
+    from the network's auxiliary heads and temporal core, and the learner gets the memory from which these draw.
     """
 
     policy: PolicyFactory
@@ -324,8 +324,8 @@ class LearnerSpec(Holder):
         self.update.fit(self.policy)
 
     def with_loss(self, make: Callable[[Loss], Loss] | str) -> LearnerSpec:
-        """Return a copy whose loss is `make` of the present loss. make: a function, or module:callable. Raises
-        UserError: `make` fails, or returns no loss that a learner can call.
+        """Return a copy whose loss is make(present loss). make: a function, or module:callable. Raises UserError:
+        `make` fails, or returns no loss that a learner can call.
         """
         title = user_modules.title(make)
         if isinstance(self.policy, NetworkFactory) and self.policy.options.get("value") == "popart":
@@ -346,29 +346,29 @@ class LearnerSpec(Holder):
 
     @property
     def agent(self) -> int:
-        """Number of the agent that learns, among several."""
+        """Number of the agent that learns, if a run has several; else 0."""
         return max((part.agent for part in self.parts), default=0)
 
     def holds(self) -> Mapping[str, Any]:
-        """See Holder."""
+        """See Holder.holds."""
         return {"policy": self.policy, "update": self.update}
 
     def describe(self) -> list[str]:
-        """Return the lines in the diagram."""
+        """Return the learner's lines in the system's diagram."""
         several, parts = self.passes, filter(None, (part.describe() for part in self.parts))
         made = [] if several is None else [f"passes  {several.epochs} of {several.minibatches} minibatches"]
         return [*made, f"loss    {self.loss.title}", f"update  {self.update.title()}", *parts]
 
 
-# least rows and least weights of an update that always reports metrics. Below either, reading metrics costs as much as
-# the loss, so only a tenth of updates report; the same holds with several updates per rollout
+# fewest rows and fewest weights of an update that always reports metrics. With fewer of either, reading metrics takes
+# as long as the loss, so only a tenth of updates report; the same holds with several updates per rollout
 FEW, SMALL = 64, 100_000
-REPORTED = 0.25  # most seconds between counts of lags
-GOLDEN = 0.6180339887498949  # spreads that tenth evenly over the updates of each learner
+REPORTED = 0.25  # seconds after which lags are counted again
+GOLDEN = 0.6180339887498949  # golden ratio: spreads that tenth evenly over a learner's updates
 
 
 class Learner:
-    """One replica of the learner: takes batches, makes updates, counts."""
+    """One of a run's equal learners: takes batches, makes updates, and counts agent steps, updates and lags."""
 
     def __init__(self, ctx: WorkerContext, spec: LearnerSpec):
         self.ctx, self.spec, self.checkpoints = ctx, spec, LearnerCheckpoints(self, ctx, spec)
@@ -413,7 +413,7 @@ class Learner:
             tuned.apply_hyperparameters(hyper)
 
     def _measure(self) -> None:
-        """Measure the progress of all learners that end together."""
+        """Measure the progress, in agent steps, of all learners that end together."""
         self.progress = self.learnt  # agent steps learned from
         for part in self.parts:
             if part.progress:
@@ -426,7 +426,7 @@ class Learner:
 
     def step(self, rows: Batch, state: Batch, tape: Tape | None = None) -> Iterator[None]:
         """Make one update, or those of `spec.passes`, from rows [T+1, B] and the state before them: NumPy arrays (obs
-        may be tensors on the device). tape: recorded while the present weights acted, so nothing is computed twice.
+        may be tensors on the device). tape: activations, recorded while the present weights acted, to be reused.
         """
         batch, state = to_device(rows, self.device), to_device(state, self.device)
         self.adjust()
@@ -445,7 +445,7 @@ class Learner:
         return (yield from self.apply_gradient(scored, batch, versions, learnt, observe=True))
 
     def timed(self, update: Generator[None, None, T]) -> Generator[None, None, T]:
-        """Run updates, and count their lags. Their seconds count as learning, except those spent waiting for others."""
+        """Run updates and count their lags. The time counts as learning, except waits for other workers."""
         before, waited = time.perf_counter(), self.update.waited
         result = yield from update
         after, waited = time.perf_counter(), self.update.waited - waited
@@ -457,7 +457,7 @@ class Learner:
         return result
 
     def count_lags(self) -> None:
-        """Give the run's counters the lags since the last call."""
+        """Add the lags since the last call to the run's counters."""
         if self.lags:
             self.ctx.counters.lag(np.concatenate(self.lags))
             self.lags.clear()
@@ -471,13 +471,13 @@ class Learner:
         self, item: Batch, fresh: float = 0.0, observe: bool = False
     ) -> Generator[None, None, Tensor | None]:
         """Make one update from a replay's sample; return the items' new priorities, or None if the loss has none.
-        fresh: agent steps acted since the last update; they count as learned, however often the replay draws each.
+        fresh: agent steps taken since the last update; each counts as learned from, however often the replay draws it.
         observe: first update the running statistics with the sample, because acting did not.
         """
         self.update.refresh()  # the gradient is computed with the newest weights, even if older ones acted
         if observe:
             self.observe({"obs": item["obs"]})
-        if self.run.begun:  # `begin` took the inputs
+        if self.run.begun:  # `begin` took this sample
             return (yield from self.timed(self._step_on(item, item["version"].ravel(), fresh)))
         self.adjust()
         batch = to_device(item, self.device)
@@ -492,19 +492,19 @@ class Learner:
 
     @property
     def begins(self) -> int:
-        """Number of the next updates that may start before the first is counted: one, if a part may change the
-        inputs of the second.
+        """Number of next updates that may start before the first of them is counted; 1 if a part of the learner may
+        change the inputs of the second.
         """
         changing = (part for part in self.parts if part.adjust or part.rate or part.updated)
         return min([self.run.begins, *(part.unchanged() if part.unchanged else 1 for part in changing)])
 
     def begin(self, items: list[Batch]) -> None:
-        """Have other threads start on the samples of the next updates, while this one acts."""
+        """Let other threads start on the samples of the next updates, while this thread acts."""
         self.adjust()
         self.run.begin(items, self.version)
 
     def rate(self) -> float:
-        """The learning rate of the next update."""
+        """Return the learning rate of the next update."""
         rate: float = self.run.hyper["learning_rate"]
         for part in self.parts:
             if part.rate:
@@ -512,11 +512,11 @@ class Learner:
         return rate
 
     def score_part(self, parts: Minibatches, order: np.ndarray, at: slice) -> LossOutput:
-        """Score a minibatch by the present weights, and leave its gradient in the vector."""
+        """Return a minibatch's loss under the present weights, and leave the gradient in the vector."""
         return self.run.part(parts, order, at, self.version)
 
     def observe(self, rows: Batch) -> None:
-        """Update running statistics, also the target network's, with acted rows [T+1, B] before they are drawn."""
+        """Update running statistics, also the target network's, with new rows [T+1, B] before a replay draws them."""
         if self.policy.observes:
             if self.run.settle:
                 self.run.settle()
@@ -534,7 +534,7 @@ class Learner:
         observe: bool = False,
         watch: bool = False,
     ) -> Generator[None, None, float]:
-        """Make and count one update along the gradient of a loss. rows: saved if loss or gradient are not finite;
+        """Make and count one update by the gradient in the vector. rows: saved if loss or gradient are not finite;
         versions: of the weights that acted, per row; `learnt`: agent steps to count; observe: use rows in statistics.
         watch: return the approximate KL divergence from the policy that acted, averaged over replicas; else 0.
         """
@@ -547,7 +547,7 @@ class Learner:
         kl = float(scored.metrics["approx_kl"]) if watch else 0.0
         norm, self.run.norm = self.run.norm, None
         rate = self.rate() if norm is None else self.run.rate
-        # in the middle of a rollout, a learner that waits for no other reads no control
+        # between minibatches, a learner that waits for no other learner does not read the run's orders
         total = None if norm is not None and self.spec.passes and not (learnt or observe) else self.sums(learnt, kl)
         if norm is None:
             norm, total = yield from self.update.apply(rate, cast("Sums", total))
@@ -560,7 +560,7 @@ class Learner:
         return kl if total is None else float(total[3] / total[4])
 
     def count_only(self, steps: float) -> Generator[None, None, float]:
-        """Count agent steps without an update, once the replicas agree on the sums. Return the replicas' mean steps."""
+        """Count agent steps without an update, once replicas have summed theirs. Return the replicas' mean steps."""
         total = yield from self.update.agree(self.sums(steps))
         self.update.counts.add(total[0], updates=0)
         self.learnt = self.update.counts.learnt
@@ -568,9 +568,9 @@ class Learner:
         return float(total[0] / total[4])
 
     def sums(self, learnt: float = 0.0, kl: float = 0.0, leaving: float = 0.0) -> Sums:
-        """Return the numbers that replicas add up. leaving: 1: this replica makes no more updates, so others stop."""
+        """Return the numbers that replicas sum. leaving: 1 if this replica makes no more updates; others then stop."""
         first, control = self.ctx.index == 0, self.ctx.control
-        # replicas are equal, so one counts for all
+        # of synchronous replicas, only the first reports that the run finishes
         finishing = (first or self.spec.update.asynchronous) * control.finishing
         return np.array([learnt, first * control.saves, finishing, kl, 1.0, leaving], np.float64)
 

@@ -1,6 +1,6 @@
 """The learning loop, written once, and the sources of its batches.
 
-A `Source` is a description that a role holds; a `Feed` is the source's open end in a worker. Batches come from the
+A `Source` describes where batches come from; a `Feed` is a source that one worker has opened. Batches come from the
 learner's own rollouts, from a queue of rollouts or chunks, from a replay of either, or from separate replay workers.
 """
 
@@ -55,27 +55,27 @@ from polyplay.weights.params import FlatParams, Params
 
 
 REST = 0.001  # seconds between checks, if several agents wait for rollouts
-Rollout = tuple[Batch, Batch]  # rows [T+1, B], and the state before row 0
+Rollout = tuple[Batch, Batch]  # rows [T+1, B], and the recurrent state before row 0
 Nothing = tuple[()]
 
 
 class Source(ABC, Holder):
-    """The source of a learner's batches: a description that a role holds, pickled with it.
+    """Description of where a learner's batches come from, pickled for the workers.
 
-    The plan, the memory estimate, the diagram and the placement of workers use it. Raises TypeError: its class defines
-    no `shape` or no `open`.
+    The run's plan, memory estimate, diagram and placement of workers read this description too. Raises TypeError: a
+    subclass defines no `shape` or no `open`.
     """
 
     edge: Edge | None = None  # queue that other workers fill; None: the learner acts itself
-    envs: Envs | None = None  # environments in which the learner acts itself
-    steps: int = 0  # agent steps per lane in a rollout that it acts itself
+    envs: Envs | None = None  # environments in which the learner acts itself; None: the learner does not act
+    steps: int = 0  # agent steps per lane in a rollout, if the learner acts itself
     n: int = 0  # slots of a queue taken at once
-    replay: Replay | None = None  # from which batches are drawn, in whatever worker it is
-    replayable: bool = False  # `open` takes `replayed`: one learner's rollouts, one at a time
-    holds_replay: bool = False  # the replay is in the learner's memory
-    league: League | None = None  # to which past agents made from the weights are posted
-    agents: int = 0  # number of agents, each with its own learner and counters; 0: one, the worker's
-    initial: Sequence[Mapping[str, float]] = ()  # hyperparameters of each agent where they differ; (): nowhere
+    replay: Replay | None = None  # replay from which batches are drawn, in this worker or another
+    replayable: bool = False  # whether Replayed may store these rollouts: one learner gets them, one at a time
+    holds_replay: bool = False  # whether the replay is in the learner's memory
+    league: League | None = None  # league to which the learner's past agents are posted
+    agents: int = 0  # number of agents with separate learners and counters; 0: one agent, with the worker's
+    initial: Sequence[Mapping[str, float]] = ()  # each agent's hyperparameters that differ from the spec's
 
     @property
     @abstractmethod
@@ -84,32 +84,33 @@ class Source(ABC, Holder):
 
     @abstractmethod
     def open(self, ctx: WorkerContext, learner: Learner, params: Any, replayed: bool = False) -> Feed:
-        """Open the source in one worker. params: where to publish the weights; None: nowhere. replayed: the rollouts
-        are only stored in a replay.
+        """Open the source in one worker. params: where to publish the weights; None: nowhere. replayed: whether
+        rollouts are only stored in a replay.
         """
 
     def holds(self) -> Mapping[str, Any]:
-        """See Holder."""
+        """See Holder.holds."""
         return {"source": self.edge, "posts": self.league, "envs": self.envs, "replay": self.replay}
 
     def nbytes(self, policy: PolicyLike) -> float:
-        """Return the bytes of each worker's own rollouts and batches."""
+        """Return the bytes of memory for each worker's own rollouts and batches."""
         return 0.0
 
     def describe(self) -> list[str]:
-        """Return the lines in the diagram."""
+        """Return the source's lines in the system's diagram."""
         return []
 
 
 class Feed(ABC):
-    """The open end of a Source in one worker. The loop calls `learn` and then `finish` with every item. It calls `save`
-    after an item if `between` is true, or after a dropped rollout; it calls `close` at the end.
+    """A Source opened in one worker. The learning loop calls `learn` and then `finish` with every item. If a save is
+    due, the loop calls `save` after an item if `between` is true, or after a dropped rollout. It calls `close` at the
+    end.
     """
 
-    alone: bool = True  # no other learner has to agree that the run ends
-    blocking: bool = True  # it waits for other workers, which start first
-    between: bool = True  # whether the run may be saved, or end, after the last item
-    lane: int = 0  # first lane, in a replay, of the latest rollout
+    alone: bool = True  # whether this learner ends the run without asking other learners
+    blocking: bool = True  # whether this learner waits for other workers, which then start first
+    between: bool = True  # whether the run may be saved, or may end, after the latest item
+    lane: int = 0  # number of the latest rollout's first lane in a replay
 
     def __init__(self, ctx: WorkerContext, learner: Learner):
         self.ctx, self.learner = ctx, learner
@@ -119,35 +120,35 @@ class Feed(ABC):
         """Yield the items to learn from in order, or None when nothing came for a while."""
 
     def learn(self, item: Any) -> Iterator[None]:
-        """Make the update of an item, or count its agent steps. Unless overridden, an item is a Rollout."""
+        """Make an update from an item, or only count its agent steps. Unless overridden, an item is a Rollout."""
         rows, state = item
         return self.learner.step(rows, state)
 
     def finish(self, item: Any) -> None:  # noqa: B027
-        """Release the slots of the item, and publish the weights if other workers have copies."""
+        """Release the item's slots of the queue, and publish the weights if other workers have copies."""
 
     def publish(self) -> None:  # noqa: B027
-        """Publish the weights if other workers have copies. Called after each draw if rollouts are only stored."""
+        """Publish the weights if other workers have copies. ReplayFeed calls this after each update."""
 
     def late(self) -> bool:
         """Tell whether the run ends now, without the next item."""
         return not self.alone and self.ctx.late()
 
     def save(self, dropped: bool = False) -> Iterator[None]:
-        """Save the learner with the feed's own state, unless this update is saved already. dropped: the run
-        ended, and dropped a rollout under way.
+        """Save the learner with the feed's own state, unless this update is saved already. dropped: whether the run
+        ended and dropped an unfinished rollout.
         """
         if self.learner.checkpoints.last != self.learner.version:
             self.learner.checkpoints.save()
-        yield from ()  # no turn: if workers take turns, saving does not change their order
+        yield from ()  # yields nothing: if workers take turns, saving must not change their order
 
     def close(self) -> None:  # noqa: B027
         """Release all resources."""
 
 
 def learn(ctx: WorkerContext, *, source: Source, spec: LearnerSpec, publish: Any = None) -> Iterator[None]:
-    """Take batches from a source, update, and publish the weights if other workers have copies. If rollouts take too
-    long when the run ends, save the weights of the last update.
+    """Take batches from a source, make updates, and publish the weights if other workers have copies. If a rollout
+    takes too long when the run ends, drop the rollout and save the last update.
     """
     learner = Learner(ctx, spec)
     feed = source.open(ctx, learner, publish)
@@ -157,7 +158,7 @@ def learn(ctx: WorkerContext, *, source: Source, spec: LearnerSpec, publish: Any
     compile_updates(learner)
     try:
         if feed.blocking:
-            yield  # actors start with these weights, even where workers take turns
+            yield  # so that actors start with these weights, even where workers take turns
         before = time.perf_counter()
         for item in feed.items():
             if feed.blocking:
@@ -193,8 +194,9 @@ def learn(ctx: WorkerContext, *, source: Source, spec: LearnerSpec, publish: Any
 
 
 def try_loss(source: Source, spec: LearnerSpec) -> None:
-    """Score made-up rows of two lanes, or two made-up items of a replay. Raises UserError: the loss returns no
-    LossOutput, or its scalar is not finite. Other exceptions of the loss are ignored; a worker would report them.
+    """Call a user's loss on made-up rows of two lanes, or on two made-up items of a replay. Raises UserError: the loss
+    reads an unknown name, or returns no LossOutput or a loss that is not finite; or a spec with a replay has passes.
+    Other exceptions of the loss are ignored: a worker would report them.
     """
     if spec.passes is not None and source.replay is not None:
         raise UserError("LearnerSpec: passes given with a replay, but need a source of rollouts, such as Inline")
@@ -225,13 +227,13 @@ def try_loss(source: Source, spec: LearnerSpec) -> None:
 
 
 class _Missing(UserError, KeyError):
-    """Raised when a loss reads a name that it is not given."""
+    """A loss reads the name of an input that does not exist."""
 
     __str__ = Exception.__str__  # KeyError.__str__ adds quotes
 
 
 class _Known(dict[str, Any]):
-    """Inputs of a loss by name; another name raises _Missing. kind: the word for an input in its message."""
+    """Inputs of a loss by name; an unknown name raises _Missing. kind: what the error message calls an input."""
 
     def __init__(self, kind: str, values: Mapping[str, Any]):
         super().__init__(values)
@@ -242,8 +244,8 @@ class _Known(dict[str, Any]):
 
 
 def _example(source: Source, policy: Policy) -> Batch | None:
-    """Return three rows of two lanes as a source gives them, or two items: floats from 0 to 1, other numbers 0, every
-    action legal, and the policy's outputs in the first row; None for a user's own source.
+    """Return a made-up batch of the source, three rows of two lanes or two items of a replay: floats from 0 to 1, other
+    numbers 0, every action legal, the policy's outputs for the first row in all rows. None: the source is a user's own.
     """
     if source.replay is not None:
         fields = replace(source.replay, batch=2).drawn()
@@ -260,7 +262,7 @@ def _example(source: Source, policy: Policy) -> Batch | None:
             x.uniform_(generator=draw)
         elif path.partition("/")[0] == "mask":
             x.fill_(1)
-    with contextlib.suppress(Exception), torch.no_grad():  # the network may need other rows
+    with contextlib.suppress(Exception), torch.no_grad():  # the network may fail on such rows
         row: Batch = {k: tree.at(batch[k], 0) for k in ("obs", "mask", "events") if k in batch}
         row |= {"reward": torch.zeros(2), "first": torch.zeros(2, dtype=torch.bool)}
         row["noise"] = torch.rand((2, policy.noise), generator=draw)
@@ -273,14 +275,14 @@ def _example(source: Source, policy: Policy) -> Batch | None:
 
 @dataclass(frozen=True)
 class Inline(Source):
-    """Rollouts that the learner acts itself, one at a time. The lag is 0, unless asynchronous learners change the
-    weights during a rollout.
+    """Rollouts that the learner plays itself, one at a time. The policy lag is 0, unless asynchronous learners change
+    the weights during a rollout.
     """
 
     envs: Envs = field()
-    steps: int = field()  # of a rollout, per lane
+    steps: int = field()  # agent steps per lane in a rollout
     explore: Exploration | None = None
-    episodes: bool = False  # a rollout also ends with an episode (A3C's workers, of one lane or match each)
+    episodes: bool = False  # whether a rollout also ends with an episode (A3C: one lane or match per worker)
 
     def __post_init__(self) -> None:
         if self.episodes and self.explore is not None:
@@ -309,7 +311,7 @@ class Inline(Source):
 
 
 class ActingFeed(Feed):
-    """The end of an Inline source. Learners that learn together end together, after a rollout."""
+    """Feed of an Inline source. Learners that average gradients end together, after a rollout."""
 
     alone, blocking = False, False
 
@@ -318,11 +320,11 @@ class ActingFeed(Feed):
         self.replayed = replayed
 
     def write(self, part: CheckpointPart) -> None:
-        """Write the state of the lanes. Raises OSError."""
+        """Write the state of the lanes into a checkpoint. Raises OSError."""
 
     def save(self, dropped: bool = False) -> Iterator[None]:
-        """Save the learner, with its lanes if all learners' lanes are between two rollouts; those of asynchronous
-        learners never are. After a dropped rollout, save only an update that is not saved yet, or a replay.
+        """Save the learner, and its lanes if all learners are between two rollouts (asynchronous ones never are). After
+        a dropped rollout, save only if this update is not saved yet, or if the learner has a replay.
         """
         learner, apart = self.learner, self.learner.spec.update.asynchronous
         more, done = self.replayed and not apart, (learner.checkpoints.last, learner.update.counts.begun)
@@ -332,7 +334,7 @@ class ActingFeed(Feed):
 
 
 class InlineFeed(ActingFeed):
-    """Lanes that act in step."""
+    """Feed of a learner whose lanes all act in step."""
 
     def __init__(self, source: Inline, ctx: WorkerContext, learner: Learner, replayed: bool):
         super().__init__(ctx, learner, replayed)
@@ -350,7 +352,7 @@ class InlineFeed(ActingFeed):
             self.actor = Actor(ctx, self.pool, [LanePlayer(player, slots)], ctx.index * envs.lanes)
             self.actor.move_rows(place)
             self.collate = collator_for(slots, envs.groups, place)
-            self.actor.explore, self.actor.bootstrap = explore, not replayed  # a replay does not store last rows
+            self.actor.explore, self.actor.bootstrap = explore, not replayed  # a replay needs no values of last rows
             if "pool" in saved:
                 self.actor.load(saved)
             elif explore is not None:  # ε continues from the run's progress
@@ -381,7 +383,7 @@ class InlineFeed(ActingFeed):
 
 
 class EpisodeFeed(ActingFeed):
-    """One lane, or match, whose rollouts also end with an episode; its lanes are not saved."""
+    """Feed of a learner with one lane or match, whose rollouts also end with an episode. The lanes are not saved."""
 
     def __init__(self, source: Inline, ctx: WorkerContext, learner: Learner):
         super().__init__(ctx, learner)
@@ -407,7 +409,7 @@ class EpisodeFeed(ActingFeed):
 
 
 def _rows(learner: Learner, envs: Envs) -> tuple[Spec, Spec]:
-    """Return the specs of a row and of the state before a rollout."""
+    """Return the fields of a row, and of the recurrent state before a rollout."""
     return rows_of(envs.spec, learner.policy.spec()), learner.policy.state_spec()
 
 
@@ -415,7 +417,7 @@ def _rows(learner: Learner, envs: Envs) -> tuple[Spec, Spec]:
 
 
 class Rollouts(RolloutBatches, Source):
-    """Batches of `n` slots of a RolloutQueue, whose actors have copies of the weights. in_turn: see
+    """Batches of `n` rollouts from a RolloutQueue, whose actors have copies of the weights. in_turn: see
     RolloutQueue.batches.
     """
 
@@ -428,7 +430,7 @@ class Rollouts(RolloutBatches, Source):
 
 
 class RolloutFeed(Feed):
-    """A learner's end of a RolloutQueue. The learner saves once its actors have written their parts."""
+    """A learner's end of a RolloutQueue. The learner saves only after its actors have written their parts."""
 
     def __init__(self, source: Rollouts, ctx: WorkerContext, learner: Learner, params: Params, replayed: bool):
         super().__init__(ctx, learner)
@@ -454,11 +456,11 @@ class RolloutFeed(Feed):
         return self.source.consumer(ctx.index, log, collator_for(queue, self.source.n, self.learner.device))
 
     def _note_lane(self, slots: list[int]) -> None:
-        """Set `lane` to the first lane of the actor whose rollout is taken."""
+        """Set `lane` to the first lane of the actor whose rollout was taken."""
         self.lane = slots[0] // self.queue.share * self.queue.lanes
 
     def learn(self, item: Rollout) -> Iterator[None]:
-        self.learner.update.refresh()  # if other workers change the weights too
+        self.learner.update.refresh()  # takes the changes that other workers made
         yield from self.learner.step(*item)
         assert UNWRITTEN not in item[0]["version"]
 
@@ -470,8 +472,8 @@ class RolloutFeed(Feed):
             self.ctx.counters.depth(self.queue.depth)
 
     def save(self, dropped: bool = False) -> Iterator[None]:
-        """Save the learner with its actors' state and the rollouts in flight, unless this update is saved, or the
-        checkpoint that the run resumes holds more.
+        """Save the learner with its actors' state and the rollouts in flight, unless this update is already saved, or
+        the checkpoint from which the run resumed is more complete.
         """
         if self.learner.checkpoints.last == self.learner.version:
             return
@@ -488,8 +490,9 @@ class RolloutFeed(Feed):
 
 
 class Chunks(QueueBatches, Source):
-    """Batches of the fewest chunks of a TrainingQueue that hold `rows` transitions; 0: one chunk. `rows` may change.
-    Acting uses the same weights. Raises UserError: `rows` may need more chunks than the queue holds.
+    """Batches from a TrainingQueue: the fewest chunks (rows of one lane) that hold `rows` transitions; 0: one chunk.
+    `rows` may change. Acting uses the learner's own weights. Raises UserError: `rows` may need more chunks than the
+    queue holds.
     """
 
     queue: TrainingQueue
@@ -501,7 +504,7 @@ class Chunks(QueueBatches, Source):
 
     @property
     def n(self) -> int:  # type: ignore[override]
-        """Number of whole chunks in a batch."""
+        """Number of chunks in a batch, if each has T transitions."""
         return max(1, -(-self.rows // self.queue.T))
 
     def describe(self) -> list[str]:
@@ -516,7 +519,7 @@ class Chunks(QueueBatches, Source):
                 yield None
                 continue
             batch = queue.batch(slots)
-            queue.give_back(slots)  # copied
+            queue.give_back(slots)  # `batch` is a copy
             yield batch
 
     def open(self, ctx: WorkerContext, learner: Learner, params: Any, replayed: bool = False) -> Feed:
@@ -542,7 +545,7 @@ class ChunkFeed(Feed):
 
 
 class Replayed(Source):
-    """Stores another source's rollouts in the learner's own replay. Before the learner inserts a rollout, it makes the
+    """Stores another source's rollouts in the learner's own replay. Before inserting a rollout, the learner makes all
     updates that are due (ReplayBuffer.due). Raises UserError: the other source's rollouts cannot be stored.
     """
 
@@ -567,24 +570,24 @@ class Replayed(Source):
         return self.source.nbytes(policy)
 
     def describe(self) -> list[str]:
-        return self.source.describe() if self.edge is None else []  # rollouts of other workers are not its batches
+        return self.source.describe() if self.edge is None else []  # a queue's rollouts are not batches here
 
 
 class ReplayFeed(Feed):
-    """The end of a Replayed source: its items are rollouts to insert, and () to draw a batch.
+    """Feed of a Replayed source. An item is a rollout to insert, or () for an update from the replay.
 
-    Actors in other workers wait while updates are due, so the run can be saved between any two items. A learner that
-    acts itself first makes all updates that are due.
+    Actors in other workers wait while updates are due, so the run can be saved after any item. A learner that acts
+    itself is saved only when no update is due.
     """
 
     def __init__(self, source: Replayed, ctx: WorkerContext, learner: Learner, params: Any):
         super().__init__(ctx, learner)
         self.replay, apart = source.replay, learner.spec.update.asynchronous
         self.buffer = self.replay.open(seed_of(ctx.seed, ctx.incarnation % 1000) + ctx.index)
-        self.updates, self.steps = 0, math.prod(source.source.shape)  # most agent steps of a rollout
-        self.least = self.steps - source.source.shape[1]  # agent steps if a game ends in every lane
-        self.ahead = list[Batch]()  # samples of the next updates, drawn before these are due
-        self.begun = 0  # number of these samples that other threads have started on
+        self.updates, self.steps = 0, math.prod(source.source.shape)  # updates so far; most agent steps of a rollout
+        self.least = self.steps - source.source.shape[1]  # agent steps of a rollout if one game ends in every lane
+        self.ahead = list[Batch]()  # samples for next updates, drawn before the updates are due
+        self.begun = 0  # number of samples in `ahead` that other threads have started on
         divide(learner, self.replay.batch)
         if not apart:
             learner.checkpoints.more = self.write
@@ -599,14 +602,14 @@ class ReplayFeed(Feed):
                 self.begun = len(self.ahead)
         self.feed = source.source.open(ctx, learner, params, replayed=True)
         self.alone, self.blocking = self.feed.alone, self.feed.blocking
-        # if other workers change the weights too, each update must begin with the newest
+        # if other workers change the weights too, each update must begin with the newest weights
         self.draws_ahead = not apart and not self.blocking
         due = (self.replay.ratio or math.inf) * self.steps / self.replay.batch  # updates that a rollout makes due
         learner.run.acts = self.draws_ahead and due <= 1.0
 
     def items(self) -> Iterator[Rollout | Nothing | None]:
-        """Yield rollouts, and () while updates are due. If other threads may start on the updates that the next rollout
-        makes due, draw their samples before this thread acts that rollout.
+        """Yield rollouts, and () while updates are due. If the next rollout makes updates due and other threads can
+        start on them during the rollout, draw their samples first.
         """
         rollouts, learner = self.feed.items(), self.learner
         while True:
@@ -625,16 +628,16 @@ class ReplayFeed(Feed):
         return self.buffer.due(coming=self.steps)
 
     def _draw_ahead(self, most: int) -> None:
-        """Draw samples for 1 to `most` updates. Those after the first are due even if a game ends in every lane of the
-        next rollout.
+        """Draw samples for the next 1 to `most` updates; after the first, only for updates that will be due even if a
+        game ends in every lane of the next rollout.
         """
         while not self.ahead or (len(self.ahead) < most and self.buffer.due(coming=self.least)):
             sample = self.buffer.sample(self.learner.remaining)
             self.ahead.append(tree.map(np.copy, sample) if self.learner.run.begins > 1 else sample)
 
     def learn(self, item: Rollout | Nothing) -> Iterator[None]:
-        """Insert a rollout and count its agent steps, or for () make an update. Learners that wait for each other count
-        their mean steps, so the same number of updates is due in each learner.
+        """Insert a rollout and count its agent steps, or for () make an update. Synchronous learners count the mean of
+        their agent steps, so that each has the same number of updates due.
         """
         buffer, learner, counters = self.buffer, self.learner, self.ctx.counters
         if item:
@@ -688,7 +691,7 @@ class ReplayFeed(Feed):
 
 
 class Samples(Source):
-    """Batches that replay workers draw into a queue; learners return priorities in the same slots."""
+    """Batches that replay workers draw into a queue; learners return new priorities in the batches' slots."""
 
     replay: Replay
 
@@ -708,9 +711,9 @@ class Samples(Source):
 
 
 class SampleFeed(Feed):
-    """A learner's end of separate replay workers; learner 0 reports to these workers for all learners.
+    """A learner's end of a SampleQueue, which replay workers fill; learner 0 reports to these for all learners.
 
-    Learners that average gradients pause and end together, and only with an update. Asynchronous learners (those of a
+    Learners that average gradients pause and end together, and only after an update. Asynchronous learners (those of a
     parameter server) each notice the end of the run, even if no batch comes.
     """
 
@@ -721,7 +724,7 @@ class SampleFeed(Feed):
         self.alone = samples.learners == 1 or learner.spec.update.asynchronous
         self.priority: np.ndarray | None = None  # new priorities of the last update's items
         divide(learner, samples.replay.batch)
-        learner.checkpoints.more = None  # a checkpoint without replays is worth less than the one before
+        learner.checkpoints.more = None  # a failed run saves nothing: replays would be missing
         page_lock(samples.block, learner.device)
         if self.first:
             self.publish()
@@ -733,7 +736,7 @@ class SampleFeed(Feed):
             self.params.publish(learner.update.vector, learner.version, learner.version)
 
     def items(self) -> Iterator[int | Nothing | None]:
-        """Yield slots. When none come, yield (), or None if not `alone`, or if learner 0 has no steps to count."""
+        """Yield slots. When no slot comes, yield (); but None if not `alone`, or if learner 0 has no steps to count."""
         for slot in self.reader.batches():
             idle = slot is None and self.alone and (not self.first or self.samples.news)
             yield () if idle else slot
@@ -742,7 +745,7 @@ class SampleFeed(Feed):
         learner, steps = self.learner, self.samples.fresh() if self.first else 0.0
         if isinstance(item, tuple):
             yield from learner.count_only(steps)
-        else:  # replay workers have no network
+        else:  # observe=True: replay workers have no network
             priority = yield from learner.step_on_sample(self.samples.item(item), steps, observe=True)
             self.priority = None if priority is None else to_host(priority)
 
@@ -755,7 +758,7 @@ class SampleFeed(Feed):
             self.ctx.counters.depth(self.samples.depth)
 
     def save(self, dropped: bool = False) -> Iterator[None]:
-        """Save the learner with its replays, their actors and the batches in flight, unless this update is saved."""
+        """Save the learner with replays, actors and batches in flight, unless this update is saved already."""
         learner = self.learner
         if learner.checkpoints.last == learner.update.refresh():
             return

@@ -1,15 +1,15 @@
 """Losses: n-step returns, GAE, V-trace; the class Loss; A2C, V-trace, PPO, APPO, AlphaGo Zero.
 
-Targets are pure functions of rows, without gradient; inputs are never written to.
+Targets are pure functions of rows, without gradient, which never write to their inputs.
 
-Row convention: a batch holds rows 0..T, each [B]; row t holds the input and the choice of time t.
-The transition t → t+1 is *valid* unless row t+1 is the first of an episode (or of a restarted lane). Where it
-is not valid the target is V_t and the advantage 0, so the recursion for t-1 sees V(obs_t): an episode cut by
-truncation bootstraps from its real final observation with no special case; the next episode does not leak in. Where a
-discount is 0 the value after it is not used, even if it is NaN.
+Row convention: a batch holds rows 0..T, each [B]; row t holds the observation and the action of time t. The transition
+t → t+1 is *valid* unless row t+1 is the first of an episode (or of a restarted lane). Where the transition is not
+valid, the target is V_t and the advantage 0, so the recursion for t-1 sees V(obs_t): an episode cut by truncation
+bootstraps from its real final observation with no special case; the next episode does not leak in. Where a discount is
+0, the value of the next row is not used, even if it is NaN.
 
-Every recursion is x_t = base_t + trace_t·x_{t+1}, run backwards from t = T-1. Results have the inputs' dtype.
-Rewards and values share one unit (that of the reward given); time is counted in agent steps.
+Every recursion is x_t = base_t + trace_t·x_{t+1}, run backwards from t = T-1. Results have the inputs' dtype. Values
+have the unit of the rewards in the batch; time is counted in agent steps.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ Advantages = tuple[Tensor, Tensor]  # [T, B] each: the weight of ∇log π(a_t),
 
 
 def transitions(batch: Batch, gamma: float) -> Transitions:
-    """Steps of the rows batch["reward"] (float), ["terminated"], ["first"] (bool), each [T+1, B], T ≥ 1.
+    """Return the transitions of rows batch["reward"] (float), ["terminated"], ["first"] (bool), each [T+1, B], T ≥ 1.
 
     `gamma` is the discount per agent step. Truncation needs no flag: V of the truncated row is the bootstrap.
     Raises ValueError for shapes that differ or are too short, and for flags that are not bool.
@@ -67,7 +67,7 @@ def transitions(batch: Batch, gamma: float) -> Transitions:
 
 @torch.no_grad()
 def n_step(steps: Transitions, value: Tensor, n: int | None = None) -> Tensor:
-    """n-step returns [T, B] from `value` [T+1, B] (V of every row).
+    """Return n-step returns [T, B] from `value` [T+1, B] (V of every row).
 
     G_t = r_{t+1} + d_t·G_{t+1} if valid_t else V_t, G_T = V_T. n: sum at most n rewards, then V; None: all
     rewards of the rollout (A3C's forward view: Mnih et al. 2016, algorithm S3).
@@ -77,7 +77,7 @@ def n_step(steps: Transitions, value: Tensor, n: int | None = None) -> Tensor:
     fit = reward.ndim == 2 and value.shape == (len(reward) + 1, *reward.shape[1:])
     check_shapes(fit, "reward must be [T, B] and value [T+1, B]", reward, value)
     if n is None:
-        # rows whose V a transition bootstraps from; V of padding may be NaN
+        # whether a transition bootstraps from a row's V; V of padding rows may be NaN
         used = torch.cat([torch.zeros_like(valid[:1]), valid & (discount != 0)])
         ahead = torch.where(used, value, 0.0)
         result = _scan(torch.where(valid, reward, ahead[:-1]), torch.where(valid, discount, 0.0), ahead[-1])
@@ -92,7 +92,7 @@ def n_step(steps: Transitions, value: Tensor, n: int | None = None) -> Tensor:
 
 @torch.no_grad()
 def gae(steps: Transitions, value: Tensor, lam: float) -> Advantages:
-    """Generalized advantages and λ-returns, each [T, B], from `value` [T+1, B].
+    """Return generalized advantages and λ-returns, each [T, B], from `value` [T+1, B].
 
     δ_t = r_{t+1} + d_t·V_{t+1} − V_t;  A_t = δ_t + d_t·λ·A_{t+1}, A_T = 0;  target = A + V
     (Schulman et al. 2016, eq. 16). λ = 1 gives the n-step return of the whole rollout, λ = 0 one step.
@@ -113,13 +113,13 @@ def vtrace(
     rho_pg: float = 1.0,
     lam: float = 1.0,
 ) -> Advantages:
-    """V-trace targets v and policy advantages, each [T, B] (Espeholt et al. 2018, eq. 1 and §4.2).
+    """Return policy advantages and V-trace targets v, each [T, B] (Espeholt et al. 2018, eq. 1 and §4.2).
 
     `value` [T+1, B] is V of the learner's weights; `log_rho` [T, B] = log π(a_t) − log μ(a_t) = log ρ_t.
     δ_t = min(ρ̄, ρ_t)·(r_{t+1} + d_t·V_{t+1} − V_t);  c_t = λ·min(c̄, ρ_t)
     v_t = V_t + δ_t + d_t·c_t·(v_{t+1} − V_{t+1}), v_T = V_T
     advantage_t = min(ρ̄_pg, ρ_t)·(r_{t+1} + d_t·v_{t+1} − V_t)
-    An infinite bound does not clip. On-policy with λ = 1, v is the n-step return.
+    `rho`, `c`, `rho_pg` are ρ̄, c̄, ρ̄_pg; infinity does not clip. On-policy with λ = 1, v is the n-step return.
     Raises ValueError for shapes that do not fit.
     """
     errors, shape, valid = _errors(steps, value, value[1:]), steps.reward.shape, steps.valid
@@ -134,8 +134,8 @@ def vtrace(
 
 
 def _scan(base: Tensor, trace: Tensor, last: Tensor) -> Tensor:
-    """x_t = base_t + trace_t·x_{t+1} with x_T = `last`: [T, B], [T, B], [B] → [T, B]. On a CPU it is one compiled
-    loop, which rounds once per step, as torch's kernel does.
+    """Return x_t = base_t + trace_t·x_{t+1} with x_T = `last`, from [T, B], [T, B], [B], as [T, B]. On a CPU, one
+    compiled loop computes x and rounds once per step, as torch's kernel does.
     """
     if base.device.type != "cpu" or tracing():
         return _scan_by_torch(base, trace, last)
@@ -162,8 +162,8 @@ def _scan_loop(base: np.ndarray, trace: np.ndarray, last: np.ndarray, out: np.nd
 
 
 def _errors(steps: Transitions, value: Tensor, ahead: Tensor) -> Tensor:
-    """r_{t+1} + d_t·ahead_t − V_t, each [T, B] and `value` [T+1, B]; after a termination `ahead` is not used, even if
-    it is NaN. Raises ValueError for shapes that do not fit.
+    """Return r_{t+1} + d_t·ahead_t − V_t [T, B], from `ahead` [T, B] and `value` V [T+1, B]; after a termination
+    `ahead` is not used, even if it is NaN. Raises ValueError for shapes that do not fit.
     """
     reward, discount, valid = steps
     fit = reward.shape == discount.shape == valid.shape and value.shape == (len(reward) + 1, *reward.shape[1:])
@@ -173,7 +173,7 @@ def _errors(steps: Transitions, value: Tensor, ahead: Tensor) -> Tensor:
 
 
 def check_shapes(fit: bool, wanted: str, *given: Tensor | None, **named: Tensor) -> None:
-    """Raise ValueError, which names the given shapes, unless they `fit`."""
+    """Raise a ValueError that lists the given shapes, unless `fit` is true."""
     if not fit:
         shapes = ["None" if x is None else str(list(x.shape)) for x in given]
         shapes += [f"{name} {list(x.shape)}" for name, x in named.items()]
@@ -181,19 +181,19 @@ def check_shapes(fit: bool, wanted: str, *given: Tensor | None, **named: Tensor)
 
 
 def masked_mean(x: Tensor, valid: Tensor) -> Tensor:
-    """Mean over the valid entries, 0 if there are none. The rest is ignored, even NaN."""
+    """Return the mean of x over its valid entries; 0 without valid entries. Other entries are ignored, even NaN."""
     return torch.where(valid, x, 0.0).sum() / valid.sum().clamp(min=1)
 
 
-# Common to all losses.
+# Parts common to all losses.
 
 
 COMMON = ("loss", "policy_loss", "value_loss", "entropy", "value_mean", "explained_variance", "approx_kl")
 
 
-Key = tuple[int, int, int]  # key of random numbers: the run's seed, the learner's index, the update
+Key = tuple[int, int, int]  # key of random numbers: the run's seed, the learner's index, the update's number
 Hyper = Mapping[str, Any]  # hyperparameters by name: numbers, or tensors []
-Measure = Callable[[], Iterable[tuple[str, Tensor]]]  # returns metrics by name
+Measure = Callable[[], Iterable[tuple[str, Tensor]]]  # returns pairs (name, metric)
 
 
 @torch.no_grad()
@@ -202,8 +202,8 @@ def _measured(measure: Measure) -> dict[str, Tensor]:
 
 
 class LazyMetrics(Mapping[str, Tensor]):
-    """Detached scalars by name, measured only when one is read: measuring takes a tenth of the time of a small
-    network's update, and not every update is reported.
+    """Metrics by name, as detached scalars, which are computed when one is first read: computing them takes a tenth of
+    a small network's update, and not every update is reported.
     """
 
     def __init__(self, measure: Measure):
@@ -224,13 +224,13 @@ class LazyMetrics(Mapping[str, Tensor]):
 
 
 def metrics_of(measure: Measure) -> Mapping[str, Tensor]:
-    """Return a loss's metrics from pairs (name, scalar). If a tracer is active, compute them at once."""
+    """Return a loss's metrics from its `measure`, computed when first read; if a tracer is active, at once."""
     return _measured(measure) if tracing() else LazyMetrics(measure)
 
 
 class LossOutput(NamedTuple):
     """A scalar to minimize, detached scalars to report and, for a replay's batch, new priorities [B]. A runner may
-    return scalars as numbers. targets: value targets [T, B], if the network normalizes by them.
+    return Python numbers for scalars. targets: value targets [T, B], if the network normalizes its values by them.
     """
 
     loss: Tensor
@@ -245,60 +245,60 @@ def _kinds(settings: Any) -> dict[str, Any]:
 
 
 class Loss:
-    """Scores a batch with the scalar that a learner minimizes. It calls the networks itself.
+    """Computes from a batch the scalar that a learner minimizes. The loss itself calls the networks.
 
-    Your own loss inherits this, names its `metrics` and defines `__call__`. It is pickled: make it a frozen dataclass.
-    Other members have defaults. If a field's type limits its values (core.errors, Literal), they are checked.
+    Your own loss inherits this class, names its `metrics` and defines `__call__`. Losses are pickled: make it a frozen
+    dataclass. Other members have defaults. Values of fields with limited types (core.errors, Literal) are checked.
     """
 
-    metrics: tuple[str, ...] = ("loss",)  # names of the reported scalars, all of them in every result
-    terms: Mapping[str, float] = MappingProxyType({})  # added terms, by name, and their costs
-    reward: str = "none"  # transformation of rewards: limited to ±1 ("clip"), their sign ("sign"), …
-    reward_scale: float = 1.0  # multiplies rewards
+    metrics: tuple[str, ...] = ("loss",)  # names of the reported scalars; every result has all of them
+    terms: Mapping[str, float] = MappingProxyType({})  # costs (weights) of added loss terms, by name
+    reward: str = "none"  # transformation of rewards: limited to ±1 ("clip"), only their sign ("sign"), …
+    reward_scale: float = 1.0  # factor of rewards
     rescale: float = 0.0  # ε of value rescaling h; 0: off
-    reduction: str = "mean"  # over the batch; "sum": the gradient grows with the batch
-    whole: bool = True  # with several passes over a rollout, minibatches have whole lanes with all their rows
-    divisible: bool = False  # losses of parts of a batch of transitions add up to that of the batch; see `ahead`
-    anneals: bool = False  # uses the hyperparameter `remaining`, the fraction of the run that is left
-    recalls: bool = False  # unrolls only rows that were acted, so that activations from acting can be reused
+    reduction: str = "mean"  # reduction over the batch: "mean", or "sum", whose gradient grows with the batch
+    whole: bool = True  # in several passes over a rollout, minibatches have whole lanes with all rows
+    divisible: bool = False  # the losses of a batch's parts add up to the loss of the whole batch; see `ahead`
+    anneals: bool = False  # whether it uses the hyperparameter `remaining`, the fraction of the run that is left
+    recalls: bool = False  # unrolls only rows 0..T−1, so that activations from acting can be reused
 
     def __call__(self, policy: Any, target: Any, batch: Batch, state: Batch, hyper: Hyper) -> LossOutput:
-        """Score a batch by the present weights.
+        """Return the loss of a batch under the present weights.
 
-        policy: the Policy that learns; target: its target network, or None. batch: tensors; from a rollout rows
-        [T+1, B, …], from a replay what `sample` returns. state: [B, …], before row 0. hyper: hyperparameters by name.
+        policy: the Policy that learns; target: the target network, or None. batch: tensors, rows [T+1, B, …] of a
+        rollout or a sample of a replay. state: recurrent state [B, …] before row 0. hyper: hyperparameters by name.
         Equal tensors and weights must give equal results.
         """
         raise NotImplementedError
 
     @property
     def title(self) -> str:
-        """Name in the diagram."""
+        """Name of the loss in the system's diagram."""
         return type(self).__name__
 
     @property
     def units(self) -> ValueUnits:
-        """Units of the values that the network learns; the signs of rewards have no scale."""
+        """Units of the values that the network learns; with reward="sign", `reward_scale` has no effect."""
         return ValueUnits(1.0 if self.reward == "sign" else self.reward_scale, self.rescale)
 
     def prepare(self, rows: Batch, scale: float | Tensor = 1.0) -> Batch:
-        """Return arrays that all passes over a rollout [T+1, B] share, at least `valid` [T, B]. scale: of rewards."""
+        """Return tensors for all passes over a rollout [T+1, B], at least `valid` [T, B]. scale: factor of rewards."""
         return {"valid": ~rows["first"][1:]}
 
     def noise(self, policy: Any, batch: Batch, key: Key) -> Batch:
-        """Draw the random numbers of one update from `key`: arrays that are added to the batch by name. For a
-        divisible loss they are [B, …], or a `key`, which all parts get.
+        """Draw the random numbers of one update from `key`: arrays by name, which are added to the batch. If the loss
+        is divisible, each array is [B, …], except one named "key", which all parts of the batch get whole.
         """
         return {}
 
     def ahead(self, target: Any, batch: Batch) -> Batch:
-        """Return the outputs that need only the target network, without gradient. `__call__` uses them if the batch
-        has them already.
+        """Return the outputs that need only the target network, without gradient. `__call__` uses these outputs if the
+        batch already has them.
         """
         return {}
 
     def __post_init__(self) -> None:
-        """Check the fields of a dataclass. Raises UserError."""
+        """Check the values of a dataclass's fields. Raises UserError: a value is not allowed."""
         own: Any = type(self)
         try:
             kinds = _kinds(own)
@@ -314,7 +314,7 @@ class Loss:
 
 
 def check_loss(loss: Loss) -> None:
-    """Raise UserError unless this is a loss, with its methods and the names of its metrics."""
+    """Raise UserError unless `loss` is a Loss with a `__call__` of five arguments, and `metrics` are names."""
     where = f"LearnerSpec.loss: class {type(loss).__name__}"
     if not isinstance(loss, Loss):
         raise UserError(f"{where}: it must inherit polyplay.learning.Loss")
@@ -330,7 +330,7 @@ def check_loss(loss: Loss) -> None:
 
 
 def check_output(loss: Loss, scored: LossOutput) -> None:
-    """Raise UserError unless a loss returned a LossOutput with a scalar and all its metrics."""
+    """Raise UserError unless a loss returned a LossOutput with a scalar loss and all metrics that the loss names."""
     where = f"LearnerSpec.loss: class {type(loss).__name__}: __call__ gave"
     if not isinstance(scored, LossOutput):
         raise UserError(f"{where} {type(scored).__name__}, it must give LossOutput(loss, metrics, priority)")
@@ -373,13 +373,13 @@ class ActorCriticLoss(Loss, ABC):
 
     @abstractmethod
     def score(self, out: Batch, batch: Batch, hyper: Hyper) -> LossOutput:
-        """Score the outputs of a network, at least logp, value and entropy, for rows [T+1, B]."""
+        """Return the loss of a network's outputs `out`, at least logp, value and entropy, for rows [T+1, B]."""
 
     def transitions(self, batch: Batch, out: Batch) -> Transitions:
-        """Return the transitions [T, B] of rows, after a check that these and the outputs `out` have one shape.
+        """Return the transitions [T, B] of the batch's rows, after a check that rows and outputs `out` have one shape.
 
-        Rewards become `reward_scale`·r ("none"), the same limited to [−1, 1] ("clip"), or its sign ("sign"). "scale"
-        also multiplies by the policy's reward_scale, and limits to [−10, 10].
+        A reward r becomes s = `reward_scale`·r ("none"), s limited to [−1, 1] ("clip"), or the sign of s ("sign").
+        "scale" multiplies s by the policy's own reward scale, and limits the result to [−10, 10].
         """
         steps, rows = transitions(batch, self.gamma), {k: batch[k] for k in ("logp", "value", "reward") if k in batch}
         heads = {k: out[k] for k in ("logp", "value", "entropy") if k in out}
@@ -411,12 +411,12 @@ class ActorCriticLoss(Loss, ABC):
         """Add up the terms policy_loss, value_loss and entropy over valid transitions [T, B].
 
         out, acted: the network's present outputs, and those stored while acting, [T, B] or [T+1, B]; `value_scale` is
-        the unit of advantages and value errors (Hessel et al. 2019, equation 6). made: without gradient; reach: clip
-        the ratio π/μ to 1 ± this (PPO), None: no ratio; log_rho: log π/μ, to report the mean of π/μ and the share
-        above `bound`.
+        the unit of advantages and value errors (Hessel et al. 2019, equation 6). made: advantages and targets, without
+        gradient; reach: PPO clips the ratio π/μ to 1 ± reach (None: no ratio); log_rho: log(π/μ), to report the mean of
+        π/μ and the share above `bound`.
         """
         count, zero = valid.sum().clamp(min=1), torch.zeros_like(made[1])
-        costs = isinstance(entropy_cost, Tensor) or entropy_cost != 0  # else the entropy gets no gradient
+        costs = isinstance(entropy_cost, Tensor) or entropy_cost != 0  # whether the entropy needs a gradient
         entropy = out["entropy"] if costs else out["entropy"].detach()
         heads = _rows(torch.stack((out["logp"], out["value"], entropy)), len(valid))
         # 0 where not valid, in at least the targets' precision: outputs in bfloat16 are summed in float32
@@ -451,7 +451,7 @@ class ActorCriticLoss(Loss, ABC):
             both = torch.stack((target, target - value))
             centered = both - both.sum((1, 2), keepdim=True) / count
             known, rest = torch.where(valid, centered.square(), 0.0).sum((1, 2)).unbind()
-            yield "explained_variance", torch.where(known > 0, 1.0 - rest / known, 0.0)  # 0: the targets do not vary
+            yield "explained_variance", torch.where(known > 0, 1.0 - rest / known, 0.0)  # 0 if the targets do not vary
             yield "approx_kl", 0.5 * ((logp - acted_logp).square().sum() / count)
             if reach is not None:
                 yield "clip_fraction", ((ratio - 1.0).abs() > reach).to(ratio.dtype).sum() / count
@@ -465,45 +465,45 @@ class ActorCriticLoss(Loss, ABC):
 
 
 def observed(policy: Any, scored: LossOutput, batch: Batch) -> LossOutput:
-    """Update the policy's statistics with the targets of a loss, and return the loss."""
+    """Update the policy's statistics of values with a loss's targets, if any, and return the loss."""
     if scored.targets is not None:
         policy.observe_targets(scored.targets, batch)
     return scored
 
 
 def _rows(x: Tensor, n: int) -> Tensor:
-    """Return the first n rows of [..., rows, B]. If x has no more, return x: a slice costs time in both passes."""
+    """Return the first n rows of x [..., rows, B]; x itself if it has only n: a slice costs time in both passes."""
     return x if x.shape[-2] == n else x[..., :n, :]
 
 
 # Losses of the policy-gradient systems: frozen dataclasses, whose `score` takes
 #
 # out    policy.unroll(batch, state): "logp", "value", "entropy", each [T+1, B]
-# batch  rows 0..T as tensors [T+1, B]: reward (raw), terminated, first, and the acting weights' logp and value
+# batch  rows 0..T as tensors [T+1, B]: reward (raw), terminated, first, and logp and value as stored while acting
 # hyper  entropy_cost, and `remaining` for PPO with anneal_clip
 #
-# All terms run over valid transitions only (see above): "mean" divides by their number (at least 1), "sum"
-# does not divide, so its gradient grows with the rows of a batch. Targets and advantages are constants.
-# Metrics are detached scalars: `loss` is the minimized one; every other one is a mean over valid transitions,
-# before costs, whatever the reduction.
+# All terms are over valid transitions only (see above): "mean" divides by their number (at least 1), "sum" does not, so
+# the gradient grows with the rows of a batch. Targets and advantages are constants. Metrics are detached scalars:
+# `loss` is the minimized scalar; every other metric is a mean over valid transitions, before multiplication by a cost,
+# with both reductions.
 
 
 @dataclass(frozen=True)
 class A2C(ActorCriticLoss):
     """Advantage actor-critic: −A·log π(a) − entropy_cost·H + value_cost·(R − V)².
 
-    Advantages and targets R = A + V come from the values stored while acting (GAE with `lam`; λ = 1 is the
-    n-step return); at lag 0 these values are the learner's own. Defaults: OpenAI baselines' a2c (mean, no extra ½).
-    baseline="present": the same R, but the advantage is R − V of the present weights, without its gradient.
-    A3C (Mnih et al. 2016) is reduction="sum"; muupan/async-rl, its reproduction, has value_cost=0.25; GA3C
-    (Babaeizadeh et al. 2017; NVlabs/GA3C) is reduction="sum", value_half=True, value_cost=1, baseline="present".
-    Raises ValueError for shapes that do not fit.
+    Advantages and targets R = A + V come from the values stored while acting (GAE with `lam`; λ = 1 is the n-step
+    return); with a policy lag of 0 these values are the learner's own. Defaults: OpenAI baselines' a2c (mean, no extra
+    ½). baseline="present": the same R, but the advantage is R − V with V of the present weights, as a constant. A3C
+    (Mnih et al. 2016) is reduction="sum"; muupan/async-rl, its reproduction, has value_cost=0.25; GA3C (Babaeizadeh et
+    al. 2017; NVlabs/GA3C) is reduction="sum", value_half=True, value_cost=1, baseline="present". Raises ValueError for
+    shapes that do not fit.
     """
 
     _: KW_ONLY
-    baseline: Literal["acted", "present"] = "acted"  # whose V is subtracted from R for the policy
-    values: Literal["acted", "unrolled"] = "acted"  # whose V targets use; unrolled: acting had these weights
-    recalls: bool = False  # do not unroll row T: losses use only its V, which acting computed
+    baseline: Literal["acted", "present"] = "acted"  # V in the advantage R − V: acting's, or the present weights'
+    values: Literal["acted", "unrolled"] = "acted"  # V in targets; unrolled: of this pass, if the same weights acted
+    recalls: bool = False  # do not unroll row T: only its V is needed, and acting computed that
 
     metrics = COMMON
 
@@ -552,13 +552,13 @@ class VTrace(ActorCriticLoss):
 
 @dataclass(frozen=True)
 class PPO(ActorCriticLoss):
-    """max(−A·r, −A·clip(r, 1−ε, 1+ε)) − entropy_cost·H + value_cost·(R − V)², with r = π(a)/μ(a).
+    """Loss of PPO: max(−A·r, −A·clip(r, 1−ε, 1+ε)) − entropy_cost·H + value_cost·(R − V)², with r = π(a)/μ(a).
 
-    μ and the values V_μ were stored while acting; `prepare` computes A (GAE with `lam`) and R = A + V_μ from them once,
-    for all passes. value_clip: max((R − V)², (R − V_μ − clip(V − V_μ, −ε, ε))²) instead, as in baselines' ppo2. ε is
-    `clip_range`; anneal_clip multiplies it by the hyperparameter `remaining`, the fraction of the run that is left.
-    Advantages are normalized over each call's rows. Terms are means over valid transitions.
-    Raises ValueError for shapes that do not fit.
+    μ and the values V_μ were stored while acting, from which `prepare` computes A (GAE with `lam`) and R = A + V_μ,
+    once for all passes. value_clip: max((R − V)², (R − V_μ − clip(V − V_μ, −ε, ε))²) for (R − V)², as in baselines'
+    ppo2. ε is `clip_range`; anneal_clip multiplies it by the hyperparameter `remaining`, the fraction of the run that
+    is left. normalize_advantage: over each minibatch. Terms are means over valid transitions. Raises ValueError for
+    shapes that do not fit.
     """
 
     lam: Fraction = 0.95
@@ -581,7 +581,7 @@ class PPO(ActorCriticLoss):
         return {"advantage": advantage, "target": target, "valid": steps.valid}
 
     def score(self, out: Batch, batch: Batch, hyper: Hyper) -> LossOutput:
-        """Score `out`, with "logp", "value", "entropy". batch: from `prepare`, with acting's "logp" and "value"."""
+        """Return the loss of `out`. batch: the tensors of `prepare`, with "logp" and "value" stored while acting."""
         rows = {k: batch[k] for k in ("advantage", "target", "valid", "logp", "value")}
         rows |= {f"out {k}": out[k] for k in ("logp", "value")}
         check_shapes(len({x.shape for x in rows.values()}) == 1, "all must be one shape", **rows)
@@ -593,11 +593,11 @@ class PPO(ActorCriticLoss):
 
 @dataclass(frozen=True)
 class APPO(ActorCriticLoss):
-    """PPO's surrogate for rollouts of older weights, whole lanes at a time (after Sample Factory, Petrenko
-    et al. 2020, with its V-trace on). Targets v_t are V-trace's, from the present V and ratios π/μ, with ρ̄ = c̄ = 1
-    and `lam` in the traces. A_t = r_{t+1} + d_t·v_{t+1} − V_t has no factor ρ, because the surrogate's ratio corrects
-    it (Sample Factory has both, and no λ). With λ = 1 and fresh weights this is PPO with λ = 1. Raises UserError for
-    settings out of range, ValueError for shapes that do not fit.
+    """PPO's surrogate for rollouts of older weights, on minibatches of whole lanes (after Sample Factory, Petrenko et
+    al. 2020, with V-trace on). Targets v_t are V-trace's, from the present V and ratios π/μ, with ρ̄ = c̄ = 1 and `lam`
+    in the traces. A_t = r_{t+1} + d_t·v_{t+1} − V_t has no factor ρ, because the surrogate's ratio is the correction
+    (Sample Factory has both, and no λ). If the present weights acted and λ = 1, this is PPO with λ = 1. Raises
+    UserError for settings out of range, ValueError for shapes that do not fit.
     """
 
     lam: Fraction = 0.95
@@ -607,7 +607,7 @@ class APPO(ActorCriticLoss):
     metrics = (*PPO.metrics, "rho_mean", "rho_clipped")
 
     def score(self, out: Batch, batch: Batch, hyper: Hyper) -> LossOutput:
-        """Score rows [T+1, B] of `out` and `batch`, as VTrace does."""
+        """Return the loss of outputs `out` for the rows `batch`, each [T+1, B]."""
         steps, value = self.transitions(batch, out), out["value"].detach()
         log_rho = out["logp"][:-1].detach() - batch["logp"][:-1]
         _, target = vtrace(steps, value, log_rho, lam=self.lam)
@@ -618,14 +618,15 @@ class APPO(ActorCriticLoss):
 
 @dataclass(frozen=True)
 class AlphaZeroLoss(Loss):
-    """The loss of AlphaGo Zero: the mean over positions that a replay drew of (z − v)² − Σ_a π(a) log p(a), where p is
-    the softmax of the logits of legal moves (Silver et al. 2017, eq. 1). Its c‖θ‖² is the optimizer's weight decay 2c.
+    """Loss of AlphaGo Zero: (z − v)² − Σ_a π(a) log p(a), averaged over the positions that a replay drew, where p is
+    the softmax of the logits of legal moves (Silver et al. 2017, eq. 1). The paper's term c‖θ‖² is the optimizer's
+    weight decay 2c.
 
-    With `turned`, the network sees each position under a symmetry of its board that depends on `seed`, update and place
-    in the batch; else as it is.
+    With `turned`, the network sees each position under a random symmetry of the board, drawn by `seed`, the update and
+    the place in the batch.
 
-    value_mse is (z − v)²/4, the mean squared error of outcomes scaled to [0, 1] as the paper's figure 3 has it;
-    policy_kl is Σ π log(π/p). Raises ValueError for shapes that do not fit.
+    value_mse is (z − v)²/4, the squared error of outcomes scaled to [0, 1], as in the paper's figure 3; policy_kl is Σ
+    π log(π/p). Raises ValueError for shapes that do not fit.
     """
 
     board: Game
@@ -639,7 +640,8 @@ class AlphaZeroLoss(Loss):
 
     def __call__(self, policy: Policy, target: None, batch: Batch, state: Batch, hyper: Hyper) -> LossOutput:
         """See Loss. batch: "mask" [2, B, A], legal moves of the position (row 0) and of the next one; "visits" [B, A],
-        the search's distribution π over legal moves; "return" [B], z: the game's outcome, −1 to 1, for the mover.
+        the search's distribution π over legal moves; "return" [B], z: the game's outcome, −1 to 1, for the player to
+        move.
         """
         planes = unpacked(batch["obs"][0], self.board.planes) if self.board.binary else batch["obs"][0]
         cells = batch["cells"][:, None].expand(-1, planes.shape[1], -1)
@@ -657,7 +659,7 @@ class AlphaZeroLoss(Loss):
         return {"cells": cells[chosen], "actions": actions[chosen]}
 
     def score(self, logits: Tensor, value: Tensor, batch: Batch) -> LossOutput:
-        """Score logits [B, A] of all actions and values [B] of the mover, both with gradient."""
+        """Return the loss of logits [B, A] of all actions and values [B] of the player to move, both with gradient."""
         target, z, legal = batch["visits"], batch["return"], batch["mask"][0]
         fit, named = logits.shape == target.shape == legal.shape, {"logits": logits, "visits": target, "mask": legal}
         check_shapes(fit, "all must be one [B, A] shape", **named)

@@ -2,8 +2,9 @@
 
     make_fx → torch.export → AOTInductor → a package of 2 MB, which a run loads in 2 ms
 
-The process that trains never imports torch's compiler, which takes a second and 80 MB. A package is valid for one
-function, one set of shapes, one torch, one kind of processor and one state of the code: all are in its name.
+The process that trains never imports torch's compiler: the import takes a second and 80 MB. A package is valid for one
+function, one set of shapes, one version of torch, one kind of processor and one state of the code; its name is a digest
+of all these.
 """
 
 from __future__ import annotations
@@ -39,15 +40,15 @@ from polyplay.core.machine import cxx_compiler
 from polyplay.core.shared_memory import LINE, Semaphore
 
 Function = Callable[..., tuple[Tensor, ...]]
-Compiled = Callable[[list[Tensor]], list[Tensor]]  # a call empties the list
+Compiled = Callable[[list[Tensor]], list[Tensor]]  # a call empties the list of arguments
 Shape = tuple[tuple[int, ...], torch.dtype]
-LIMIT = 600.0  # seconds for one package; a compiler that takes longer hangs
+LIMIT = 600.0  # most seconds to compile one package; longer counts as a failure
 MOST = 100  # most packages in the folder; the least recently used are removed
 COMMAND = (sys.executable, "-m", "polyplay.learning.packages")
 TRIES = 5  # test calls of a new package
-NODES = 10_000  # most operations of a function: they take four minutes of CPU time to compile
+NODES = 10_000  # most operations of a function; this many take four minutes of CPU time to compile
 PACKAGE = Path(__file__).parents[1]
-NICE = 5  # niceness of the compiler; a higher one would starve it beside a run that uses all cores
+NICE = 5  # niceness of the compiler; a higher one would starve the compiler if a run uses all cores
 
 
 def packages_folder() -> Path:
@@ -58,7 +59,7 @@ def packages_folder() -> Path:
 
 @cache
 def _this_machine() -> bytes:
-    """Return a digest of the inputs of all packages: torch, the processor's instructions, the project's code."""
+    """Return a digest of what all packages depend on: Python, torch, the processor's features, Polyplay's code."""
     digest = hashlib.sha256(f"{sys.version} {torch.__version__} {platform.cpu_features()}".encode())
     for path in sorted(PACKAGE.rglob("*.py")):
         digest.update(path.read_bytes())
@@ -66,7 +67,7 @@ def _this_machine() -> bytes:
 
 
 def _beside(modules: Iterable[str]) -> list[Path]:
-    """Return the files of these modules, and of loaded modules in the same folders, which they may import."""
+    """Return the files of these modules, and of loaded modules in the same folders, which these modules may import."""
     files = {name: Path(file) for name, m in list(sys.modules.items()) if (file := vars(m).get("__file__"))}
     folders = {files[name].parent for name in modules if name in files}
     return sorted({path for path in files.values() if path.parent in folders and path.is_file()})
@@ -74,25 +75,25 @@ def _beside(modules: Iterable[str]) -> list[Path]:
 
 @dataclass(frozen=True)
 class CompileJob:
-    """A function to compile. make: pickled; returns the function where it is compiled. shapes: of its arguments."""
+    """A function to compile. make: returns the function; pickled, called in the compiler. shapes: of the arguments."""
 
     make: Callable[[], Function]
     shapes: tuple[Shape, ...]
-    modules: tuple[str, ...] = ()  # the user's modules that it uses
+    modules: tuple[str, ...] = ()  # names of the user's modules that the function uses
 
     def key(self) -> str:
-        """Return the name of its package."""
+        """Return the name of the job's package, a digest of everything that the package depends on."""
         digest = hashlib.sha256(_this_machine())
         try:
             digest.update(self.packed(fast=True))
-        except Exception:  # classes that refer to themselves and are pickled by value
+        except Exception:  # fails for classes that refer to themselves and are pickled by value
             digest.update(self.packed())
         for path in _beside(self.modules):
             digest.update(path.read_bytes())
         return digest.hexdigest()[:32]
 
     def packed(self, fast: bool = False) -> bytes:
-        """Return the job as bytes. fast: without references to earlier objects, so that equal jobs are equal bytes."""
+        """Return the pickled job. fast: without references to earlier objects, so that equal jobs give equal bytes."""
         import cloudpickle
 
         file = io.BytesIO()
@@ -103,8 +104,8 @@ class CompileJob:
 
 
 class Package:
-    """A package that exists, or is being compiled beside this process. Failures are not raised: `failure` holds the
-    reason.
+    """A package: a compiled function in a file, which exists or which another process can make. Failures are not
+    raised: `failure` holds the reason.
     """
 
     def __init__(self, job: CompileJob):
@@ -118,7 +119,7 @@ class Package:
             self.failure = why_failed(e)
 
     def begin(self) -> None:
-        """Start to compile in a separate process that ends with this one, unless another one compiles this package."""
+        """Start a compiler process that ends with this process, unless another process compiles this package."""
         if self.process is not None or self.failure:
             return
         if platform.WINDOWS:
@@ -136,8 +137,8 @@ class Package:
             self.failure = why_failed(e)
 
     def _start(self, compiler: str, lock: int) -> None:
-        """Start the process, which holds the lock until it ends."""
-        self.began, self.log = time.monotonic(), tempfile.TemporaryFile()  # noqa: SIM115 - as long as the process
+        """Start the compiler process, which holds the lock until the process ends."""
+        self.began, self.log = time.monotonic(), tempfile.TemporaryFile()  # noqa: SIM115 - open as long as the process
         data, path = self.job.packed(), os.pathsep.join(map(os.path.abspath, filter(None, sys.path)))
         one = {"OMP_NUM_THREADS": "1", "TORCHINDUCTOR_COMPILE_THREADS": "1"}
         self.process = subprocess.Popen(
@@ -154,7 +155,7 @@ class Package:
 
     @property
     def done(self) -> bool:
-        """Tell whether the package exists, or never will."""
+        """Tell whether the package exists, or cannot be made."""
         if self.process is None:
             return bool(self.failure) or self.path.exists()
         if self.process.poll() is None:
@@ -181,7 +182,7 @@ class Package:
             return None
 
     def close(self) -> None:
-        """End the process that compiles, and all processes that it started."""
+        """End the compiler process, and all processes that it started."""
         if self.process is None:
             return
         with contextlib.suppress(OSError):
@@ -194,7 +195,7 @@ class Package:
 
 
 def why_failed(e: BaseException) -> str:
-    """Return an exception as one line, with the place that raised it: in the user's code, else in the project's."""
+    """Describe an exception in one line, with file and line: the last ones in the user's code, else in Polyplay's."""
     text = (str(e).strip() or "no more is known").splitlines()[0]
     libraries = (os.path.dirname(os.__file__) + os.sep, os.path.dirname(torch.__file__) + os.sep, "<")
     frames = [f for f in traceback.extract_tb(e.__traceback__) if not f.filename.startswith(libraries)]
@@ -204,8 +205,8 @@ def why_failed(e: BaseException) -> str:
 
 
 def _load(path: str) -> Compiled:
-    """Load by AOTInductor's private loader, which imports nothing of torch's compiler; the public one takes 1.6 s and
-    78 MB.
+    """Load a package by AOTInductor's private loader, which does not import torch's compiler; the public loader takes
+    1.6 s and 78 MB.
     """
     try:
         loader = torch._C._aoti.AOTIModelPackageLoader(path, "model", False, 1, -1)
@@ -217,8 +218,8 @@ def _load(path: str) -> Compiled:
 
 
 def _flushed(call: Compiled, given: list[Tensor]) -> list[Tensor]:
-    """Call with numbers below 1e-38 set to 0. Where gradients are 0, an optimizer's averages fall below that, and such
-    numbers make an update a fifth slower.
+    """Call a function with numbers below 1e-38 set to 0. Where gradients stay 0, an optimizer's averages become so
+    small, and such numbers make an update a fifth slower.
     """
     torch.set_flush_denormal(True)  # for this thread
     try:
@@ -227,20 +228,20 @@ def _flushed(call: Compiled, given: list[Tensor]) -> list[Tensor]:
         torch.set_flush_denormal(False)
 
 
-# A package's function in another thread, while this one acts. Its loader holds the interpreter's lock, so a compiled
-# loop calls the library in the package itself, by AOTInductor's C interface.
+# Calls of a package's function in another thread, while this one acts. AOTInductor's loader holds the interpreter's
+# lock, so a compiled loop calls the package's library directly, by AOTInductor's C interface.
 
 
-# words that both threads share: two semaphores, numbers, addresses of functions
+# indices of words that both threads share: two semaphores, numbers, addresses of functions
 STARTED, DONE, STOP, FAILED, CALLS, KIND, TRY, WAIT, POST, COPY = range(10)
-# for each package: functions of its library, its model, and the numbers of its arguments, copies and results
+# indices of a package's words: functions of its library, its model, its numbers of arguments, copies and results
 ALIAS, DATA, FREE, RUN, MODEL, INPUTS, COPIES, OUTPUTS = range(8)
-SPINS = 200_000  # checks of a semaphore, in about 0.3 ms, before a thread sleeps; waking it takes 50 µs
+SPINS = 200_000  # checks of a semaphore (0.3 ms) before a thread sleeps; waking a thread takes 50 µs
 
 
 @compiled
 def _spin(words: np.ndarray, semaphore: int) -> bool:
-    """Take a token of the semaphore if one comes soon."""
+    """Take a token of the semaphore if one comes within SPINS checks; return whether one came."""
     for _ in range(SPINS):  # noqa: SIM110 - a loop
         if call_address(words[TRY], (words[semaphore],)) == 0:
             return True
@@ -249,15 +250,15 @@ def _spin(words: np.ndarray, semaphore: int) -> bool:
 
 @compiled
 def _serve(words: np.ndarray, kinds: np.ndarray, given: np.ndarray, copies: np.ndarray, results: np.ndarray) -> None:
-    """After each start, call the function of package words[KIND] words[CALLS] times; return if words[STOP] is set.
+    """After each start, call the function of package words[KIND], words[CALLS] times. Return once words[STOP] is set.
 
-    Tables of each package, padded with 0: kinds [8]; given [calls, n]: handles of its arguments; copies [m, 3], made
-    before the first call: destination, source, bytes; results [calls, k, 2]: destination, bytes.
+    Tables with an entry per package, padded with 0: kinds [8]; given [calls, n]: handles of the arguments; copies [m,
+    3], made before the first call: destination, source, bytes; results [calls, k, 2]: destination, bytes.
     """
     handles, made, at = np.empty(given.shape[2], np.int64), np.zeros(results.shape[2], np.int64), np.zeros(1, np.int64)
     while True:
         if not _spin(words, STARTED):
-            while call_address(words[WAIT], (words[STARTED],)) != 0:  # a signal came
+            while call_address(words[WAIT], (words[STARTED],)) != 0:  # a signal interrupted the wait
                 pass
         if words[STOP]:
             return
@@ -280,7 +281,9 @@ def _serve(words: np.ndarray, kinds: np.ndarray, given: np.ndarray, copies: np.n
 
 
 class UpdateThread:
-    """A thread that calls the functions of packages, one at a time. With a thread each, every call would wake one."""
+    """A thread that calls the functions of packages, one at a time. With a thread per package, each call would wake
+    one.
+    """
 
     def __init__(self) -> None:
         self.calls = list[BackgroundCall]()
@@ -291,7 +294,7 @@ class UpdateThread:
         self.thread: threading.Thread | None = None
 
     def add(self, call: BackgroundCall) -> int:
-        """Add a call, and return its number."""
+        """Add a call, and return the call's number in this thread."""
         self.stop()
         self.calls.append(call)
         self._tables = [_padded(each) for each in zip(*(call.tables for call in self.calls), strict=True)]
@@ -302,7 +305,7 @@ class UpdateThread:
         self.thread = threading.Thread(target=self._run, name="update", daemon=True)
         self.thread.start()
         self.wait()
-        torch.set_num_threads(threads)  # the thread's number applies to later threads too
+        torch.set_num_threads(threads)  # the new thread's setting applies to later threads too
         return len(self.calls) - 1
 
     def _run(self) -> None:
@@ -329,11 +332,11 @@ class UpdateThread:
 
 
 class BackgroundCall:
-    """The function of a package, on tensors at fixed addresses: `start` has a thread call it, `wait` waits for its end.
+    """Calls a package's function on tensors at fixed addresses: `start` starts calls in a thread, `wait` awaits one.
 
-    given, results: arguments, and contiguous tensors for results, of each of several calls in a row; copies: pairs
-    (destination, source) of tensors, copied before the first call; thread: None: a new one. Raises ValueError, OSError
-    or AttributeError: a thread cannot call the function.
+    given: arguments of each of several calls in a row; results: contiguous tensors for the results of each; copies:
+    pairs (destination, source) of tensors, copied before the first call; thread: None: a new one. Raises ValueError,
+    OSError or AttributeError: a thread cannot call the function.
     """
 
     def __init__(
@@ -367,7 +370,7 @@ class BackgroundCall:
         self.kind = self.thread.add(self)
 
     def start(self, calls: int = 1) -> None:
-        """Start `calls` calls, while the caller continues."""
+        """Start `calls` calls in the thread, while the caller continues."""
         self.thread.words[CALLS], self.thread.words[KIND] = calls, self.kind
         self.thread.started.post()
 
@@ -384,7 +387,7 @@ class BackgroundCall:
 
 
 def _padded(arrays: Sequence[np.ndarray]) -> np.ndarray:
-    """Return the arrays as one, with smaller ones padded with 0."""
+    """Stack the arrays into one; smaller arrays are padded with 0."""
     found = np.zeros((len(arrays), *map(max, *(x.shape for x in arrays), arrays[0].shape)), np.int64)
     for own, x in zip(found, arrays, strict=True):
         own[tuple(map(slice, x.shape))] = x
@@ -396,7 +399,7 @@ def _address_of(function: Any) -> int:
 
 
 def _library_of(package: Path) -> ctypes.CDLL:
-    """Return the library in a package. Raises ValueError: its operations also need torch's executor."""
+    """Load the library in a package. Raises ValueError: some operations have no C interface, and need torch."""
     with zipfile.ZipFile(package) as files, tempfile.TemporaryDirectory() as folder:
         names = files.namelist()
         if any(name.endswith(".json") and not name.endswith("_metadata.json") for name in names):
@@ -411,13 +414,13 @@ _address_in = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.py_object, ctypes.c_char
 
 
 def _handle_of(x: Tensor) -> int:
-    """Return a tensor's handle in AOTInductor's C interface, which the caller deletes."""
+    """Return a new handle of a tensor in AOTInductor's C interface. The caller deletes the handle."""
     (capsule,) = torch._C._aoti.unsafe_alloc_void_ptrs_from_tensors([x])
     return int(_address_in(capsule, None))
 
 
 def arguments(shapes: Iterable[Shape]) -> list[Tensor]:
-    """Return tensors of these shapes to trace a function with: integers are 0, for indices; floats 1, for divisors."""
+    """Return tensors of these shapes to trace a function: integers are 0, to be indices; floats 1, to be divisors."""
     return [torch.full(shape, dtype.is_floating_point, dtype=dtype) for shape, dtype in shapes]
 
 
@@ -433,7 +436,7 @@ def trace(function: Function, given: Sequence[Tensor]) -> Any:
 
 
 def build_package(job: CompileJob, place: Path) -> None:
-    """Compile a job to a package at this place."""
+    """Compile a job to a package at the path `place`."""
     given = arguments(job.shapes)
     graph = trace(job.make(), given)
     if (n := len(graph.graph.nodes)) > NODES:
@@ -447,10 +450,10 @@ def build_package(job: CompileJob, place: Path) -> None:
 
 
 def main(path: Path, length: int) -> None:
-    """Compile the job that stdin contains."""
+    """Compile the job that stdin contains, of `length` bytes, to a package at `path`."""
     data, parent = sys.stdin.buffer.read(length), sys.stdin.fileno()
     platform.kill_when_closed(parent, -os.getpid())
-    if platform.readable([parent], 0.0):  # it was closed before
+    if platform.readable([parent], 0.0):  # the process that trains has ended already
         return
     platform.set_title("compiler")
     platform.be_nicer(NICE)

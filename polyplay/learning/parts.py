@@ -1,6 +1,6 @@
 """Parts of a learner: target network, outlier gate, drops of the learning rate; schedules, trace.
 
-A page lists the parts of its figure in LearnerSpec.parts. A learner itself adds parts that any run may ask for.
+A system lists its parts in LearnerSpec.parts. The learner itself adds parts that the run's options ask for.
 """
 
 from __future__ import annotations
@@ -31,68 +31,70 @@ if TYPE_CHECKING:
 
 
 class LearnerPart:
-    """Something that a learner has besides its source, loss and update.
+    """Part of a learner besides its source of batches, its loss and its update.
 
-    A page's part is a description, which worker threads share; `open` makes a learner's own copy. A learner calls the
-    hooks that its parts define, part by part, in order.
+    A part of a LearnerSpec is a description, which worker threads share; `open` makes a learner's own copy. A learner
+    calls each hook on the parts that define the hook, in order.
     """
 
-    learner: Learner  # the learner that it belongs to, once open
-    net: Policy | None = None  # a second network, once open: losses get it as the target network
-    vector: FlatParams | None = None  # weights of that network
-    vectors: ClassVar[int] = 0  # number of weight vectors that it holds, for estimates of memory and checkpoints
+    learner: Learner  # owner of this part, once open
+    net: Policy | None = None  # second network, once open; losses take it as target network
+    vector: FlatParams | None = None  # weights of `net`
+    vectors: ClassVar[int] = 0  # number of weight vectors in this part, for estimates of memory and checkpoints
     agent: int = 0  # number of the learner's agent, if a run has several
 
-    # Apply the changes of the run, before an update and all its passes.
+    # (): set values that change during the run, before an update and all its passes.
     adjust: Callable[[], None] | None = None
-    # (rows, batch, state) → more tensors for an update from a rollout. rows: [T+1, B], as it came; batch: the same on
-    # the device; state: before row 0.
+    # (rows, batch, state) → tensors to add to the batch of an update from a rollout. rows: [T+1, B], as received;
+    # batch: the same rows on the device; state: recurrent state before row 0.
     inputs: Callable[[Batch, Batch, Batch], Batch] | None = None
-    # (steps) → agent steps that count for the end of the run and for annealing. steps: from the previous part.
+    # (steps) → agent steps by which the run ends and anneals. steps: the previous part's result; for the first part,
+    # the agent steps learned from.
     progress: Callable[[float], float] | None = None
-    # (scored) → whether to make an update of this loss. Its agent steps are counted in any case.
+    # (scored) → whether to make an update from this loss. The batch's agent steps count in any case.
     admit: Callable[[LossOutput], bool] | None = None
-    # (rate) → the learning rate. rate: from the previous part; for the first part, the annealed hyperparameter.
+    # (rate) → the learning rate. rate: the previous part's result; for the first part, the annealed hyperparameter.
     rate: Callable[[float], float] | None = None
-    # The running statistics of the network have changed without an update.
+    # (): called when the network's running statistics have changed without an update.
     observed: Callable[[], None] | None = None
-    # (loss, norm, lags): update learner.version was made and counted. norm: of its gradient; lags: in updates.
+    # (loss, norm, lags): called after each update. norm: of the gradient; lags: age, in updates, of the weights that
+    # acted in each row.
     updated: Callable[[float, float, np.ndarray], None] | None = None
-    # Number of next updates whose inputs this part does not change; 1 if this hook is not defined.
+    # () → number of next updates whose inputs this part leaves unchanged; without this hook: 1.
     unchanged: Callable[[], int] | None = None
 
     def describe(self) -> str:
-        """Return its line in a learner's box of the diagram, or an empty string."""
+        """Return this part's line in the learner's box of the system's diagram; "": no line."""
         return ""
 
     def open(self, learner: Learner) -> Self:
-        """Return a copy for this learner, before its weights are loaded."""
+        """Return a copy of this part for a learner whose weights are not loaded yet."""
         own = copy.copy(self)
         own.learner = learner
         return own
 
     def begin(self, found: OpenCheckpoint | None) -> None:
-        """Start, once the weights are loaded. found: the checkpoint that the run resumes; None in a new run, and for a
-        worker that replaces a lost worker.
+        """Start, once the weights are loaded. found: the checkpoint from which the run resumes; None in a new run, and
+        in a worker that replaces a lost worker.
         """
 
     def save(self, part: CheckpointPart) -> Row:
-        """Write the part's state into a checkpoint, and return its additions to the learner's counts. Raises OSError.
-        Only learner 0 writes; all learners resume from this state.
+        """Write the state of this LearnerPart into a checkpoint, and return entries to save with the learner's counts.
+        Raises OSError. Only learner 0 writes; all learners resume from what learner 0 wrote.
         """
         return {}
 
 
 @dataclass
 class TargetNetwork(LearnerPart):
-    """A second network. Every `every`-th update moves it toward the first network by the fraction `tau` of the way; 1
-    copies the first. Updates of all workers count. Raises UserError: `every` or `tau` is out of range.
+    """Keeps a second network. Every `every`-th update moves its weights toward the trained weights by the fraction
+    `tau` of the way; 1 copies them. Updates of all workers count. Raises UserError: `every` or `tau` is out of range.
     """
 
     every: int = 1
     tau: float = 1.0
     vector: FlatParams = field(init=False, repr=False)
-    copies: int = field(init=False, repr=False)  # so far
+    copies: int = field(init=False, repr=False)  # number of moves so far
 
     vectors: ClassVar[int] = 1
 
@@ -117,7 +119,7 @@ class TargetNetwork(LearnerPart):
         self._become(1.0, saved)
 
     def _become(self, tau: float, saved: dict[str, np.ndarray] | None = None) -> None:
-        """Load the saved weights, or move toward the present network by the fraction `tau` of the way."""
+        """Load the saved weights, if any; else move toward the trained weights by the fraction `tau` of the way."""
         if saved is not None:
             checkpoint.load_into(cast("Policy", self.net), saved)
         else:
@@ -129,7 +131,7 @@ class TargetNetwork(LearnerPart):
         cast("Policy", self.net).cache_weights()
 
     def observed(self) -> None:
-        """Copy the network's running statistics."""
+        """Copy the trained network's running statistics into the target network."""
         at = self.vector.weights
         self.vector.flat[at:].copy_(self.learner.update.vector.flat[at:])
 
@@ -138,7 +140,7 @@ class TargetNetwork(LearnerPart):
             self._become(self.tau)
 
     def unchanged(self) -> int:
-        """Number of updates up to the next copy."""
+        """Return the number of updates up to the one that moves the target network."""
         return (self.copies + 1) * self.every - self.learner.version
 
     def save(self, part: CheckpointPart) -> Row:
@@ -147,34 +149,34 @@ class TargetNetwork(LearnerPart):
         return {}
 
 
-# Losses far above a learner's earlier losses make no update (Gorila, Nair et al. 2015).
+# Outliers: a loss far above a learner's earlier losses leads to no update (Gorila, Nair et al. 2015).
 #
-# The paper discards a gradient whose loss is above mean + k·std of the learner's losses, for "several" k. The rest is
-# ours: how far back the mean reaches, that all first losses are admitted, and the restart after refusals in a row.
+# The paper discards a gradient whose loss is above mean + k·std of the learner's losses, where k is "several". The
+# paper does not give WARM_UP, HORIZON and CAP, nor the restart after CAP refusals.
 
 
-SLACK = 1.0 + 1e-9  # equal losses are no outliers, however their mean was rounded
+SLACK = 1.0 + 1e-9  # so that equal losses are not outliers because of rounding
 
 
 @dataclass
 class OutlierGate(LearnerPart):
-    """Refuses outliers: no update if |loss| > mean + k·std of the losses that this learner admitted before."""
+    """Refuses an update if |loss| > mean + k·std of |loss| over the losses that this learner admitted before."""
 
     k: float
 
-    WARM_UP = 100  # losses that are admitted at first
+    WARM_UP = 100  # number of first losses, which are all admitted
     HORIZON = 1000  # mean and variance weigh the first HORIZON losses evenly; afterwards older losses fade by 1/HORIZON
-    CAP = 10  # most losses refused in a row: the next one is admitted, and the statistics restart with it
+    CAP = 10  # most losses refused in a row; the next loss is admitted, and restarts the statistics
 
     def __post_init__(self) -> None:
         self.n, self.mean, self.variance = 0, 0.0, 0.0
-        self.row = 0  # losses refused since the last one that was admitted
+        self.row = 0  # losses refused since the last admitted loss
 
     def describe(self) -> str:
         return f"drops   losses beyond mean + {self.k:g} deviations"
 
     def admit(self, scored: LossOutput) -> bool:
-        """See LearnerPart. A loss that is not finite is admitted, so that the learner reports it."""
+        """See LearnerPart.admit. Losses that are not finite are admitted, so that the learner reports them."""
         size = abs(float(scored.loss))
         if not math.isfinite(size):
             return True
@@ -193,7 +195,7 @@ class OutlierGate(LearnerPart):
 
 @dataclass
 class RateDrops(LearnerPart):
-    """Divides the learning rate by 10 at each of these updates."""
+    """Divides the learning rate by 10 at each update number in `updates`."""
 
     updates: tuple[int, ...]
 
@@ -201,12 +203,12 @@ class RateDrops(LearnerPart):
         return rate * 0.1 ** sum(self.learner.version >= drop for drop in self.updates)
 
 
-# Parts that a learner adds itself.
+# Parts that a learner adds itself, if the run's options ask for them.
 
 
 @dataclass
 class FrozenRate(LearnerPart):
-    """Keeps the learning rate at 0 until this many agent steps are learned from (nets.surgery)."""
+    """Keeps the learning rate at 0 until `until` agent steps are learned from (see nets.surgery)."""
 
     until: float
 
@@ -218,7 +220,7 @@ class FrozenRate(LearnerPart):
 
 
 def frozen_until(learner: Learner) -> float:
-    """Return `until` from the checkpoint that the run resumes; if that was removed, from the newest one."""
+    """Return FrozenRate's `until` from the resumed checkpoint, or from the newest if that was removed; else 0."""
     path = learner.ctx.resume
     if path is None:
         return 0.0
@@ -229,9 +231,9 @@ def frozen_until(learner: Learner) -> float:
 
 
 class Schedules(LearnerPart):
-    """Sets hyperparameters that change with the agent steps of the run, and logs each point that they reach."""
+    """Sets scheduled hyperparameters by the agent steps of the run, and logs each point when it is reached."""
 
-    held: Mapping[str, SchedulePoint] = {}  # each hyperparameter's present point
+    held: Mapping[str, SchedulePoint] = {}  # present point of each schedule, by hyperparameter
 
     def adjust(self) -> None:
         learner, hyper, total = self.learner, self.learner.spec.hyperparameters, self.learner.spec.total
@@ -244,7 +246,7 @@ class Schedules(LearnerPart):
 
 
 class AnswerEvaluator(LearnerPart):
-    """Gives the weights to an evaluator beside training, when the evaluator asks for them."""
+    """Publishes the weights when the evaluator, a worker that tests the policy during training, asks for them."""
 
     def updated(self, loss: float, norm: float, lags: np.ndarray) -> None:
         show = self.learner.ctx.control.show
@@ -253,7 +255,7 @@ class AnswerEvaluator(LearnerPart):
 
 
 class Trace(LearnerPart):
-    """Writes a line of updates.jsonl for every update."""
+    """Writes one line to updates.jsonl for every update; for agent N > 0, to updates-N.jsonl."""
 
     file: JsonLines
     writes: LogWrites
@@ -272,7 +274,7 @@ class Trace(LearnerPart):
 
 
 def open_parts(learner: Learner) -> list[LearnerPart]:
-    """Return all parts of a learner, opened: first those that the run asks for, then its page's."""
+    """Open all parts of a learner: first the parts that the run's options ask for, then the parts of its spec."""
     ctx, parts = learner.ctx, list[LearnerPart]()
     if until := frozen_until(learner):
         parts.append(FrozenRate(until))

@@ -2,9 +2,10 @@
 
     update(weights [W], buffers [S − W], target [S] or [0], batch, state, hyper) -> gradient [W], buffers, LossOutput
 
-Weights and buffers are the two parts of the vector of weights.params. Everything else is an argument too: batch and
-state are trees of tensors of fixed shapes, including random numbers (Loss.noise) and importance weights; hyper has a
-tensor [] per hyperparameter. No argument is written to. No number decides on a shape or a branch (layers.tracing).
+A network's vector (weights.params) has S numbers: W weights, then buffers. Everything else is an argument too: batch
+and state are nested dicts of tensors of fixed shapes, including random numbers (Loss.noise) and importance weights;
+hyper has a tensor [] per hyperparameter. No argument is written to. No tensor's value decides on a shape or a branch
+(layers.tracing).
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from polyplay.weights.optimizers import OptimizerSpec, pure_step
 from polyplay.weights.params import named_views
 
 VECTORS = 4  # the first arguments of an UpdateFunction: weights, buffers, target, gradient
-EAGER = {  # what only eager updates do, and why traced ones do not; the last two differ by rounding
+EAGER = {  # functions of eager updates, and why traced ones lack them; the last two change results by rounding
     "nets.layers.recall": "outputs of acting are no inputs: a traced update computes them again",
     "nets.layers.cache_half_weights": "copies in bfloat16 are no inputs: a traced update converts its weights",
     "nets.layers._GradientOfUses": "its backward fills Python lists: a traced update adds up the gradients of all uses",
@@ -51,18 +52,18 @@ class _Networks(nn.Module):
 def make_loss(
     policy: Policy, loss: Callable[..., Any], target: Policy | None = None
 ) -> Callable[..., tuple[Any, Tensor]]:
-    """Return the loss, to be differentiated, as a function of `update`'s arguments; it also returns the buffers.
+    """Return a differentiable function of `update`'s arguments, which returns the loss and the new buffers.
 
-    The modules define the layout of the vectors; their own weights are not read. target: a second such module, if the
-    loss takes a target network. Raises ValueError: a module computes with copies of its weights.
+    The modules only define the layout of the vectors; their own weights are not read. target: the module of the target
+    network, if the loss takes one. Raises ValueError: a module computes with copies of its weights.
     """
     networks = _Networks(policy, target)
     if any(isinstance(m, Linear | Conv2d) and m.half_weight is not None for m in networks.modules()):
         raise ValueError("a network has copies of its weights (cache_weights); it must have none")
 
     def score(weights: Tensor, buffers: Tensor, fixed: Tensor, batch: Batch, state: Batch, hyper: Hyper) -> Any:
-        odd = len(weights) % 2  # keeps float64 numbers at even places, as they are behind the weights
-        behind = torch.cat([buffers.new_zeros(odd), buffers])[odd:]  # networks may write to it
+        odd = len(weights) % 2  # keeps float64 buffers at even places, as in the whole vector
+        behind = torch.cat([buffers.new_zeros(odd), buffers])[odd:]  # a copy, which networks may write to
         named = {f"policy.{k}": x for k, x in named_views(policy, weights, behind).items()}
         if target is not None:
             parts = fixed[: len(weights)], fixed[len(weights) :]
@@ -73,7 +74,7 @@ def make_loss(
 
 
 def make_update(policy: Policy, loss: Loss, target: Policy | None = None) -> PureUpdate:
-    """Return the pure update; for the arguments see `make_loss`."""
+    """Return the pure update function; for the arguments see `make_loss`."""
     score = make_loss(policy, loss, target)
 
     def update(weights: Tensor, *given: Any) -> tuple[Tensor, Tensor, LossOutput]:
@@ -100,15 +101,15 @@ def make_act(policy: Policy) -> Callable[[Tensor, Tensor, Batch, Batch], tuple[B
 
 @dataclass(frozen=True)
 class UpdateFunction:
-    """Makes `update` a function of single tensors of fixed shapes, to be compiled or captured:
+    """Makes the pure update a function of single tensors of fixed shapes, to be compiled or captured:
 
         (weights, buffers, target, gradient, hyper [H], *leaves) -> numbers [1 + metrics], and priority [B] if any
 
-    The function writes the gradient and the buffers. leaves: of a tree {"batch", "state"}, by `paths`; a minibatch has
-    those of its whole rollout, then `index` [n], its places, and `inside` [n], whether each place counts.
+    The function writes to `gradient` and `buffers`. leaves: the tensors of {"batch": …, "state": …} at `paths`; for a
+    minibatch those of its whole rollout, then `index` [n], its places, and `inside` [n], whether each place counts.
 
-    With an optimizer the function takes the step too, in place: the tensors of the optimizer's state come before hyper,
-    which ends with the learning rate; numbers end with the gradient's norm.
+    With `optim` the function also makes the optimizer's step, in place: the tensors of the optimizer's state come
+    before `hyper`, `hyper` ends with the learning rate, and `numbers` end with the gradient's norm.
     """
 
     policy: PolicyFactory
@@ -117,11 +118,11 @@ class UpdateFunction:
     hyper: tuple[str, ...]
     paths: tuple[str, ...]
     minibatch: bool = False
-    whole: bool = False  # minibatches have whole lanes
+    whole: bool = False  # whether minibatches have whole lanes
     precision: str = "float32"
     device: str = "cpu"
     optim: OptimizerSpec | None = None
-    states: int = 0  # tensors of its state
+    states: int = 0  # number of tensors in the optimizer's state
 
     def __call__(self) -> Callable[..., tuple[Tensor, ...]]:
         nets = [build_network(self.policy, 0, self.precision, self.device) for _ in range(1 + self.target)]
@@ -145,7 +146,7 @@ class UpdateFunction:
         return function
 
     def _split(self, given: Sequence[Tensor]) -> tuple[Sequence[Tensor], ...]:
-        """Return the vectors, the optimizer's state with the hyperparameters, and the leaves."""
+        """Return the vectors, the optimizer's state with the hyperparameters, and the batch's tensors."""
         own = VECTORS + self.states + 1
         return given[:VECTORS], given[VECTORS:own], given[own:]
 

@@ -1,4 +1,4 @@
-"""Updates in one thread by a function that was compiled ahead of time, or by a CUDA graph."""
+"""Makes updates in one thread, by a function that was compiled ahead of time or by a CUDA graph."""
 
 from __future__ import annotations
 
@@ -29,21 +29,21 @@ from polyplay.weights.optimizers import load_state, optimizer_state
 from polyplay.weights.update import Local, clip_gradient
 
 WAIT = 10.0  # seconds of learning before a run compiles its updates: shorter runs would not gain
-LEFT = 20.0  # least seconds that a run must have left, by its speed so far
+LEFT = 20.0  # least seconds that a run must have left, at its speed so far
 LOOK = 0.25  # seconds between checks whether the compiler is done
-LONG = 0.05  # seconds of an eager update; longer ones mostly compute, compiled or not
-GAIN = 0.9  # largest fraction of the eager seconds that compiled updates may take
-NEAR, NEAR_HALF = 1e-3, 1e-2  # largest relative difference of the gradient; in bfloat16
-ROUNDED = 1e-6  # additional difference of a step, relative to the weights
-SHARE = 0.25  # least fraction of updates with batches of a kind that is compiled
-KINDS = 4  # most packages of a run that waits for them
-BEGUN = 16  # most updates in a row that are made beside acting
-OFTEN = 3  # updates of one kind up to its capture; some sources give batches of any size
+LONG = 0.05  # seconds of the longest eager update to compile; longer updates would hardly gain
+GAIN = 0.9  # largest compiled time ÷ eager time of an update that is used compiled
+NEAR, NEAR_HALF = 1e-3, 1e-2  # largest relative difference of a compiled gradient: in float32, in bfloat16
+ROUNDED = 1e-6  # additional allowed difference of an optimizer step, relative to the weights
+SHARE = 0.25  # least share in the run's updates of a kind of batches that is compiled
+KINDS = 4  # most kinds of batches for which packages are compiled, if a run waits for packages
+BEGUN = 16  # most updates in a row that another thread makes while this one acts
+OFTEN = 3  # updates of one kind before it is captured; some sources give batches of many sizes
 
 
 def compile_updates(learner: Learner) -> None:
-    """Have a learner's updates captured as a CUDA graph, or compiled ahead of time if possible: on a CPU in float32,
-    whole or in parts for several threads.
+    """Let a learner's updates be captured as a CUDA graph (on a GPU), or be compiled ahead of time (on a CPU, in
+    float32), whole or in parts for several threads.
     """
     how, far = learner.ctx.control.compile, learner.device.type != "cpu"
     if how == "off" or (how == "auto" and not far and any(isinstance(m, nn.Conv2d) for m in learner.policy.modules())):
@@ -57,8 +57,8 @@ def compile_updates(learner: Learner) -> None:
 
 
 def pays(learner: Learner, started: float, left: float, seconds: float) -> bool:
-    """Tell whether a run will last long enough to compile, and an update of `seconds` is small enough. started: the
-    time at which `left` of the run remained.
+    """Tell whether compiling pays: the run lasts long enough, and an eager update of `seconds` is short enough.
+    started: the time (perf_counter) at which the fraction `left` of the run remained.
     """
     passed, remaining = time.perf_counter() - started, learner.remaining
     rest = passed * remaining / max(left - remaining, 1e-9)
@@ -66,17 +66,17 @@ def pays(learner: Learner, started: float, left: float, seconds: float) -> bool:
 
 
 def wait_for(package: Package, learner: Learner) -> None:
-    """Wait until a package exists, or can no longer be made. The seconds count as waiting for others."""
+    """Wait until a package exists or cannot be made. The time counts as waiting for other workers."""
     before = time.perf_counter()
     while not package.done:
         learner.ctx.turn()
         time.sleep(0.05)
-        package.begin()  # if another run stopped compiling it
+        package.begin()  # if another run stopped compiling this package
     learner.update.waited += time.perf_counter() - before
 
 
 def compile_job(learner: Learner, function: UpdateFunction, given: Sequence[Tensor]) -> CompileJob:
-    """Return the job that compiles a learner's update, with arguments such as these."""
+    """Return the job that compiles a learner's update, for arguments of the shapes of `given`."""
     loss, policy = learner.spec.loss, learner.policy
     parts = [loss, *policy.modules(), *([loss.loss] if isinstance(loss, WithAuxiliary) else [])]
     modules = {of.__module__ for x in parts for of in type(x).__mro__}
@@ -86,21 +86,21 @@ def compile_job(learner: Learner, function: UpdateFunction, given: Sequence[Tens
 
 @dataclass
 class BatchKind:
-    """A kind of batches, for which there is one package."""
+    """Batches with the same tensors and shapes, for which one package is compiled."""
 
-    paths: tuple[str, ...]  # of the leaves; for a minibatch those of its rollout
+    paths: tuple[str, ...]  # of the batch's tensors; for a minibatch, of its rollout's tensors
     minibatch: bool
     updates: int = 0
-    seconds: float = math.inf  # of an eager update
+    seconds: float = math.inf  # shortest time of an eager update
     package: Package | None = None
     call: Compiled | StaticCall | None = None
 
 
 class CompiledRunner(Runner):
-    """Runs updates eagerly until their package (on a GPU, their CUDA graph) exists; batches of other kinds stay eager.
+    """Makes updates eagerly until a package (on a GPU, a CUDA graph) for their kind of batch exists.
 
-    A package of an earlier run is used from the first update, a graph after a few. Before that, its gradient and its
-    time are compared with the eager ones of the same batch. A failure never ends a run: one line reports it.
+    A package of an earlier run is used from the first update, a graph after a few. Before the first use, gradient and
+    time are compared with those of an eager update of the same batch. A failure never ends a run: one line reports it.
     """
 
     def __init__(self, learner: Learner):
@@ -110,33 +110,33 @@ class CompiledRunner(Runner):
         of_target = next((part.vector for part in learner.parts if part.vector is not None), None)
         flat, at, update = run.vector.flat.detach(), run.vector.weights, learner.update
         target = flat.new_zeros(0) if of_target is None else of_target.flat.detach()
-        # whether the compiled function takes the optimizer's step too: if nothing is decided between loss and step
+        # whether the compiled function also makes the optimizer's step: if nothing is decided between loss and step
         spec = learner.spec.update
         self.steps = type(spec) is Local and spec.optim.pure and not any(part.admit for part in learner.parts)
         state = [*optimizer_state(update.optimizer).values()] if self.steps else []
         self.values = np.zeros(len(run.hyper) + self.steps, np.float32)
         self.own = [flat[:at], flat[at:], target, run.vector.grad, *state, torch.from_numpy(self.values)]
-        self.captures = learner.device.type != "cpu"  # a graph
-        self.kinds, self.updates = dict[Any, BatchKind](), 0  # number of eager updates
-        self.over = self.at_once = False  # whether it stays eager, and whether this very update is repeated compiled
+        self.captures = learner.device.type != "cpu"  # whether to capture CUDA graphs
+        self.kinds, self.updates = dict[Any, BatchKind](), 0  # number of all eager updates
+        self.over = self.at_once = False  # whether updates stay eager; whether this update is repeated compiled
         self.started, self.left, self.looked = time.perf_counter(), learner.remaining, 0.0
-        self.filled: Hyper = {}  # hyperparameters that `values` has
+        self.filled: Hyper = {}  # hyperparameters that `values` holds
         self.parts: Minibatches | None = None  # the rollout of the present minibatches
-        self.rollout: Any = None  # its kind, and its leaves
+        self.rollout: Any = None  # kind of that rollout; `leaves`: its tensors
         self.leaves: list[Tensor] = []
-        self.index, self.inside = np.zeros(0, np.int64), np.zeros(0, bool)  # a minibatch's places; which count
+        self.index, self.inside = np.zeros(0, np.int64), np.zeros(0, bool)  # a minibatch's places; which ones count
         own = run.loss.loss if isinstance(run.loss, WithAuxiliary) else run.loss
-        # our losses ignore rows that are not `valid`; a user's loss may count all rows
+        # Polyplay's losses ignore rows that are not `valid`; a user's loss may count all rows
         self.pads = isinstance(own, ActorCriticLoss) and type(own).__module__.startswith("polyplay.")
-        # whether another thread may compute an update while this one acts: if it has a core, and timing already decides
-        # which updates are compiled
+        # whether another thread may make updates while this one acts: if it has a core, and if timing already decides
+        # which updates are compiled (--compile auto)
         fits = self.steps and not (run.policy.observes or run.policy.settles or self.captures)
         self.beside = fits and cores() > 1 and learner.ctx.control.compile == "auto"
         self.begun: BackgroundCall | None = None
-        self.thread: UpdateThread | None = None  # thread of all calls
-        self.taken = self.asked = 0  # updates taken over, and updates started
-        self.calls = dict[Any, BackgroundCall]()  # by shapes
-        self.places = dict[Any, list[list[np.ndarray]]]()  # memory of each call's leaves
+        self.thread: UpdateThread | None = None  # the thread that makes all calls
+        self.taken = self.asked = 0  # numbers of updates taken over, and started
+        self.calls = dict[Any, BackgroundCall]()  # by shapes and types
+        self.places = dict[Any, list[list[np.ndarray]]]()  # arrays of each call's batch
 
     def __call__(self, batch: Batch, state: Batch, version: int, tape: Tape | None = None) -> LossOutput:
         if self.begun is not None:
@@ -168,7 +168,7 @@ class CompiledRunner(Runner):
         return self._eager(lambda: self.score(*parts.take(order, at)), self.rollout, self.leaves)
 
     def begin(self, items: list[Batch], version: int) -> None:
-        """See Runner. Starts whole updates, on copies of the tensors that they change, for batches of one kind."""
+        """See Runner. Start whole updates for batches of one kind, on copies of the tensors that the updates change."""
         first: BackgroundCall | None = None
         begun = 0
         for k, item in enumerate(items if not self.over else ()):
@@ -190,7 +190,7 @@ class CompiledRunner(Runner):
             self.begun, self.taken, self.asked = first, 0, begun
 
     def _background(self, given: Batch) -> BackgroundCall | None:
-        """Return a call for updates of this kind beside acting; None: they must wait for acting. Raises nothing."""
+        """Return a call that makes updates of this kind in another thread; None: that is impossible. Raises nothing."""
         kind, leaves = self._kind_of(to_device(given, self.learner.device))
         written = [*self.own[:2], *self.own[VECTORS:-1]]
         weights, buffers, *state = mine = [x.clone() for x in written]
@@ -210,8 +210,8 @@ class CompiledRunner(Runner):
             return None
 
     def _take(self, call: BackgroundCall) -> LossOutput:
-        """Take over the next started update, and after the last one the weights. Raises RuntimeError: an update failed;
-        no weights changed.
+        """Return the results of the next started update; after the last one, take over the weights. Raises
+        RuntimeError: an update failed, and the weights are unchanged.
         """
         self.begun = None
         call.wait()
@@ -224,25 +224,25 @@ class CompiledRunner(Runner):
         return self._scored(*results)
 
     def _may(self, version: int) -> bool:
-        """Tell whether the update of these weights may be compiled; if the run repeats another, whether it was."""
+        """Tell whether the update of weights `version` may be compiled; when repeating a run, whether it was."""
         repeats = self.learner.ctx.hooks.repeats
         self.waits = self.waits or repeats is not None
         return repeats is None or repeats(version + 1)
 
     def _take_up(self, parts: Minibatches) -> None:
-        """Prepare the arguments of a rollout's minibatches."""
+        """Prepare the arguments of the compiled function for a rollout's minibatches."""
         passes = cast("Epochs", self.learner.spec.passes)
         size = -(-(parts.lanes if parts.whole else parts.valid.size) // passes.minibatches)
         if size != len(self.index):
             self.index, self.inside = np.zeros(size, np.int64), np.zeros(size, bool)
         self.rollout, leaves = self._kind_of({"batch": parts.rows, "state": parts.state}, minibatch=True)
         if isinstance(self.rollout.call, StaticCall):
-            leaves = self.rollout.call.fill(leaves, len(self.own))  # fill once for all minibatches
+            leaves = self.rollout.call.fill(leaves, len(self.own))  # copy the rollout once for all minibatches
         self.leaves = [*leaves, torch.from_numpy(self.index), torch.from_numpy(self.inside)]
         self.parts = parts
 
     def _kind_of(self, given: Batch, minibatch: bool = False) -> tuple[BatchKind, list[Tensor]]:
-        """Return the kind of a batch, and its leaves."""
+        """Return the kind of a batch, and the batch's tensors."""
         (paths, shapes), leaves = signature_of(given)
         name = minibatch, paths, shapes
         kind = self.kinds.get(name)
@@ -257,20 +257,20 @@ class CompiledRunner(Runner):
         return self._scored(*call([*(own or self.own), *leaves]))
 
     def _fill(self) -> None:
-        """Give the function the present hyperparameters."""
+        """Write the present hyperparameters and learning rate into the function's argument."""
         if self.hyper is not self.filled:
             self.values[: len(self.hyper)], self.filled = list(self.hyper.values()), self.hyper
         if self.steps:
             self.values[-1] = self.rate = self.learner.rate()
 
     def _scored(self, found: Tensor, *priority: Tensor) -> LossOutput:
-        numbers: list[Any] = found.tolist()  # one wait for a device; reading each item takes 5 µs
+        numbers: list[Any] = found.tolist()  # one wait for the device; reading items one by one takes 5 µs each
         self.norm = numbers[-1] if self.steps else None
         return LossOutput(numbers[0], dict(zip(self.loss.metrics, numbers[1:], strict=False)), *priority)
 
     def _eager(self, eager: Callable[[], LossOutput], kind: BatchKind, leaves: list[Tensor]) -> LossOutput:
-        """Score eagerly, and look for the package. A run that waits for packages, or finds one at the first batch of a
-        kind, uses the package in this very update, so that the run can be repeated.
+        """Make the update eagerly, and look for the package. A run that waits for packages, or finds one at the first
+        batch of a kind, uses the package already in this update, so that the run can be repeated.
         """
         self.at_once = (self.waits or not kind.updates) and not self.captures
         buffers, before = self.own[1].clone(), time.perf_counter()
@@ -292,8 +292,8 @@ class CompiledRunner(Runner):
         return self._compiled(kind.call, leaves)
 
     def _look(self, kind: BatchKind, leaves: list[Tensor], buffers: Tensor) -> None:
-        """Start to compile the package when that saves time, and use it once it exists; on a GPU, capture a graph.
-        buffers: of the network, before the eager update.
+        """Start to compile the package when that saves time, and use the package once it exists; on a GPU, capture a
+        graph. buffers: the network's buffers before the eager update.
         """
         package, rare = kind.package, kind.updates < SHARE * self.updates
         if self.captures:
@@ -319,7 +319,7 @@ class CompiledRunner(Runner):
             self.begins = BEGUN if self.beside and kind.call is not None else 0
 
     def _job(self, kind: BatchKind, leaves: list[Tensor]) -> CompileJob:
-        """Return the job that compiles this kind of update, with leaves such as these."""
+        """Return the job that compiles this kind of update, for tensors of the shapes of `leaves`."""
         return compile_job(self.learner, self._function(kind), [*self.own, *leaves])
 
     def _function(self, kind: BatchKind) -> UpdateFunction:
@@ -331,13 +331,13 @@ class CompiledRunner(Runner):
         return UpdateFunction(*made, *where, optim, len(self.own) - VECTORS - 1)
 
     def _change_over(self, kind: BatchKind, load: Callable[[], Any], leaves: list[Tensor], buffers: Tensor) -> None:
-        """Compare the compiled update with the eager one of the same batch. If it has the same gradient and takes less
-        time, use it for later batches. Buffers and gradient stay those of the eager update.
+        """Compare the compiled update with the eager update of the same batch. If the compiled one has the same
+        gradient and takes less time, use it for later batches. Buffers and gradient stay those of the eager update.
         """
         kept, seconds = [x.clone() for x in self.own[:-1]], math.inf
         wanted, own = kept[3].clone(), [*(self.own[:-1] if self.captures else map(torch.clone, kept)), self.own[-1]]
-        if self.learner.spec.update.asynchronous and not self.captures:  # other workers have changed the weights since
-            with torch.random.fork_rng(devices=[]):  # making networks draws numbers
+        if self.learner.spec.update.asynchronous and not self.captures:  # other workers have changed the weights
+            with torch.random.fork_rng(devices=[]):  # making networks draws random numbers
                 self._function(kind)()(kept[0], buffers.clone(), kept[2], wanted, *kept[4:], self.own[-1], *leaves)
         try:
             call = load()
@@ -368,13 +368,13 @@ class CompiledRunner(Runner):
         self._say("note", f"updates are {way} from update {update:,} on: {times}")
 
     def _put_back(self, kept: list[Tensor]) -> None:
-        """Undo the writes of a graph's trial. Packages are tried on copies."""
+        """Undo the writes of a CUDA graph's trial; packages are tried on copies."""
         if self.captures:
             for x, before in zip(self.own, kept, strict=False):
                 x.copy_(before)
 
     def _steps_alike(self, kept: list[Tensor], own: list[Tensor]) -> bool:
-        """Tell whether the optimizer's own step, from the vectors and the state in `kept` along the gradient in `own`,
+        """Tell whether the eager optimizer's step, from the weights and the state in `kept` with the gradient in `own`,
         leads to the weights in `own`.
         """
         spec, weights = self.learner.spec.update.optim, nn.Parameter(kept[0].clone())
@@ -396,7 +396,7 @@ class CompiledRunner(Runner):
             self.learner.ctx.log(kind, text)
 
     def close(self) -> None:
-        """End running compilers, and threads."""
+        """End the running compilers and the threads."""
         for begun in (*(kind.package for kind in self.kinds.values()), *self.calls.values()):
             if begun is not None:
                 begun.close()

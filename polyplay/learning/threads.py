@@ -1,4 +1,4 @@
-"""An update's gradient by several threads of a learner, each for its part of the batch."""
+"""Computes an update's gradient in several threads of a learner, each with its own part of the batch."""
 
 from __future__ import annotations
 
@@ -31,25 +31,25 @@ from polyplay.weights.optimizers import RMSProp
 from polyplay.weights.params import FlatParams
 
 Factors = list[tuple[Tensor, Tensor]]
-BESIDE_ACTING, BESIDE_COMPILED = 0.75, 0.94  # share of an equal part, for the thread that also acts: bfloat16; compiled
-TWO = ("obs", "mask", "first")  # rows [2, B] of a transition; all else is [B]
-# fewest rows of a thread: with fewer, most of its work does not depend on their number; fewest weights of a network:
-# with fewer, waking threads costs more than it saves
+BESIDE_ACTING, BESIDE_COMPILED = 0.75, 0.94  # acting thread's part ÷ an equal part: eager in bfloat16; compiled
+TWO = ("obs", "mask", "first")  # fields [2, B], with two rows per transition; all other fields are [B]
+# LEAST: fewest rows per thread; with fewer, most of a thread's work does not depend on the number of rows. LARGE:
+# fewest weights of a network; with fewer, waking threads takes more time than it saves
 LEAST, LARGE = 8, 100_000
-FEW = 3  # most threads with which acting takes long enough to give the others more rows
-TRIALS = 3  # timed calls of a compiled update before its first use; the shortest counts
+FEW = 3  # most threads with which the acting thread gets fewer rows in compiled updates
+TRIALS = 3  # timed trials of a compiled update before its first use; the shortest time counts
 
 
 def split_size(rows: int, threads: int, weights: int) -> int:
-    """Return the most of `threads` that can divide a batch of `rows` evenly; 1 for a small network."""
+    """Return the largest n ≤ `threads` that divides `rows` evenly, with LEAST or more each; 1 for a small network."""
     if weights < LARGE:
         return 1
     return next((n for n in range(min(threads, rows // LEAST), 1, -1) if rows % n == 0), 1)
 
 
 def divide(learner: Learner, rows: int) -> bool:
-    """Have several threads make the updates from samples of `rows` transitions, if possible; in a traced run one thread
-    makes them. Return whether threads may start updates while this one acts.
+    """Let several threads make the updates from samples of `rows` transitions, if possible; in a run that traces its
+    updates, one thread does. Return whether other threads may start an update while the caller acts.
     """
     ctx, refuses = learner.ctx, any(part.admit for part in learner.parts)
     whole = not learner.spec.loss.divisible or learner.policy.state_spec()
@@ -61,12 +61,12 @@ def divide(learner: Learner, rows: int) -> bool:
 
 
 class ThreadedRunner(Runner):
-    """`n` threads, including the caller's, each with a network on the learner's weights.
+    """Makes updates in `n` threads, including the caller's. Each thread has its own network on the learner's weights.
 
-    Threads inside one operation synchronize about a hundred times per update. If another program keeps one core busy,
-    each synchronization waits for the scheduler. These threads synchronize three times. The parts' gradients are
-    added in fixed order, so a run repeats bitwise; their sum differs from one thread's gradient by rounding. While the
-    first thread acts, the others may start on the next batch: acting does not change the weights.
+    Torch's own threads, within each operation, synchronize a hundred times per update. If another program keeps one
+    core busy, each synchronization waits for the scheduler. These threads synchronize three times. The gradients of the
+    batch's parts are added in fixed order, so a run repeats bitwise; the sum differs by rounding from one thread's
+    gradient. While the first thread acts, the others may start on the next batch: acting does not change the weights.
     """
 
     begins = 1
@@ -75,7 +75,7 @@ class ThreadedRunner(Runner):
         super().__init__(learner.policy, learner.run.target, learner.spec.loss, learner.update.vector, learner.run.seed)
         self.learner, self.n, self.hyper = learner, n, learner.run.hyper
         self.nets = [self._copy(learner.policy, learner.update.vector) for _ in range(n)]
-        torch.set_num_threads(1)  # threads of one operation
+        torch.set_num_threads(1)  # torch's threads within one operation
         self.team = ThreadPool(n, partial(torch.set_num_threads, 1))
         if isinstance(learner.update.optimizer, RMSProp):
             learner.update.optimizer.team = self.team
@@ -83,23 +83,23 @@ class ThreadedRunner(Runner):
         self.grads = [(p.grad, parts) for p, *parts in each]
         self.layers = [_large(net) for net in self.nets]
         for layer in (layer for layers in self.layers for layer in layers.values()):
-            layer.factors = []  # factors of its weight's gradient: one product for the whole batch takes half the time
+            layer.factors = []  # factors of the weight's gradient: one product for the whole batch takes half the time
         self.halves = self._keep_halves()
         self.refresh()
-        self.compiled: CompiledParts | None = None  # looks for packages
-        self.others = [UpdateThread() for _ in range(n - 1)]  # threads that call packages
-        self.begun: list[Any] = []  # the other threads' parts of the next batch, or its PartsCall
-        self.targets: list[Future[Batch]] = []  # its pass through the target network, by the others
+        self.compiled: CompiledParts | None = None  # compiled packages; None: updates stay eager
+        self.others = [UpdateThread() for _ in range(n - 1)]  # threads that call compiled packages
+        self.begun: list[Any] = []  # next batch: futures of the other threads' parts, or [PartsCall]
+        self.targets: list[Future[Batch]] = []  # next batch: the target network's outputs
 
     def _copy(self, net: Policy, vector: FlatParams) -> Policy:
-        """Return another module on the same weights, with its own gradients."""
+        """Return another module that shares the weights of `vector`, with its own gradients."""
         made = build_network(self.learner.spec.policy, 0, self.learner.ctx.precision, self.learner.device)
         FlatParams(made, memory=vector.flat.detach(), write=False)
         return made
 
     def _keep_halves(self) -> list[tuple[Tensor, Tensor]]:
-        """Return large layers' weights, each with one bfloat16 copy that all networks share; [] if the policy does not
-        compute in bfloat16, or other workers change the weights.
+        """Return the weight of each large layer with its bfloat16 copy, which all networks share; [] if the policy does
+        not compute in bfloat16, or if other workers change the weights.
         """
         kept = list[tuple[Tensor, Tensor]]()
         if not self.learner.policy.bf16 or self.learner.spec.update.asynchronous:
@@ -112,7 +112,7 @@ class ThreadedRunner(Runner):
         return kept
 
     def refresh(self) -> None:
-        """See Runner. Updates the bfloat16 copies of the weights."""
+        """Update the bfloat16 copies of the weights; see Runner."""
 
         def copy(i: int) -> None:
             for weight, half in self.halves:
@@ -123,7 +123,7 @@ class ThreadedRunner(Runner):
             self.team.each(copy)
 
     def compile(self) -> bool:
-        """See Runner."""
+        """See Runner.compile."""
         self.compiled = CompiledParts(self)
         return True
 
@@ -132,7 +132,7 @@ class ThreadedRunner(Runner):
             self.compiled.close()
 
     def begin(self, items: list[Batch], version: int) -> None:
-        """See Runner. The other threads make the target network's pass for all parts, then score their parts."""
+        """See Runner. The other threads run the target network on the batch, then compute the losses of their parts."""
         batch = to_device(items[0], self.learner.device)
         batch, rows = self.with_noise(batch, version), len(batch["return"])
         if (call := self._call_for(batch)) is not None:
@@ -151,7 +151,7 @@ class ThreadedRunner(Runner):
             self.begun[0].wait()
 
     def __call__(self, batch: Batch, state: Batch, version: int, tape: Tape | None = None) -> LossOutput:
-        """See Runner. If a batch was started, `batch` must be the one that `begin` got."""
+        """See Runner. After `begin`, `batch` must be the batch that `begin` got."""
         call = self._begun_call()
         if call is None:
             batch, begun = self.with_noise(to_device(batch, self.learner.device), version), bool(self.begun)
@@ -161,7 +161,7 @@ class ThreadedRunner(Runner):
                 scored = self.score_eagerly(batch)
                 if self.compiled is not None:
                     self.compiled.look(batch, time.perf_counter() - before)
-                # a run that waits for the compiler can be repeated, so this very update is compiled
+                # a run that waits for the compiler must be repeatable, so even this update uses the package
                 if self.compiled is None or not self.compiled.waits or (call := self._call_for(batch)) is None:
                     return scored
             call.start(batch)
@@ -179,7 +179,7 @@ class ThreadedRunner(Runner):
         return self.compiled.calls.get(_kind_of(batch)) if self.compiled is not None else None
 
     def score_eagerly(self, batch: Batch) -> LossOutput:
-        """Score a batch without packages, and leave its gradient in the vector."""
+        """Compute a batch's loss without compiled packages, and leave the gradient in the vector."""
         whole = len(batch["return"])
         rows = self._rows_beside_acting(whole) if self.begun else even(whole, self.n)
         parts = _split(batch, rows)
@@ -196,14 +196,14 @@ class ThreadedRunner(Runner):
         return LossOutput(loss, {**means, "loss": loss}, priority)
 
     def _rows_beside_acting(self, rows: int) -> list[int]:
-        """Return the sizes of the parts of a batch that is started while the first thread acts. In bfloat16 that thread
-        has fewer rows, because a row takes half as long as in float32, but acting nearly as long.
+        """Return the sizes of the parts of a batch that is started while the first thread acts. In bfloat16 the first
+        thread gets fewer rows: there a row takes half as long as in float32, but acting takes nearly as long.
         """
         return uneven(rows, self.n, BESIDE_ACTING) if self.policy.bf16 else even(rows, self.n)
 
     def _one(self, i: int, batch: Batch, whole: int, targets: Sequence[Future[Batch]] = ()) -> LossOutput:
-        """Score part i, and leave the gradient in its network. A mean loss is scaled by the part's share of `whole`.
-        targets: of the whole batch, if started before.
+        """Compute the loss of part i, and leave the gradient in network i. A mean loss is multiplied by the part's
+        share of the `whole` rows. targets: the target network's outputs for the batch, if `begin` has started them.
         """
         net = self.nets[i]
         if targets:
@@ -221,9 +221,9 @@ class ThreadedRunner(Runner):
 
     @torch.no_grad()
     def _add_up(self, i: int) -> None:
-        """Add up all parts' gradients, for thread i's rows of every parameter."""
+        """Sum the gradients of all parts, in those rows of every parameter that belong to thread i."""
         for k, (whole, parts) in enumerate(self.grads):
-            if whole.numel() < LARGE:  # the first thread adds up small ones
+            if whole.numel() < LARGE:  # the first thread alone sums small ones
                 if i == 0:
                     _sum([p.grad for p in parts if p.grad is not None], whole)
                 continue
@@ -236,19 +236,19 @@ class ThreadedRunner(Runner):
 
 
 def _large(net: Policy) -> dict[int, Linear]:
-    """Return large layers, by the number of their weight among the parameters."""
+    """Return the large Linear layers, by the index of their weight among the network's parameters."""
     numbers = {id(p): k for k, p in enumerate(net.parameters())}
     layers = (m for m in net.modules() if isinstance(m, Linear))
     return {numbers[id(m.weight)]: m for m in layers if m.weight.numel() >= LARGE}
 
 
 def even(rows: int, n: int) -> list[int]:
-    """Return the sizes of n equal parts of `rows`."""
+    """Return the sizes of n parts of `rows`, which differ by at most one."""
     return [rows * (i + 1) // n - rows * i // n for i in range(n)]
 
 
 def uneven(rows: int, n: int, share: float) -> list[int]:
-    """Return the sizes of n parts of `rows`. The first has `share` times the size of an equal part."""
+    """Return the sizes of n parts of `rows`: the first is `share` times an equal part, the others are even."""
     first = max(1, round(share * rows / n))
     return [first, *even(rows - first, n - 1)]
 
@@ -260,12 +260,12 @@ def _split(batch: Batch, rows: Sequence[int]) -> list[Batch]:
 
 
 def _divided(path: str, x: Tensor, rows: Sequence[int]) -> Sequence[Tensor]:
-    """Split a leaf into parts with these numbers of rows. Every part gets the whole key."""
+    """Split a batch's tensor `x` into parts with these numbers of rows. Every part gets the whole random `key`."""
     return [x] * len(rows) if path == "key" else x.split(list(rows), int(path.partition("/")[0] in TWO))
 
 
 def _sum(grads: list[Tensor], out: Tensor) -> None:
-    """Write the sum of gradients, in order; 0 if no part has one."""
+    """Write the sum of `grads`, added in order, into `out`; 0 if the list is empty."""
     if not grads:
         out.zero_()
         return
@@ -275,7 +275,7 @@ def _sum(grads: list[Tensor], out: Tensor) -> None:
 
 
 def _product(factors: Factors, rows: slice, out: Tensor) -> None:
-    """Write some rows of the gradient of a layer's weight, float32 [rows, inputs]; 0 if the layer was not used."""
+    """Write `rows` of a layer's weight gradient into `out`, float32 [rows, inputs]; 0 if the layer was not used."""
     if not factors:
         out.zero_()
         return
@@ -286,10 +286,10 @@ def _product(factors: Factors, rows: slice, out: Tensor) -> None:
         out.copy_(torch.mm(grad, x))
 
 
-# The same gradient by packages, which every thread calls for its part. Only the first thread runs Python code.
+# The same gradient by compiled packages: each thread calls one for its part. Only the first thread runs Python code.
 
 
-Kind = tuple[Any, ...]  # of batches: paths, shapes and types of the leaves
+Kind = tuple[Any, ...]  # kind of a batch: path, shape and type of each tensor
 
 
 def _kind_of(batch: Batch) -> Kind:
@@ -297,7 +297,7 @@ def _kind_of(batch: Batch) -> Kind:
 
 
 def _arguments(runner: ThreadedRunner) -> list[Tensor]:
-    """Return an UpdateFunction's first arguments, with one thread's own buffers and gradient."""
+    """Return an UpdateFunction's arguments except the batch, with new buffers and a new gradient for one thread."""
     flat, at = runner.vector.flat.detach(), runner.vector.weights
     parts = runner.learner.parts
     of_target = next((part.vector.flat.detach() for part in parts if part.vector is not None), flat.new_zeros(0))
@@ -306,9 +306,9 @@ def _arguments(runner: ThreadedRunner) -> list[Tensor]:
 
 
 class PartsCall:
-    """A batch's gradient by packages that threads call on their own arguments: `start` starts the other threads' parts,
-    `finish` computes the first part. rows: of each part; packages: by the number of rows. Raises RuntimeError: a call
-    failed; only gradients were written.
+    """Computes a batch's gradient by packages that threads call, each on its own arguments: `start` starts the other
+    threads' parts, `finish` computes the first part. rows: number of rows of each part; packages: (path, function) by
+    number of rows. Raises RuntimeError: a call failed, and wrote to nothing but gradients.
     """
 
     def __init__(
@@ -330,7 +330,7 @@ class PartsCall:
         self.others = [BackgroundCall(path, [x], [y], [z], thread) for path, (x, y, z), thread in others]
 
     def start(self, batch: Batch) -> None:
-        """Copy each part's arguments, and start it in its thread at once. The first part's arguments come last."""
+        """Copy each part's arguments, and start the part at once. The first part, left to `finish`, is copied last."""
         values, (mine, buffers) = torch.tensor([*self.runner.hyper.values()], dtype=torch.float32), self.copies[0]
         leaves = [_divided(path, x, self.rows) for path, x in tree.leaves(batch)]
         for i in (*range(1, len(self.rows)), 0):
@@ -343,7 +343,7 @@ class PartsCall:
         self.pending = True
 
     def wait(self) -> None:
-        """Wait for the other threads' parts. `finish` raises their failures."""
+        """Wait for the other threads' parts. If one failed, `finish` raises RuntimeError."""
         for other in self.others if self.pending else ():
             try:
                 other.wait()
@@ -352,7 +352,7 @@ class PartsCall:
         self.pending = False
 
     def finish(self) -> LossOutput:
-        """Leave the whole batch's gradient in the vector, and return the joint LossOutput of its parts."""
+        """Leave the whole batch's gradient in the vector, and return the joint LossOutput of all parts."""
         self.results[0] = self.call(list(self.given[0]))
         self.wait()
         if self.failure:
@@ -378,8 +378,8 @@ class PartsCall:
 
 
 class CompiledParts:
-    """Packages for the parts of a ThreadedRunner's batches: compiled beside the run, compared with the eager gradient
-    of the same batch, and then used.
+    """Packages for the parts of a ThreadedRunner's batches. Other processes compile them during the run; then their
+    gradient is compared with the eager gradient of the same batch, and they are used.
     """
 
     def __init__(self, runner: ThreadedRunner):
@@ -387,10 +387,10 @@ class CompiledParts:
         self.waits = self.learner.ctx.control.compile == "on"
         self.started, self.left, self.looked = time.perf_counter(), self.learner.remaining, 0.0
         self.packages, self.calls = dict[Kind, dict[int, Package]](), dict[Kind, PartsCall]()
-        self.rows = dict[Kind, list[int]]()  # rows of each part
+        self.rows = dict[Kind, list[int]]()  # number of rows of each part
 
     def look(self, batch: Batch, seconds: float) -> None:
-        """After an eager update that took `seconds`, start to compile its parts, or use the compiled packages."""
+        """After an eager update of `seconds`, start to compile updates of the batch's parts, or use the packages."""
         if not (self.waits or time.perf_counter() - self.looked > LOOK):
             return
         self.looked = time.perf_counter()
@@ -426,7 +426,7 @@ class CompiledParts:
         self._change_over(kind, PartsCall(self.runner, self.rows[kind], cast("Any", calls), batch), batch, seconds)
 
     def _job(self, batch: Batch, size: int) -> CompileJob:
-        """Return the job for a part of `size` rows."""
+        """Return the job that compiles the update of a part with `size` rows."""
         runner = self.runner
         part = _split(batch, [size, len(batch["return"]) - size])[0]
         paths, leaves = zip(*tree.leaves(part), strict=True)
@@ -436,12 +436,12 @@ class CompiledParts:
         return compile_job(self.learner, function, [*_arguments(runner), *leaves])
 
     def _change_over(self, kind: Kind, call: PartsCall, batch: Batch, seconds: float) -> None:
-        """Use the packages in later updates, if they are faster and give the eager gradient. The latter stays."""
+        """Use the compiled packages if they are faster and give the eager gradient; the vector keeps the eager one."""
         self.calls[kind] = call
         grad = self.runner.vector.grad
         kept, least = grad.clone(), math.inf
         try:
-            if self.runner.policy.observes:  # a batch that was started before may have used other statistics
+            if self.runner.policy.observes:  # a batch that was started early may have used older statistics
                 self.runner.score_eagerly(batch)
             wanted = grad.clone()
             for _ in range(TRIALS):
@@ -473,7 +473,7 @@ class CompiledParts:
             self.learner.ctx.log(kind, text)
 
     def close(self) -> None:
-        """End running compilers, and threads."""
+        """End the running compilers and the threads."""
         for package in (x for packages in self.packages.values() for x in packages.values()):
             package.close()
         for call in self.calls.values():

@@ -1,10 +1,10 @@
-"""UNREAL's auxiliary tasks: recent rows, losses.
+"""UNREAL's auxiliary tasks: a memory of recent rows, and losses.
 
 The tasks (Jaderberg et al. 2016) are pixel control, reward prediction and value replay. Their losses are pure functions
 of rows, by the convention of losses.py.
 
-Published costs belong to losses that are summed over examples, as the policy's loss is over time. These functions
-return means, over transitions or examples; WithAuxiliary turns them into sums.
+The published costs (weights of losses) are for sums over examples, as the policy's loss is a sum over time. These
+functions return means over transitions or examples; WithAuxiliary turns the means into sums.
 """
 
 from __future__ import annotations
@@ -36,21 +36,22 @@ from polyplay.nets.policy import PolicyFactory
 # §3.2 and §3.3).
 
 
-EXAMPLES = ("obs", "reward", "first")  # columns kept to predict rewards
-COLUMNS = (*EXAMPLES, "terminated", "action", "latent_noise")  # columns kept to replay values, if rows have them
-_NO_END, _ZERO, _REWARDING = range(3)  # kinds of a row that follows three others
+EXAMPLES = ("obs", "reward", "first")  # fields of rows, kept to predict rewards
+COLUMNS = (*EXAMPLES, "terminated", "action", "latent_noise")  # fields kept to replay values, if rows have them
+_NO_END, _ZERO, _REWARDING = range(3)  # kinds of a row: end of no example, or of one with a zero or another reward
 
 
 def specs_of(arrays: Batch, lead: int) -> Spec:
-    """Return the specs of arrays, without their first dimensions."""
+    """Return the fields of arrays, without the first `lead` dimensions."""
     return tree.map(lambda x: Field(x.shape[lead:], x.dtype.name), arrays)
 
 
 class UnrealReplay:
-    """The latest single columns of batches [length, B], each with the state before it, in all at most `capacity` rows.
+    """Memory of the latest columns (single lanes) of batches [length, B], with the recurrent state before each column.
 
-    row: a row's fields, including EXAMPLES; length: T+1; state: of one lane. UNREAL keeps 2,000 rows of each worker;
-    here `capacity` is for the whole memory, and only the last columns of a larger batch are kept.
+    row: a row's fields, including EXAMPLES; length: rows of a column, T+1; capacity: most rows in all columns together
+    (UNREAL keeps 2,000 rows of each worker); state: fields of one lane's state. Only the last columns of a larger batch
+    are kept.
     """
 
     def __init__(self, row: Spec, length: int, capacity: int = 2000, state: Spec | None = None):
@@ -59,7 +60,7 @@ class UnrealReplay:
         self.state: Batch = tree.zeros(state or {}, (self.columns,))
         self.filled = 0  # number of filled columns
         self._end = np.full((length, self.columns), _NO_END, np.int8)
-        self._next = 0  # where the next column goes
+        self._next = 0  # index of the next column to fill
 
     def save(self) -> Batch:
         """Return all arrays."""
@@ -83,8 +84,8 @@ class UnrealReplay:
         return int((self._end == _ZERO).sum()), int((self._end == _REWARDING).sum())
 
     def add(self, rows: Batch, state: Batch | None = None) -> None:
-        """Add rows [length, B, …] and the state before them [B, …]. reward: received with each row; first: starts of
-        episodes, or of restarted lanes.
+        """Add rows [length, B, …] and the state before them [B, …]. "reward": received with each row; "first": whether
+        the row starts an episode or a restarted lane.
         """
         lanes = rows["reward"].shape[1]
         last = slice(max(0, lanes - self.columns), None)
@@ -100,10 +101,10 @@ class UnrealReplay:
 
     def sample_examples(self, n: int, rng: np.random.Generator) -> tuple[Tree, np.ndarray]:
         """Draw n examples with replacement: obs [3, n, …] of three consecutive rows, and the reward [n] of the row
-        after them, in one episode.
+        after them, all in one episode.
 
-        Half of the examples (rounded up or down by chance) have a nonzero reward and come first; all or none do if the
-        memory has only one kind. If it has no examples, all arrays are zeros.
+        Half of the examples (rounded up or down at random) have a nonzero reward and come first. If the memory has only
+        one kind of example, all are of this kind. Without examples, all arrays are zeros.
         """
         zero, rewarding = (np.flatnonzero(self._end == kind) for kind in (_ZERO, _REWARDING))
         if not len(zero) + len(rewarding):
@@ -122,18 +123,18 @@ class UnrealReplay:
 
 
 class UnrealWindows(LearnerPart):
-    """Draws the inputs of a policy's auxiliary tasks, besides the batch, from a memory of recent rows.
+    """Adds inputs of the policy's auxiliary tasks to batches, drawn from a memory of recent rows.
 
-    Value replay starts from the recurrent state that acting had before the column. So it can learn from remembered
-    inputs. In miyosuda/unreal that state is zero.
+    Value replay of a column starts from the recurrent state that acting had before the column, so it can use earlier
+    observations. In miyosuda/unreal that state is zero.
     """
 
     recent: UnrealReplay | None = None
 
     def inputs(self, rows: Batch, batch: Batch, state: Batch) -> Batch:
         """Keep the rows and the state before them, and draw one item per lane: "recent" [3, B, …] and "recent_reward"
-        [B], with "recent_weight", 0 until there is an example, then 1; "replayed", rows [T+1, B, …] with their "state".
-        Return {} if no task uses any.
+        [B], with "recent_weight" (0 while the memory has no example, else 1); "replayed", rows [T+1, B, …] with their
+        "state". Return {} if the policy has neither reward prediction nor value replay.
         """
         learner, lanes = self.learner, rows["first"].shape[1]
         heads = learner.policy.auxiliary if isinstance(learner.policy, ActorCritic) else None
@@ -150,7 +151,7 @@ class UnrealWindows(LearnerPart):
         return cast("Batch", to_device(drawn, learner.device))
 
     def _keep(self, rows: Batch, batch: Batch, state: Batch, whole: bool) -> UnrealReplay:
-        """Return the memory with these rows added; whole: also with the columns of value replay."""
+        """Add these rows to the memory, and return the memory. whole: keep all that value replay needs too."""
         kept = {k: tree.map(to_host, rows[k]) for k in (COLUMNS if whole else EXAMPLES) if k in rows}
         policy = self.learner.policy
         kept["reward"] = to_host(policy.rewarded(batch)["reward"])
@@ -161,7 +162,7 @@ class UnrealWindows(LearnerPart):
         return self.recent
 
 
-BORDER = CELL // 2  # pixels around a picture that belong to no cell
+BORDER = CELL // 2  # width in pixels of an image's border that belongs to no cell
 
 
 @torch.no_grad()
@@ -169,8 +170,8 @@ def pixel_change(view: Tensor) -> Tensor:
     """Return pixel control's reward: how much each cell changes from row t to t+1, in [0, 1], float32 [T, B, h, w].
 
     view: uint8 [T+1, B, C, H, W]. For 84 × 84 pixels: mean |difference| / 255 over channels and 4 × 4 pixels of the
-    middle 80 × 80 (§3.1). For a smaller picture made of planes: the share of planes that changed in a cell, whatever
-    the size of the change. It is meaningless across the start of an episode. Raises ValueError for other rows.
+    middle 80 × 80 (§3.1). For a smaller image made of planes: the share of planes that changed in a cell, whatever the
+    size of the change. Changes across the start of an episode are meaningless. Raises ValueError for other rows.
     """
     fit = view.ndim == 5 and len(view) >= 2 and view.dtype == torch.uint8
     losses.check_shapes(fit, f"view must be uint8 [T+1, B, C, H, W] with T >= 1, it is {view.dtype}", view)
@@ -180,7 +181,7 @@ def pixel_change(view: Tensor) -> Tensor:
 
 
 def _picture_change(before: Tensor, after: Tensor) -> Tensor:
-    """[B, C, 84, 84] twice → [B, 20, 20]."""
+    """Return the change of each cell [B, 20, 20] between two images [B, C, 84, 84]."""
     channels, inside = before.shape[1], slice(BORDER, PICTURE - BORDER)
     before, after = before[..., inside, inside], after[..., inside, inside]
     change = (torch.maximum(before, after) - torch.minimum(before, after)).int().sum(1, dtype=torch.int32)
@@ -189,17 +190,16 @@ def _picture_change(before: Tensor, after: Tensor) -> Tensor:
 
 
 def pixel_control_loss(chosen: Tensor, best: Tensor, change: Tensor, batch: Batch, gamma: float = 0.9) -> Tensor:
-    """½ Σ_cells (R_t − Q(s_t, a_t))², the mean over valid transitions, where cell by cell
+    """Return ½ Σ_cells (R_t − Q(s_t, a_t))², averaged over valid transitions, where in each cell
     R_t = c_t + γ·(1 − terminated_{t+1})·R_{t+1} if valid_t else max_a Q(s_t, a), R_T = max_a Q(s_T, a) (§3.1, n-step
-    Q-learning without correction).
+    Q-learning without off-policy correction).
 
-    chosen: Q(s_t, a_t) [T, B, h, w], with gradient; best: max_a Q(s_t, a) [T+1, B, h, w], used only
-    in nets.actor_critic.bootstrap_rows; change: c [T, B, h, w]; batch: rows "reward", "terminated", "first" of
-    [T+1, B].
+    chosen: Q(s_t, a_t) [T, B, h, w], with gradient; best: max_a Q(s_t, a) [T+1, B, h, w], used only in the rows of
+    nets.actor_critic.bootstrap_rows; change: c [T, B, h, w]; batch: rows "reward", "terminated", "first" [T+1, B].
 
     The sum over cells and the ½ are those of trfl and miyosuda/unreal, which also sum over time. So published costs
-    (0.01 to 0.1 in Lab and capture the flag) apply beside losses that are means over transitions; beside sums, multiply
-    this by the number of transitions. Raises ValueError for shapes that do not fit.
+    (0.01 to 0.1 in Lab and capture the flag) suit policy losses that are means over transitions; beside sums, multiply
+    this loss by the number of transitions. Raises ValueError for shapes that do not fit.
     """
     steps, cells = losses.transitions(batch, gamma), chosen.shape[2:]
     lead = steps.reward.shape
@@ -222,17 +222,17 @@ def reward_classes(reward: Tensor) -> Tensor:
 
 
 def reward_prediction_loss(logits: Tensor, reward: Tensor) -> Tensor:
-    """Cross-entropy of the next reward's class, the mean over examples: logits [N, 3], reward [N] (§3.2)."""
+    """Return the cross-entropy of the next reward's class, averaged over examples: logits [N, 3], reward [N] (§3.2)."""
     fit = reward.ndim == 1 and logits.shape == (len(reward), 3)
     losses.check_shapes(fit, "logits must be [N, 3] and reward [N]", logits, reward)
     return F.cross_entropy(logits, reward_classes(reward))
 
 
 def value_replay_loss(value: Tensor, steps: Transitions) -> Tensor:
-    """½ (R_t − V_t)² of replayed rows, the mean over valid transitions (§3.3; the ½ is miyosuda/unreal's).
+    """Return ½ (R_t − V_t)² of replayed rows, averaged over valid transitions (§3.3; the ½ is miyosuda/unreal's).
 
-    value: V [T+1, B] of the present weights; R: the n-step return of all rows (losses.n_step), from these values,
-    without gradient; steps: of the rows, [T, B].
+    value: V [T+1, B] of the present weights, from which R, the n-step return of all rows (losses.n_step), is computed
+    without gradient; steps: the rows' transitions [T, B].
     """
     error = torch.where(steps.valid, losses.n_step(steps, value) - value[:-1], 0.0)
     return 0.5 * masked_mean(error.square(), steps.valid)
@@ -241,11 +241,11 @@ def value_replay_loss(value: Tensor, steps: Transitions) -> Tensor:
 # Terms that a temporal core and auxiliary tasks add to a policy-gradient loss (Jaderberg et al. 2019, supplement).
 
 
-TERMS = MappingProxyType(  # terms of UNREAL's tasks, and their published costs
+TERMS = MappingProxyType(  # loss terms of UNREAL's tasks, and their published costs
     {"pixel": ("pixel_control", 0.05), "reward": ("reward_prediction", 1.0), "value": ("value_replay", 1.0)}
 )
-KL = MappingProxyType({"kl_posterior": 1e-3, "kl_prior": 1e-4})  # terms of a temporal core, and their costs
-DRAWN = {"reward_prediction": "reward_logits", "value_replay": "replayed_value"}  # outputs of rows that a learner drew
+KL = MappingProxyType({"kl_posterior": 1e-3, "kl_prior": 1e-4})  # loss terms of a temporal core, and their costs
+DRAWN = {"reward_prediction": "reward_logits", "value_replay": "replayed_value"}  # outputs for drawn rows, by term
 
 
 def task_costs(auxiliary: str, unroll: int, live: tuple[str, ...] = ()) -> dict[str, float]:
@@ -277,8 +277,8 @@ def _cost(word: str, number: str) -> float:
 
 
 def terms_of(policy: PolicyFactory) -> dict[str, float]:
-    """Return the terms that a network adds to its loss, with their costs: the two KL divergences of a temporal core,
-    and the tasks for which it has heads.
+    """Return the terms that a network adds to the loss, with their costs: the two KL divergences of a temporal core,
+    and the auxiliary tasks for which the network has heads.
     """
     if not isinstance(policy, NetworkFactory):
         return {}
@@ -290,13 +290,14 @@ def terms_of(policy: PolicyFactory) -> dict[str, float]:
 
 @dataclass
 class WithAuxiliary(Loss):
-    """`loss` + Σ cost · term. terms: names and costs, unless a hyperparameter NAME_cost sets the cost.
+    """The loss `loss` + Σ cost · term. terms: cost by name; a hyperparameter NAME_cost, if present, replaces the cost.
 
-    kl_posterior, kl_prior: see nets.recurrent.kl_terms. pixel_control, reward_prediction, value_replay: see
-    above. A cost is the weight of one example relative to one transition, as published: if `loss` is a sum, every
-    term is the sum over its own examples; if it is a mean, the predicted rewards' sum is divided by the number of
-    transitions, and all others are means. Metrics are means over transitions or examples. A `reward` in the network's
-    outputs replaces the environment's. Value replay uses the discount and the rewards of `loss`, an ActorCriticLoss.
+    kl_posterior, kl_prior: see nets.recurrent.kl_terms. pixel_control, reward_prediction, value_replay: see this file's
+    losses. A cost is the weight of one example relative to one transition, as published: if `loss` is a sum, every term
+    is the sum over its own examples; if `loss` is a mean, the sum of reward prediction is divided by the number of
+    transitions, and all other terms are means. Metrics are means over transitions or examples. A `reward` in the
+    network's outputs replaces the environment's. Value replay uses the discount and the rewards of `loss`, an
+    ActorCriticLoss.
     """
 
     loss: losses.ActorCriticLoss
@@ -326,7 +327,7 @@ class WithAuxiliary(Loss):
         return losses.observed(policy, self.score(policy.unroll(rows, state), batch, hyper), batch)
 
     def score(self, out: Batch, batch: Batch, hyper: Hyper) -> LossOutput:
-        """Score the outputs of a network for rows [T+1, B]."""
+        """Return the loss of a network's outputs for rows [T+1, B]."""
         if "reward" in out:
             batch = {**batch, "reward": out["reward"]}
         scored = self.loss.score(out, batch, hyper)
@@ -343,7 +344,7 @@ class WithAuxiliary(Loss):
         return LossOutput(loss, metrics, scored.priority, scored.targets)
 
     def _share(self, name: str, count: Tensor, batch: Batch, summed: bool) -> Tensor | float:
-        """Return a term's factor: its number of examples ÷ the number of transitions, or 1."""
+        """Return a term's factor: its number of examples ÷ the batch's number of transitions, or 1 for a plain mean."""
         if name == "reward_prediction" and "recent_reward" in batch:
             return len(batch["recent_reward"]) / count
         if name == "value_replay" and summed and "replayed" in batch:
@@ -354,7 +355,7 @@ class WithAuxiliary(Loss):
         if name == "pixel_control":
             change = pixel_change(_view(batch["obs"]))
             return pixel_control_loss(out["pixel_chosen"], out["pixel_best"], change, batch)
-        if name in DRAWN and DRAWN[name] not in out:  # a batch of rows alone, to measure its time
+        if name in DRAWN and DRAWN[name] not in out:  # a batch of rows alone, which measures an update's time
             return valid.new_zeros((), dtype=torch.float32)
         if name == "reward_prediction":
             return batch["recent_weight"] * reward_prediction_loss(out["reward_logits"], batch["recent_reward"])
@@ -365,5 +366,5 @@ class WithAuxiliary(Loss):
 
 
 def _view(obs: Tree) -> Tensor:
-    """The picture [T+1, B, C, H, W] among observations."""
+    """Return the images [T+1, B, C, H, W] among observations."""
     return next(x for _, x in tree.leaves(obs) if x.ndim == 5 and x.dtype == torch.uint8)

@@ -1,16 +1,16 @@
 """Losses of DQN, C51, R2D2 and Ape-X DPG.
 
-Losses of action values: frozen dataclasses, whose `score` takes
+Losses of action values are frozen dataclasses, whose `score` takes
 
-out    "q" of s_t with gradient, "target" of s_{t+n} by the target network, and for double Q-learning "online" of
-       s_{t+n}, both without gradient: scores q [..., A], or logits [..., A, K]
+out    "q" of s_t with gradient; without gradient, "target" of s_{t+n} by the target network and, for double
+       Q-learning, "online" of s_{t+n} by the trained network: values q [..., A], or logits [..., A, K]
 batch  a replay's `sample()`, as tensors: transitions "action", "return", "discount" [B], or rows [R, B] of
-       sequences; "weight" [B] (1 if not stored) and "mask" if stored
+       sequences; importance weights "weight" [B] (1 if missing), and legal actions "mask", if stored
 
-Each pass through a noisy network has its own noise, the same for the whole batch (dqn_zoo): `noise` draws its keys.
+Each pass through a noisy network has its own noise, the same for the whole batch (dqn_zoo): `noise` draws the keys.
 
-`LossOutput.priority` [B] goes back to replay. "mean" divides the sum over the batch by B, "sum" does not: the
-2015 DQN's gradient is a sum over its 32 samples, with a learning rate to match. Metrics are means, unweighted.
+`LossOutput.priority` [B] goes back to the replay. Reduction "mean" divides the sum over the batch by B, "sum" does not:
+the gradient of the 2015 DQN is a sum over 32 samples, with a learning rate to match. Metrics are unweighted means.
 """
 
 from __future__ import annotations
@@ -41,20 +41,20 @@ from polyplay.learning.losses import (
 )
 from polyplay.nets.q_network import DPGNetwork, QNetwork, expected_value, greedy_action, support, take_action
 
-# Targets of action values, and priorities: pure, without gradient; inputs are never written to.
+# Targets of action values, and priorities: pure functions without gradient, which never write to their inputs.
 #
-# For a transition s_t → s_{t+n}, replay gives its return G = Σ_{k<n} (Π_{j<k} d_{t+j})·r_{t+k+1}, in units of reward,
-# and D = Π_{j<n} d_{t+j}, the product of discounts (no unit): γᵐ for a window of m agent steps, 0 if it ended in a
-# termination. So a truncation bootstraps from its real last observation, and no `done` is needed. Where D = 0, the
-# network's output for s_{t+n} is not used, even if it is NaN.
+# For a transition s_t → s_{t+n}, the replay gives the return G = Σ_{k<n} (Π_{j<k} d_{t+j})·r_{t+k+1}, in units of
+# reward, and D = Π_{j<n} d_{t+j}, the product of discounts (no unit): γᵐ for a transition of m agent steps, 0 if it
+# ends in a termination. So a truncated episode bootstraps from its real last observation, and no `done` is needed. If D
+# = 0, the network's output for s_{t+n} is not used, even if it is NaN.
 #
-# Scores of A actions are q [..., A], or logits over K atoms [..., A, K], spaced evenly between `low` and `high`.
+# A network scores A actions by values q [..., A], or by logits [..., A, K] over K atoms evenly from `low` to `high`.
 
 
 @torch.no_grad()
 def td_target(ret: Tensor, discount: Tensor, ahead: Tensor) -> Tensor:
-    """y = G + D·Q⁻(s', a*) [B], from G, D and Q⁻ of the action chosen at s', float [B] each; where D = 0 the network's
-    output is not used, even if it is NaN. Raises ValueError for shapes that do not fit.
+    """Return y = G + D·Q⁻(s', a*) [B] from `ret` G, `discount` D and `ahead` Q⁻ of the action a* chosen at s', float
+    [B]. Where D = 0, `ahead` is not used, even if it is NaN. Raises ValueError for shapes that do not fit.
     """
     fit = ret.ndim == 1 and ret.shape == discount.shape == ahead.shape
     check_shapes(fit, "ret, discount and ahead must be one [B]", ret, discount, ahead)
@@ -71,10 +71,11 @@ def categorical(
     online: Tensor | None = None,
     mask: Tensor | None = None,
 ) -> Tensor:
-    """The projected distribution m [B, K] of G + D·Z⁻(s', a*) (Bellemare et al. 2017, algorithm 1).
+    """Return the projected distribution m [B, K] of G + D·Z⁻(s', a*) (Bellemare et al. 2017, algorithm 1).
 
-    ret, discount: G, D float [B]. a* has the highest mean by the logits [B, A, K] of `target`, or of `online` (double);
-    mask: legal at s', bool [B, A]. Raises ValueError for shapes that do not fit.
+    ret, discount: G, D float [B]. a* is the action with the highest mean by the logits [B, A, K] of `target`, or of
+    `online` if given (double Q-learning); mask: actions that are legal at s', bool [B, A]. Raises ValueError for shapes
+    that do not fit.
     """
     fit = ret.ndim == 1 and ret.shape == discount.shape == target.shape[:1] and target.ndim == 3
     names = "ret and discount must be [B], target and online [B, A, K]"
@@ -85,8 +86,8 @@ def categorical(
 
 @torch.no_grad()
 def project(chances: Tensor, ret: Tensor, discount: Tensor, low: float, high: float) -> Tensor:
-    """The distribution of clip(G + D·z, low, high), where two neighboring atoms z_i share each moved atom's mass:
-    m_i = Σ_j clip(1 − |Tz_j − z_i|/Δz, 0, 1)·p_j, in time O(K).
+    """Return the distribution of clip(G + D·z, low, high), where two neighboring atoms z_i share each moved atom's
+    mass: m_i = Σ_j clip(1 − |Tz_j − z_i|/Δz, 0, 1)·p_j, in time O(K).
 
     chances: p [B, K], K ≥ 2; ret, discount: G, D float [B]. Where D = 0 all mass is around clip(G), whatever p is.
     Raises ValueError for shapes that do not fit.
@@ -98,7 +99,7 @@ def project(chances: Tensor, ret: Tensor, discount: Tensor, low: float, high: fl
     z = support(low, high, chances)
     moved = torch.addcmul(ret.unsqueeze(1), discount.unsqueeze(1), z).clamp(low, high)
     place = ((moved - low) * ((size - 1) / (high - low))).clamp(max=size - 1)
-    below = place.floor().nan_to_num(0.0).clamp_(0, size - 2)  # NaN goes into the masses, so that the learner sees it
+    below = place.floor().nan_to_num(0.0).clamp_(0, size - 2)  # NaN stays in the masses, so that the learner sees it
     share = place - below
     at = below.long()
     made = torch.zeros_like(p).scatter_add_(1, at, p * (1.0 - share))
@@ -114,17 +115,17 @@ def sequence_targets(
     online: Tensor | None = None,
     eps: float | None = 1e-3,
 ) -> tuple[Tensor, Tensor]:
-    """Return n-step targets [T, B] of the action chosen in each row, and whether the row is learned from, bool [T, B];
-    rows are in order (Kapturowski et al. 2019, R2D2): y_t = h(Σ_{k<m} γᵏ·r_{t+k+1} + D·h⁻¹(Q⁻(s_{t+m}, a*))), where
-    D = γᵐ, or 0 if row t+m is terminated, and a* is the best action there by `online`, or else by `target`.
+    """Return n-step targets [T, B] of the actions taken in rows 0..T−1, and whether each row is learned from, bool [T,
+    B], with T = R − 1 (R2D2, Kapturowski et al. 2019): y_t = h(Σ_{k<m} γᵏ·r_{t+k+1} + D·h⁻¹(Q⁻(s_{t+m}, a*))), where D
+    is γᵐ, or 0 if row t+m is terminated, and a* is the best action in row t+m by `online`, or else by `target`.
 
-    batch: rows "reward" (float), "terminated", "first" (bool) [R, B], by the row convention; optionally "valid" (bool):
-    whether the transition to the next row exists, besides what `first` says, and "mask" [R, B, A]. target, online: q
-    [R, B, A]. eps: None leaves h out.
+    batch: rows "reward" (float), "terminated", "first" (bool) [R, B], by the convention of losses.py; optionally "mask"
+    [R, B, A], and "valid" (bool): False also rules out the transition to the next row. target, online: values q [R, B,
+    A]. eps: ε of value rescaling h; None: no h.
 
-    m = n, or fewer if the episode ends before: windows end in its last row, so a truncated episode bootstraps from its
-    real last observation. Rows 0..R−n−1 are learned from; the last n rows only complete their windows, as in rlpyt.
-    Targets of the last n, and of rows without a transition, are not valid. Raises ValueError for wrong shapes.
+    m is n, or less if the episode ends earlier: a sum ends in the episode's last row, so a truncated episode bootstraps
+    from its real last observation. As in rlpyt, the last n rows only complete the sums of earlier rows and are not
+    learned from; nor are rows without a transition. Raises ValueError for wrong shapes.
     """
     reward, mask, first = batch["reward"], batch.get("mask"), batch["first"]
     fit = target.ndim == 3 and target.shape[:2] == reward.shape and (online is None or online.shape == target.shape)
@@ -146,7 +147,7 @@ def sequence_targets(
 
 
 def sequence_priority(error: Tensor, valid: Tensor, eta: float) -> Tensor:
-    """R2D2's priority of a sequence, η·max|δ| + (1 − η)·mean|δ| over valid rows [T, B] → [B]; 0 without any."""
+    """Return R2D2's priorities [B] from errors δ [T, B]: η·max|δ| + (1 − η)·mean|δ| over valid rows; 0 without any."""
     fit = error.shape == valid.shape and error.ndim == 2
     check_shapes(fit, "error and valid must be one [T, B] shape", error, valid)
     size = torch.where(valid, error.abs(), 0.0)
@@ -157,14 +158,14 @@ COMMON = ("loss", "q_mean", "target_mean", "td_abs", "weight_mean")
 
 
 def _keys(self: Loss, policy: QNetwork, batch: Batch, key: Key) -> Batch:
-    """Return keys, int64 [3], of a noisy network's noise in "q", "target" and "online"; each update has others."""
+    """Return keys, int64 [3], of a noisy network's noise for its passes "q", "target", "online"; new in each update."""
     return {"key": np.arange(3 * key[2], 3 * key[2] + 3)} if policy.head.noise else {}
 
 
 @dataclass(frozen=True)
 class TransitionLoss(Loss, ABC):
     """Q-learning from transitions: batch["obs"] [2, B, …] holds s_t and s_{t+n}. double: `policy` chooses the action in
-    s_{t+n} that the target network values.
+    s_{t+n}, and the target network gives the value.
     """
 
     double: bool = field(default=False, kw_only=True)
@@ -172,7 +173,7 @@ class TransitionLoss(Loss, ABC):
     divisible, noise = True, _keys
 
     def __call__(self, policy: QNetwork, target: QNetwork, batch: Batch, state: Batch, hyper: Hyper) -> LossOutput:
-        """Make one pass for each of "q", "target" and "online"; joint passes would compute unused gradients."""
+        """Run a network once for each of "q", "target" and "online"; a joint pass would compute unused gradients."""
         out: Batch = {"q": _scores(policy, batch, 0)}
         with torch.no_grad():
             out["target"] = batch["target"] if "target" in batch else _scores(target, batch, 1, cached=True)
@@ -182,29 +183,29 @@ class TransitionLoss(Loss, ABC):
 
     @torch.no_grad()
     def ahead(self, target: QNetwork, batch: Batch) -> Batch:
-        """Compute "target" of `score` before the rest. After target.cache_weights(), no pass converts the target's
-        weights.
+        """Compute "target" of `score` before the other outputs. After target.cache_weights(), no pass converts the
+        target network's weights to bfloat16.
         """
         return {"target": _scores(target, batch, 1, cached=True)}
 
     @abstractmethod
     def score(self, out: Batch, batch: Batch) -> LossOutput:
-        """Score "q", "target" and, if double, "online", [B, A] or [B, A, K]."""
+        """Return the loss of outputs "q", "target" and, if double, "online", each [B, A] or [B, A, K]."""
 
 
 def _scores(net: QNetwork, batch: Batch, i: int, cached: bool = False) -> Tensor:
-    """Scores [B, …] of s_t ("q", i = 0) or s_{t+n} ("target", 1, and "online", 2), with the pass's own noise."""
+    """Return scores [B, …] of s_t (i = 0: "q") or s_{t+n} (1: "target", 2: "online"). Each pass i has its own noise."""
     row, key = slice(min(i, 1), min(i, 1) + 1), batch["key"][i : i + 1] if "key" in batch else None
     return net.scores({"obs": tree.map(lambda x: x[row], batch["obs"])}, {}, key, cached).squeeze(0)
 
 
 @dataclass(frozen=True)
 class QLoss(TransitionLoss):
-    """½δ² for |δ| ≤ clip, clip·(|δ| − clip/2) beyond, δ = y − Q(s, a): its gradient is δ limited to ±clip, which is all
-    that Mnih et al. (2015) specify. clip: 0 is ½δ² throughout. The priority is |δ|.
+    """Huber loss of δ = y − Q(s, a): ½δ² for |δ| ≤ clip, else clip·(|δ| − clip/2). The gradient is δ limited to ±clip,
+    which is all that Mnih et al. (2015) specify. With clip 0 the loss is ½δ² everywhere. The priority is |δ|.
 
     Importance weights multiply the loss. replicas: number of learners whose gradients are averaged; "sum" is then over
-    the transitions of all.
+    the transitions of all learners.
     """
 
     reduction: losses.Reduction = "mean"
@@ -234,9 +235,10 @@ class QLoss(TransitionLoss):
 
 @dataclass(frozen=True)
 class CategoricalLoss(TransitionLoss):
-    """Cross-entropy of the projected target distribution and p(s, a): C51 (Bellemare et al. 2017), Rainbow.
+    """Cross-entropy of the projected target distribution and the network's p(s, a): C51 (Bellemare et al. 2017),
+    Rainbow.
 
-    Atoms are spaced evenly from `low` to `high`; the network has their number. priority: "kl", the Kullback-Leibler
+    Atoms are spaced evenly from `low` to `high`; the network sets their number. priority: "kl", the Kullback-Leibler
     divergence (Hessel et al. 2018, Accel RL), or "ce", the cross-entropy (dqn_zoo), which is above 0 even at the
     optimum.
     """
@@ -272,13 +274,13 @@ class CategoricalLoss(TransitionLoss):
 
 @dataclass(frozen=True)
 class SequenceLoss(Loss):
-    """½δ² of every learned row of a sequence, under R2D2's rescaled n-step targets (sequence_targets): summed over a
-    sequence's rows, as in SEED and Acme, then weighted, then the mean over sequences.
+    """R2D2's loss: ½δ² with rescaled n-step targets (sequence_targets), summed over the learned rows of a sequence, as
+    in SEED and Acme, then multiplied by the sequence's importance weight, then averaged over sequences.
 
-    rescale: h's ε; 0 leaves h out. eta: of the priority η·max|δ| + (1 − η)·mean|δ|, over learned rows. The batch has
-    burn_in + m + n rows, of which m are learned; both networks unroll the first burn_in rows without gradient, from the
-    `state` before them.
-    Metrics: q_mean and target_mean are without h; td_abs is the mean |δ|, with h.
+    rescale: ε of value rescaling h; 0: no h. eta: η of the priority η·max|δ| + (1 − η)·mean|δ|, over learned rows. The
+    batch has burn_in + m + n rows, of which m are learned from. Both networks unroll the first burn_in rows without
+    gradient, from the stored `state` before these rows. Metrics: q_mean and target_mean are in units of reward, without
+    h; td_abs is the mean |δ|, with h.
     """
 
     gamma: Fraction = 0.997
@@ -291,7 +293,7 @@ class SequenceLoss(Loss):
     metrics, noise = (*COMMON, "rows_mean"), _keys
 
     def __call__(self, policy: QNetwork, target: QNetwork, batch: Batch, state: Batch, hyper: Hyper) -> LossOutput:
-        """Score the rows after burn-in, [R, B, …]; "online" is from the same pass as "q"."""
+        """Return the loss of the rows after burn-in, [R, B, …]; "online" and "q" come from the same pass."""
         rows: Batch = {k: batch[k] for k in ("obs", "reward", "first", "action") if k in batch}
         head, body = (tree.map(lambda x, at=at: x[at], rows) for at in (slice(self.burn_in), slice(self.burn_in, None)))
         with torch.no_grad():
@@ -305,7 +307,7 @@ class SequenceLoss(Loss):
         return self.score(out, batch)
 
     def score(self, out: Batch, batch: Batch) -> LossOutput:
-        """Score the rows after burn-in, [R, B, A] each."""
+        """Return the loss of outputs [R, B, A] for the rows after burn-in."""
         keys = ("reward", "terminated", "first", "valid", "mask", "action")
         rows = {k: batch[k][len(batch[k]) - len(out["q"]) :] for k in keys if k in batch}
         eps = self.rescale or None
@@ -329,28 +331,28 @@ class SequenceLoss(Loss):
 # "weight" [B] (1 if not stored).
 
 
-FREE = 2.0  # largest input x of μ's tanh without saturation cost; tanh(x) is 0.96
+FREE = 2.0  # largest |x| without saturation cost, for the input x of μ's tanh; tanh(2) is 0.96
 
 
 @dataclass(frozen=True)
 class DPGLoss(Loss):
-    """Ape-X DPG (Horgan et al. 2018, §4.2 and appendix D), means over the batch of two terms that share no weights:
+    """Loss of Ape-X DPG (Horgan et al. 2018, §4.2 and appendix D): batch means of two terms that share no weights:
 
-    critic  w·½δ², δ = G + D·Q⁻(s', μ⁻(s')) − Q(s, a), weighted by importance;
-    actor   −Σ_i c_i·μ_i(s), c = dQ/da at a = μ(s) limited element-wise to ±clip (0: not at all), a constant. So its
-            gradient is −c·dμ/dθ, and its value means nothing. It is not weighted, as in D4PG (Barth-Maron et al. 2018).
-            To it is added saturation_cost·Σ_i max(0, |x_i| − 2)², which pulls x, the input of μ's tanh, back to ±2.
-            Otherwise an actor that a young critic drives to an end of its range may stay there, where tanh has no
-            slope.
+    critic  w·½δ², δ = G + D·Q⁻(s', μ⁻(s')) − Q(s, a), with importance weights w;
+    actor   −Σ_i c_i·μ_i(s), where the constant c is dQ/da at a = μ(s), limited element-wise to ±clip (0: no limit). So
+            the gradient is −c·dμ/dθ, and the term's value means nothing. The term has no importance weights, as in D4PG
+            (Barth-Maron et al. 2018). The loss also has saturation_cost·Σ_i max(0, |x_i| − 2)², which pulls x, the
+            input of μ's tanh, back to ±2. Without this, a critic that is not trained yet may drive actions to an end of
+            their range, where tanh has no slope and the actions stay.
 
-    The priority is |δ|. dQ/da is per half of an action's range. Metrics are means, unweighted: "policy_value" is
-    Q(s, μ(s)), "dqda_clip_fraction" the share of numbers of dQ/da beyond the limit, "action_saturation" that of
-    numbers of μ(s) within a hundredth of an end.
+    The priority is |δ|. dQ/da is per half of an action's range. Metrics are unweighted means: "policy_value" is Q(s,
+    μ(s)), "dqda_clip_fraction" the share of elements of dQ/da beyond the limit, "action_saturation" the share of
+    elements of μ(s) within 0.01 of ±1.
     """
 
     clip: float = 1.0
     saturation_cost: float = 0.0
-    reward_scale: float = 1.0  # of the rewards in the replay
+    reward_scale: float = 1.0  # factor of rewards in the replay
 
     metrics = (
         "loss", "critic_loss", "q_mean", "target_mean", "td_abs", "weight_mean", "policy_value", "dqda_clip_fraction",
@@ -364,7 +366,7 @@ class DPGLoss(Loss):
         return self.score({**policy.learnt(now, batch["action"]), "target": ahead}, batch)
 
     def score(self, out: Batch, batch: Batch) -> LossOutput:
-        """Score the outputs of `policy.learnt` for s_t, and "target" [B], Q⁻(s', μ⁻(s')) of s_{t+n}, no gradient."""
+        """Return the loss of `policy.learnt`'s outputs for s_t and of "target" [B]: Q⁻(s', μ⁻(s')), no gradient."""
         goal = td_target(batch["return"], batch["discount"], out["target"])
         error = goal - out["q"]
         weight = importance_weight(batch, goal)

@@ -1,6 +1,4 @@
-"""Networks, and the device that they compute on: from a description of an environment to a policy that acts and
-unrolls.
-"""
+"""Networks and their devices: make a network from an environment's description, choose actions, evaluate rollouts."""
 
 from polyplay.nets.actor_critic import ActorCritic
 from polyplay.nets.factory import NETS, NetworkFactory, make, make_deterministic, make_values

@@ -1,9 +1,9 @@
 """Action heads: distributions over the actions of a space, given the output of a policy's last layer.
 
-Each space has its head. A nest of spaces has a Composite of heads, or a ConditionalHead if the first part decides which
-other parts count. Other modules use only the methods that all heads share, see ActionHead. A mask of legal actions
-(bool, docs/concepts/rows.md) applies first: no illegal action is drawn from `masked` numbers. Logarithms of categorical
-parts may be guarded; densities of real numbers are not.
+Each kind of action space has a head class. Nested spaces have a Composite of heads, or a ConditionalHead if the value
+of a first part decides which other parts are used. Other modules use only the methods that all heads share, listed
+above ActionHead. `masked` applies a mask of legal actions (bool, docs/concepts/rows.md) to a head's parameters, so that
+no illegal action is drawn. Log-probabilities of discrete parts may be guarded near 0; densities of real parts are not.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from polyplay.core.tree import Field, Tree
 from polyplay.envs.spaces import ActionRange, ActionSpec, Box, Conditional, Discrete, Leaf, MultiBinary, MultiDiscrete
 from polyplay.nets.layers import Axis, AxisSegment, Linear, TensorAxes, axis, one_hot
 
-# The logarithm of a probability: exact, or guarded against probabilities near 0, as in GA3C.
+# Logarithms of probabilities: exact, or guarded against probabilities near 0, as in GA3C.
 #
-# All functions take logits [..., n]; the logits of illegal values are far below the largest. Acting and learning use
-# the same function, so their ratios are ratios of guarded probabilities. π = softmax, H = −Σ π·(the logarithm of π).
-# Actions are drawn from π.
+# Logits have shape [..., n]; an illegal value's logit is so far below the largest that its probability is 0. Acting and
+# learning use the same guard, so importance ratios are ratios of guarded probabilities. π = softmax(logits). The
+# entropy is H = −Σ π·(guarded logarithm of π). Actions are drawn from π, without a guard.
 #
 #     guard   logarithm for value a     source
 #     none    log π(a)                  most papers; GA3C's code with USE_LOG_SOFTMAX
@@ -41,10 +41,10 @@ EPS = 1e-6
 
 
 class SeveralHeads(nn.Module):
-    """Heads of an action's parts, keyed by the parts' paths. stable: see surgery.tensor_axes."""
+    """Base of heads for actions with several parts. `stable`: lasting names, by which surgery finds heads."""
 
     def __init__(self, parts: Mapping[str, Any], modules: Iterable[str]):
-        """modules: the attribute name of each head in this module."""
+        """parts: heads by the parts' paths. modules: attribute paths of these heads in this module, in order."""
         super().__init__()
         self.paths, self.parts, heads = tuple(parts), dict(parts), parts.values()
         self.sizes, self.noises = [h.size for h in heads], [h.noise for h in heads]
@@ -53,31 +53,35 @@ class SeveralHeads(nn.Module):
         self.stable = {module: f"action {path}" for module, path in zip(modules, parts, strict=True)}
 
 
-# A first part of an action, then only the parts that its value uses: OpenAI et al. 2019, Dota 2, Appendix F.
+# Conditional actions: a first part's value decides which other parts are used. OpenAI et al. 2019, Dota 2, Appendix F.
 
 
 class ConditionalHead(SeveralHeads):
-    """π(a) = π(v) Π π(part | v), over the parts that value v of the first part uses; H = H(first) + Σ π(v) H(part | v).
+    """Conditional actions: π(a) = π(v) Π π(part | v) over the parts that value v of the first part uses; H = H(first) +
+    Σ_v π(v) Σ_part H(part | v).
 
-    params, from one pass: the first part's numbers; then, for each other part in order, separate numbers for each value
-    of the first part that uses it. Masks of another part are [N, values], or [N, values of the first part, values].
-    Unused parts are 0 in actions and in inputs, and add nothing to log-probability, entropy and gradient. The mode has
-    the most probable value of the first part, then the most probable value of each part that it uses.
+    One forward pass gives all params: the first part's; then, for each other part in order, separate params for each
+    value of the first part that uses this other part. Masks of another part are [N, values], or [N, values of the first
+    part, values]. Unused parts are 0 in actions and in `embed`, and add nothing to log-probability, entropy and
+    gradient. The mode has the first part's most probable value, and the most probable value of each part that this
+    value uses.
     """
 
-    at: Tensor  # [values of the first, numbers of all parts]: indices of the numbers in params, given the value
-    used: Tensor  # bool [other parts, values of the first]
-    users: Tensor  # for each other part, one after another: the first's values that use it
+    at: Tensor  # [values of the first part, numbers]: for each value, the place of all parts' numbers in params
+    used: Tensor  # bool [other parts, values of the first part]: whether the value uses the part
+    users: Tensor  # the first part's values that use the first other part, then those that use the second, …
 
     def __init__(self, name: str, first: Categorical, rest: Mapping[str, PartHead], uses: Mapping[str, Sequence[int]]):
-        """Take the first part's name and head; the others' heads, and the first's values that use each of these."""
+        """name, first: name and head of the first part. rest: heads of the other parts, by name. uses: for each other
+        part, the values of the first part that use this part.
+        """
         super().__init__({name: first, **rest}, ["first", *(f"rest.{i}" for i in range(len(rest)))])
         self.first = first
         self.rest: Iterable[PartHead] = nn.ModuleList(rest.values())  # type: ignore[assignment]
         self.counts, self.widths = [len(uses[path]) for path in rest], self.sizes
         self.sizes = [n * width for n, width in zip([1, *self.counts], self.widths, strict=True)]
         self.size = sum(self.sizes)
-        self.values = users = [list(uses[path]) for path in rest]  # for each other part: the first's values that use it
+        self.values = users = [list(uses[path]) for path in rest]  # per other part: the first part's values that use it
         values = range(first.size)
         places = [list(range(first.size)) for _ in values]
         for start, width, some in zip(accumulate(self.sizes[:-1]), self.widths[1:], users, strict=True):
@@ -89,7 +93,7 @@ class ConditionalHead(SeveralHeads):
         self.register_buffer("users", torch.tensor([v for some in users for v in some]), persistent=False)
 
     def axis(self, without: str | None = None) -> Axis:
-        """Return the axis of `params`, without the numbers of the part `without`."""
+        """Return the names along `params`, except those of the part `without`."""
         (name, first), *rest = self.parts.items()
         found = [*first.segments(name)]
         for (path, part), values in zip(rest, self.values, strict=True):
@@ -138,28 +142,29 @@ class ConditionalHead(SeveralHeads):
         return torch.cat([self.first.embed(value), *parts], 1)
 
     def _every(self, params: Tensor) -> list[Tensor]:
-        """Return the first part's numbers [N, width], then each other part's [N, values that use it, width]."""
+        """Return the first part's params [N, width], then each other part's: [N, first values that use it, width]."""
         first, *parts = params.split(self.sizes, 1)
         shapes = zip(parts, self.counts, self.widths[1:], strict=True)
         return [first, *(x.unflatten(1, (count, width)) for x, count, width in shapes)]
 
     def _given(self, params: Tensor, value: Tensor) -> Sequence[Tensor]:
-        """Return each part's numbers [N, width], given the first part's value; arbitrary ones for unused parts."""
+        """Return each part's params [N, width], given the first part's value. Params of unused parts are arbitrary."""
         return params.gather(1, self.at.index_select(0, value)).split(self.widths, 1)
 
     def _chosen(self, value: Tensor, parts: Iterable[Tensor]) -> Tree:
-        """Return the action of `value` and these parts; parts that the value does not use are 0."""
+        """Return the action of the first part's `value` and the other `parts`; parts that `value` doesn't use are 0."""
         unused = ~self.used.index_select(1, value)
         kept = [x.masked_fill(no.view(-1, *[1] * (x.dim() - 1)), 0) for x, no in zip(parts, unused, strict=True)]
         return dict(zip(self.paths, [value, *kept], strict=True))
 
 
-# Actions that name a unit by its embedding: OpenAI et al. 2019, Dota 2; a pointer as in Vinyals et al. 2015.
+# Actions that choose a unit of the game by its embedding (OpenAI et al. 2019, Dota 2), as in Vinyals et al. 2015.
 
 
 class UnitPointer(nn.Module):
-    """Computes a ConditionalHead's params. For each value of the first part that uses `part`, number u of `part` is
-    q·e_u/√E: q is a query from the features, e_u are E numbers of unit u. One Linear gives all other numbers.
+    """Last layer that computes a ConditionalHead's params. For each value of the first part that uses `part`, the logit
+    of unit u in `part` is q·e_u/√E: q is a query computed from the features, e_u the unit's embedding of size E. One
+    Linear computes all other params.
     """
 
     def __init__(self, columns: Axis, head: ConditionalHead, part: str, embedding: int):
@@ -171,36 +176,36 @@ class UnitPointer(nn.Module):
         self.query, self.others = Linear.along(queries, columns), Linear.along(head.axis(part), columns)
 
     def forward(self, x: Tensor, units: Tensor) -> Tensor:
-        """x [N, features], units [N, units · E] → params [N, head.size]."""
+        """Return params [N, head.size] from features x [N, features] and units' embeddings [N, units · E]."""
         queries, keys = (y.unflatten(1, (-1, self.embedding)) for y in (self.query(x), units))
         named = torch.bmm(queries, keys.transpose(1, 2)) * self.embedding**-0.5
         before, behind = self.others(x).split(self.sizes, 1)
         return torch.cat([before, named.flatten(1), behind], 1)
 
 
-NEVER = -1e9  # a logit whose probability is exactly 0; finite, because −∞ would make gradients NaN
-_EDGE = 2.0**-24  # uniforms are clamped to [_EDGE, 1 - _EDGE]
+NEVER = -1e9  # a logit that gives probability exactly 0; finite, because −∞ would make gradients NaN
+_EDGE = 2.0**-24  # uniform numbers are clamped to [_EDGE, 1 - _EDGE]
 _HALF_LOG_TAU = 0.5 * math.log(2.0 * math.pi)
 
 
 def normal(noise: Tensor) -> Tensor:
-    """Convert uniforms in (0, 1) to as many standard normal numbers, which lie within ±5.4."""
+    """Convert uniform numbers in (0, 1) to standard normal numbers of the same shape, which lie within ±5.4."""
     return torch.erfinv(2.0 * noise.clamp(_EDGE, 1.0 - _EDGE) - 1.0) * math.sqrt(2.0)
 
 
 def to_half_ranges(action: Tensor, low: Tensor, high: Tensor) -> Tensor:
-    """Map actions [N, A] in the environment's units linearly: `low` [A] to −1, `high` [A] to 1; 0 if both are equal."""
+    """Map actions [N, A] linearly: `low` [A] to −1, `high` [A] to 1. Where low = high, an action at low becomes 0."""
     half = high / 2 - low / 2
     return (action - (low / 2 + high / 2)) / torch.where(half > 0, half, 1.0)
 
 
 def from_half_ranges(inner: Tensor, low: Tensor, high: Tensor) -> Tensor:
-    """Invert `to_half_ranges`; the result is never outside the bounds."""
+    """Map actions from [−1, 1] back to the environment's units (see `to_half_ranges`), clipped to the bounds."""
     return torch.minimum(torch.maximum((low / 2 + high / 2) + (high / 2 - low / 2) * inner, low), high)
 
 
 class LeafHead(nn.Module):
-    """Base of heads for one space."""
+    """Base of heads for one action space that is not nested."""
 
     def __init__(self, size: int, noise: int, action: Field):
         super().__init__()
@@ -214,7 +219,9 @@ class LeafHead(nn.Module):
         return self.segments()
 
     def segments(self, path: str = "", whose: str = "", silent: bool = True) -> Axis:
-        """Return the axis of its numbers, named by the action's part `path`. silent: new numbers begin with 0."""
+        """Return the names along `params`, made of the action's part `path` and the suffix `whose`. silent: in surgery,
+        weights of added params start at 0.
+        """
         name = f"action {path}".strip() + whose
         return (AxisSegment(name, self.action.shape or (self.size,), part=path or None, silent=silent),)
 
@@ -226,20 +233,20 @@ class LeafHead(nn.Module):
 
 
 class Categorical(LeafHead):
-    """A distribution over n actions, int64 scalars, by logits."""
+    """Categorical distribution over n actions, int64 scalars from 0 to n − 1, given by logits."""
 
     def __init__(self, n: int, guard: str = "none", noise: int = 1, action: Field = Field((), "int64")):
         super().__init__(n, noise, action)
         self.guard = guard
 
     def sample(self, params: Tensor, noise: Tensor) -> Tensor:
-        """Draw by the inverse CDF over the last dimension of params [..., n]: the first value whose cumulative
-        probability exceeds the uniform [..., 1]; never one of probability 0.
+        """Draw by the inverse CDF of logits `params` [..., n]: return the first value whose cumulative probability
+        exceeds the uniform number `noise` [..., 1]. A value of probability 0 is never drawn.
         """
         cdf = params.softmax(-1).cumsum(-1)
         u = noise.clamp(_EDGE, 1.0 - _EDGE) * cdf[..., -1:]
         found = torch.searchsorted(cdf, u, right=True).squeeze(-1)
-        return found.clamp_(max=params.shape[-1] - 1)  # NaN logits find no value; the learner then sees them and stops
+        return found.clamp_(max=params.shape[-1] - 1)  # NaN logits give the last value; the learner stops at NaN
 
     def mode(self, params: Tensor) -> Tensor:
         return params.argmax(-1)
@@ -258,12 +265,12 @@ class Categorical(LeafHead):
 
 
 def guarded_log(pi: Tensor, guard: str) -> Tensor:
-    """Return the guarded logarithm of probabilities of any shape. guard: max or plus."""
+    """Return the guarded logarithm of probabilities `pi` of any shape. guard: max or plus, see the top of the file."""
     return ((pi + EPS) if guard == "plus" else pi.clamp_min(EPS)).log()
 
 
 class _Independent(Categorical):
-    """Several independent categorical numbers: the base of MultiCategorical and Bernoulli."""
+    """Several independent categorical numbers: base of MultiCategorical and Bernoulli."""
 
     def sample(self, params: Tensor, noise: Tensor) -> Tensor:
         return self._shaped(super().sample(self._rows(params), noise.unsqueeze(-1)))
@@ -275,14 +282,14 @@ class _Independent(Categorical):
         return super().entropy(self._rows(params)).sum(-1)
 
     def _rows(self, params: Tensor) -> Tensor:
-        """Return logits [..., numbers, values of each]."""
+        """Return the logits of each number, [..., numbers, values per number], from params [..., size]."""
         raise NotImplementedError
 
 
 class MultiCategorical(_Independent):
-    """One of nvec[i] values for each number i, independently: int64 [*shape]. params: logits, number by number."""
+    """Independent categorical numbers, int64 [*shape]: number i has nvec[i] values. params: logits by number."""
 
-    at: Tensor  # [size]: index of each logit among rows padded to `most`
+    at: Tensor  # [size]: index of each logit once each number's logits are padded to `most`
 
     def __init__(self, shape: tuple[int, ...], nvec: tuple[int, ...], guard: str = "none"):
         super().__init__(sum(nvec), guard, len(nvec), Field(tuple(shape), "int64"))
@@ -301,7 +308,7 @@ class MultiCategorical(_Independent):
         return one_hot(action.flatten(), self.most).unflatten(0, (-1, self.noise)).flatten(1)[:, self.at]
 
     def _rows(self, params: Tensor) -> Tensor:
-        """Return logits padded with values of probability 0."""
+        """Return logits [..., numbers, most], padded with values of probability 0."""
         if self.size < self.noise * self.most:
             filled = params.new_full((*params.shape[:-1], self.noise * self.most), NEVER)
             params = filled.index_copy(-1, self.at, params)
@@ -309,7 +316,7 @@ class MultiCategorical(_Independent):
 
 
 class Bernoulli(_Independent):
-    """Independent bits, int8 [*shape], by the logits of 1. Masks: per bit, whether 0 is legal and whether 1 is."""
+    """Independent bits, int8 [*shape]; params: logits of 1. A mask tells per bit whether 0 and whether 1 is legal."""
 
     def __init__(self, shape: tuple[int, ...], guard: str = "none"):
         super().__init__(math.prod(shape), guard, math.prod(shape), Field(tuple(shape), "int8"))
@@ -329,18 +336,19 @@ class Bernoulli(_Independent):
 
 
 class Gaussian(LeafHead):
-    """Independent normals: means from the network, learned log standard deviations that are the same in every state.
+    """Independent normal distributions: the network gives the means; the log standard deviations are weights, the same
+    in every state.
 
-    Actions are float32 [*shape], in the environment's units and unbounded; pools clip them, but log-probabilities are
-    those of unclipped actions. If `scaled` to a Box, means, deviations, densities and embedded actions are in half
-    ranges: −1 at its low, 1 at its high. Parts without bounds are not scaled.
+    Actions are float32 [*shape], in the environment's units and unbounded. Pools of environments clip actions, but
+    log-probabilities are those of unclipped actions. scaled: a Box; means, deviations, densities and embedded actions
+    are then in half ranges, −1 at the Box's low and 1 at its high. Numbers without bounds are not scaled.
     """
 
     def __init__(self, shape: tuple[int, ...], scaled: Box | None = None):
         super().__init__(math.prod(shape), math.prod(shape), Field(tuple(shape), "float32"))
         self.log_std = nn.Parameter(torch.zeros(self.size))
         self.axes = {"log_std": TensorAxes((axis("numbers", *shape),))}
-        # `range` is not a buffer, which would be published and averaged with the weights
+        # `range` is not a buffer, since buffers are published and averaged with the weights
         self.range: Tensor | None = None
         if scaled is not None and not (known := ActionRange.of(scaled)).unit:
             self.range = torch.from_numpy(np.stack([known.middle, known.half])).reshape(2, -1)
@@ -370,11 +378,11 @@ class Gaussian(LeafHead):
         return self._inner(action.reshape(-1, self.inputs))
 
     def _outer(self, inner: Tensor) -> Tensor:
-        """Convert from half ranges to the environment's units."""
+        """Convert actions from half ranges (bounds at ±1) to the environment's units."""
         return inner if self.range is None else self.range[0] + self.range[1] * inner
 
     def _inner(self, outer: Tensor) -> Tensor:
-        """Convert to half ranges; 0 where the bounds are equal."""
+        """Convert actions from the environment's units to half ranges (bounds at ±1); 0 where the bounds are equal."""
         if self.range is None:
             return outer
         middle, half = self.range
@@ -382,7 +390,7 @@ class Gaussian(LeafHead):
 
 
 class Composite(SeveralHeads):
-    """Independent heads of several parts; an action is a dict of the parts' actions."""
+    """Independent heads for the parts of an action, which is a dict of the parts' actions."""
 
     def __init__(self, heads: Mapping[str, PartHead]):
         super().__init__(heads, [f"heads.{i}" for i in range(len(heads))])
@@ -412,7 +420,7 @@ class Composite(SeveralHeads):
         return torch.cat([h.embed(a) for h, a in zip(self.heads, self._leaves(action), strict=True)], 1)
 
     def _each(self, params: Tensor, *others: Sequence[str] | Sequence[Tensor]) -> Iterator[tuple]:
-        """Return for each part its head, its numbers and its item of each of `others`."""
+        """Return an iterator with one tuple per part: the part's head, its params, and its item of each of `others`."""
         return zip(self.heads, params.split(self.sizes, 1), *others, strict=True)
 
     def _leaves(self, action: Tree) -> list[Tensor]:
@@ -423,25 +431,26 @@ class Composite(SeveralHeads):
         return tree.nest(dict(zip(self.paths, actions, strict=True)))
 
 
-# A head is a distribution over actions [N, *action.shape] given `params` [N, size], the last layer's output; `masked`
-# and `entropy` of a PartHead take [..., size]. It is a module, since it may have weights. With several parts, actions
-# and masks are dicts like its `action`. All heads have
+# A head is a distribution over actions [N, *action.shape], given `params` [N, size], the last layer's output. A
+# PartHead's `masked` and `entropy` also take params [..., size]. Heads are modules, since some have weights. If an
+# action has several parts, actions and masks are dicts with the same keys as the head's `action`. All heads have
 #
-#     size, noise, inputs     numbers of `params` per row; uniforms in (0, 1) per sample; numbers of `embed`
-#     parts, axis()           the parts' heads by path, "" for a single one; names along its numbers
+#     size, noise, inputs     numbers per row: of `params`; of uniform noise in (0, 1) for `sample`; of `embed`
+#     parts, axis()           the parts' heads by path, "" for a single part; names along `params`
 #     masked(params, mask)    params in which illegal actions have probability 0
-#     sample(params, noise)   an action drawn by uniforms [N, noise]; mode(params): the most probable
-#     logp(params, action)    [N]; entropy(params): [N]
+#     sample(params, noise)   an action drawn by noise [N, noise]; mode(params): the most probable one
+#     logp(params, action)    log-probabilities [N]; entropy(params): entropies [N]
 #     embed(action)           [N, inputs]: an action as a network's input
 
 
-PartHead = Categorical | Gaussian  # of one space
+PartHead = Categorical | Gaussian  # a head for one space
 ActionHead = PartHead | Composite | ConditionalHead
 
 
 def for_space(space: ActionSpec, guard: str = "none", scaled: bool = True) -> ActionHead:
-    """Make the head for an action space. guard: of logarithms, see the top. scaled: real parts use half ranges, see
-    Gaussian. Raises UserError: the space has no head.
+    """Make the head for an action space. guard: how log-probabilities are guarded, see the top of the file. scaled:
+    real parts use half ranges, see Gaussian. Raises UserError: the space has no head, or a guard is given but all
+    actions are real.
     """
     if guard != "none" and all(isinstance(leaf, Box) for _, leaf in tree.leaves(space)):
         needs = "needs actions with probabilities, but the environment's are real numbers"

@@ -1,10 +1,10 @@
-"""ActorCritic, UNREAL's heads, rewards of events.
+"""ActorCritic, heads of UNREAL's auxiliary tasks, rewards from game events.
 
-ActorCritic is a policy with its value: a torso (features of observations), an optional core, a head.
+ActorCritic is a policy with a value: a torso makes features of observations, then come an optional core and the heads.
 
-Shapes: N rows of a batch, B lanes, T+1 rows of a rollout. Acting and unrolling compute in the same way, so the same
-weights give bitwise the same results on a CPU: for mlp torsos, cores and heads in any batch, for convolutions in
-batches of the same size as in acting.
+Shapes: N rows of a batch, B lanes (parallel environments), T+1 rows of a rollout. `act` and `unroll` compute in the
+same way. So on a CPU, equal weights give bitwise equal results: for mlp torsos, cores and heads in batches of any size,
+for convolutions in batches of the same size as in acting.
 """
 
 from __future__ import annotations
@@ -45,15 +45,15 @@ from polyplay.nets.layers import (
 from polyplay.nets.policy import Normalize, Policy, ReturnScale, TaskValues, Torso, is_pixels, task_axis
 from polyplay.nets.recurrent import Core, Latent, Temporal, kl_terms
 
-# An agent's own rewards: weights of events in the game, tuned by evolution (Jaderberg et al. 2019).
+# Rewards of an agent: a weighted sum of game events; evolution tunes the weights (Jaderberg et al. 2019).
 
 
-PREFIX = "reward_"  # of hyperparameters that are events' weights
-SPIRIT = "team_spirit"  # the hyperparameter τ: r = (1 − τ) · own + τ · team's mean (Berner et al. 2019, appendix G)
+PREFIX = "reward_"  # prefix of hyperparameters that are weights of events
+SPIRIT = "team_spirit"  # hyperparameter τ: r = (1 − τ) · own reward + τ · team's mean (Berner et al. 2019, appendix G)
 
 
 class EventRewards(nn.Module):
-    """r = Σ_e w_e · events_e. The weights w are buffers: published with the network, changed by no gradient."""
+    """Reward r = Σ_e w_e · events_e from event counts. The weights w are a buffer, published but not trained."""
 
     weights: Tensor
 
@@ -64,11 +64,11 @@ class EventRewards(nn.Module):
         self.axes = {"weights": TensorAxes((tuple(AxisSegment(name, (1,), part=name) for name in self.names),))}
 
     def forward(self, events: Tensor) -> Tensor:
-        """[..., E] → [...]."""
+        """Return rewards [...] of event counts [..., E]."""
         return (events * self.weights).sum(-1)
 
     def apply_hyperparameters(self, values: Mapping[str, float]) -> None:
-        """Set the weights that `values` gives, by their names or by team_spirit."""
+        """Set the weights named in `values`; team_spirit sets those of a player's own and the team's reward."""
         known = dict(values)
         if SPIRIT in values:
             known |= {PREFIX + OWN_REWARD: 1.0 - values[SPIRIT], PREFIX + TEAM_REWARD: values[SPIRIT]}
@@ -77,19 +77,19 @@ class EventRewards(nn.Module):
                 self.weights[i] = known[name]
 
 
-# Heads of UNREAL's auxiliary tasks (Jaderberg et al. 2016): values of pixel control, reward prediction.
+# Heads of UNREAL's auxiliary tasks (Jaderberg et al. 2016): pixel control and reward prediction.
 
 
-PICTURE, CELL = 84, 4  # pixels a side of UNREAL's image (only its middle 80 × 80 count), and of a cell
-CHANNELS = 32  # of the map before the deconvolution
+PICTURE, CELL = 84, 4  # side in pixels of UNREAL's image, whose middle 80 × 80 pixels count, and of a cell
+CHANNELS = 32  # channels of the map before the deconvolution
 REWARD_CLASSES = 3
-FRAMES = 3  # rows from which a reward is predicted
+FRAMES = 3  # number of rows from which a reward is predicted
 
 
 def control_cells(view: tuple[int, ...]) -> tuple[int, int]:
-    """Return the cells h, w of a view [C, H, W]: 20 × 20 of 84 × 84 pixels, or each pixel of a smaller view.
+    """Return the numbers of cells (h, w) of an image [C, H, W]: 20 × 20 for 84 × 84 pixels; else one cell per pixel.
 
-    Raises UserError: other views.
+    Raises UserError: a side is below 3 or above 83 pixels, and the image is not 84 × 84.
     """
     if len(view) == 3 and view[1:] == (PICTURE, PICTURE):
         return PICTURE // CELL - 1, PICTURE // CELL - 1
@@ -100,16 +100,17 @@ def control_cells(view: tuple[int, ...]) -> tuple[int, int]:
 
 
 class PixelControl(nn.Module):
-    """Action values of every cell, from features: a fully connected layer with ReLU, and a dueling deconvolution.
+    """Action values of every cell, from features: a fully connected layer with ReLU, then a dueling deconvolution.
 
-    Q(c, a) = V(c) + Σ_k (A_k(c, a_k) − mean A_k(c, ·)) for an action of parts a_k; with one part, it is Wang et al.'s
-    dueling (2016), as in UNREAL. Its maximum over all actions is V + Σ_k (max A_k − mean A_k). The deconvolution makes
-    20 × 20 cells from 9 × 9, by a 4 × 4 kernel and a stride of 2; along an odd side the kernel has 3. No ReLU follows,
-    unlike in miyosuda/unreal: a Q that ReLU made 0 would get no gradient. Raises UserError: actions are real numbers.
+    Q(c, a) = V(c) + Σ_k (A_k(c, a_k) − mean A_k(c, ·)) for cell c and an action a of parts a_k. With one part, this is
+    the dueling of Wang et al. (2016), as in UNREAL. The maximum over actions is V + Σ_k (max A_k − mean A_k). The
+    deconvolution makes 20 × 20 cells from 9 × 9 by a 4 × 4 kernel and stride 2; along a side with an odd number of
+    cells, the kernel has 3. No ReLU follows, unlike in miyosuda/unreal, since a Q that ReLU made 0 would get no
+    gradient. Raises UserError: some actions are real numbers.
     """
 
-    options: Tensor  # [ΣA]: number of options of each advantage's part
-    starts: Tensor  # [K]: first channel of each part in the deconvolution; channel 0 is V
+    options: Tensor  # [ΣA]: for each advantage, the number of values of its part of the action
+    starts: Tensor  # [K]: each part's first output channel of the deconvolution; channel 0 is V
 
     def __init__(self, features: int, cells: tuple[int, int], action: ActionSpec):
         super().__init__()
@@ -136,19 +137,19 @@ class PixelControl(nn.Module):
             nn.init.uniform_(weight, -bound, bound)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return the map [N, 32, h', w'] of x [N, features]; the other methods take this map."""
+        """Return the map [N, 32, h', w'] of features x [N, features]; the other methods take such maps."""
         return F.relu(self.fc(x), inplace=True).unflatten(1, (CHANNELS, *self.map))
 
     def values(self, maps: Tensor) -> tuple[Tensor, tuple[Tensor, ...]]:
-        """Return V [N, h, w], and each part's A_k [N, n_k, h, w]."""
+        """Return V [N, h, w], and the advantages A_k [N, n_k, h, w] of each part k."""
         value, *advantages = self.deconv(maps).split((1, *self.parts), 1)
         return value[:, 0], tuple(advantages)
 
     def chosen(self, maps: Tensor, action: Tree) -> Tensor:
-        """Return Q of the actions [N, …] alone: [N, h, w].
+        """Return Q [N, h, w] of the given actions [N, …].
 
-        Q is linear in the deconvolution's kernels, so each row is deconvolved once, with its own sum of kernels. Making
-        all maps would take several times as long.
+        Q is linear in the deconvolution's kernels, so each row is deconvolved once, by the sum of kernels for the row's
+        action. Computing the values of all actions would take several times as long.
         """
         share = self._shares(action)
         weight = self.deconv.weight.permute(1, 2, 3, 0)  # [1 + ΣA, kernel, 32]
@@ -167,7 +168,7 @@ class PixelControl(nn.Module):
         return best
 
     def _shares(self, action: Tree) -> Tensor:
-        """Return the coefficients of V and of every advantage in Q of the actions: [N, 1 + ΣA]."""
+        """Return the coefficients [N, 1 + ΣA] of V and of every advantage in Q of the given actions."""
         found = dict(tree.leaves(action))
         parts = torch.cat([found[path].reshape(len(found[path]), -1) for path in self.paths], 1)
         mean = -1.0 / self.options.to(self.deconv.weight.dtype)
@@ -177,7 +178,7 @@ class PixelControl(nn.Module):
 
 
 class RewardPrediction(nn.Module):
-    """The class of the next reward from three rows' features: a hidden layer of 128 with ReLU, three logits."""
+    """Predicts the next reward's class from three rows' features: a hidden layer of 128 with ReLU, three logits."""
 
     def __init__(self, features: int):
         super().__init__()
@@ -185,13 +186,13 @@ class RewardPrediction(nn.Module):
         initialize(self, "torch")
 
     def forward(self, x: Tensor) -> Tensor:
-        """x [3, N, features], the oldest row first → [N, 3]."""
+        """Return logits [N, 3] of features x [3, N, features], the oldest row first."""
         return self.logits(F.relu(self.hidden(torch.cat(x.unbind(), 1)), inplace=True))
 
 
 def bootstrap_rows(batch: Batch) -> Tensor:
-    """Return the rows whose best values the loss uses, bool [T+1, B]: the last row, and the last row of each truncated
-    episode. Rows that are terminated or the first of an episode are never used.
+    """Mark the rows whose best values pixel control's loss uses, bool [T+1, B]: the last row of the rollout and of each
+    truncated episode. Terminated rows and first rows of episodes are never used.
     """
     first = batch["first"]
     rows = torch.cat([first[1:], torch.ones_like(first[:1])]) & ~batch["terminated"] & ~first
@@ -200,9 +201,9 @@ def bootstrap_rows(batch: Batch) -> Tensor:
 
 
 def pixel_control_values(head: PixelControl, x: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
-    """Return chosen [T, B, h, w] and best [T+1, B, h, w] for losses.unreal.pixel_control_loss, from features
-    [T+1, B, F]; best is 0 in rows that the loss does not use.
-    batch: rows "action" (a tree), "first", "terminated".
+    """Return chosen [T, B, h, w] and best [T+1, B, h, w] for unreal.pixel_control_loss, from features x [T+1, B, F].
+    chosen: Q of the actions taken; best: highest Q, 0 in rows that the loss does not use. batch: rows "action" (a
+    tree), "first", "terminated".
     """
     rows = bootstrap_rows(batch)
     if x.ndim != 3 or x.shape[:2] != rows.shape:
@@ -210,7 +211,7 @@ def pixel_control_values(head: PixelControl, x: Tensor, batch: Batch) -> tuple[T
     action = tree.map(lambda a: a[:-1].flatten(0, 1), batch["action"])
     chosen = head.chosen(head(x[:-1].flatten(0, 1)), action).unflatten(0, (-1, x.shape[1]))
     with torch.no_grad():
-        if tracing():  # all rows: a trace cannot depend on how many are used
+        if tracing():  # all rows, since a trace cannot depend on the number of used rows
             every = head.best(head(x.flatten(0, 1))).unflatten(0, rows.shape)
             return chosen, torch.where(rows[..., None, None], every, 0.0)
         best = torch.zeros(*rows.shape, *head.cells, dtype=chosen.dtype, device=x.device)
@@ -219,14 +220,16 @@ def pixel_control_values(head: PixelControl, x: Tensor, batch: Batch) -> tuple[T
 
 
 class AuxiliaryHeads(nn.Module):
-    """Heads of the tasks pixel and reward; value uses the policy's head. features: sizes of the core's, the torso's."""
+    """Heads of UNREAL's tasks `pixel` and `reward`; the task `value` uses the policy's value head. features: number of
+    features after the core, and after the torso.
+    """
 
     pixel: PixelControl | None
     reward: RewardPrediction | None
 
     def __init__(self, tasks: Collection[str], features: tuple[int, int], spec: EnvSpec):
         super().__init__()
-        self.pixel, self.reward, self.value = None, None, "value" in tasks  # whether values of replayed rows are wanted
+        self.pixel, self.reward, self.value = None, None, "value" in tasks  # value: whether to evaluate replayed rows
         if "pixel" in tasks:
             shown = [field.shape for _, field in tree.leaves(spec.obs) if is_pixels(field)]
             if len(shown) != 1:
@@ -237,7 +240,7 @@ class AuxiliaryHeads(nn.Module):
             self.reward = RewardPrediction(features[1])
 
     def stand(self, behind: Axis, torso: Axis) -> None:
-        """Name the heads' inputs: `behind` the core, and from the torso."""
+        """Name the heads' inputs for surgery. behind: features after the core; torso: features after the torso."""
         if self.pixel is not None:
             self.pixel.fc.stand(axis("maps", self.pixel.fc.out_features, fixed=True), behind)
         if self.reward is not None:
@@ -252,21 +255,22 @@ Inputs = CenteredImages | SignedImages | Normalize
 
 
 class TorsoPolicy(Policy):
-    """previous: the core (or the head, without a core) also takes the previous action and the reward that came with the
-    observation, 0 on first rows. clipped: that reward is clipped to ±1. inputs: preprocesses observations.
+    """Base of policies with a torso, an optional core and a head. previous: the core (without a core, the head) also
+    takes the previous action and the reward that came with the observation; both are 0 on first rows. clipped: this
+    reward is clipped to ±1. inputs: preprocesses observations.
     """
 
     bf16 = False  # whether the torso computes in bfloat16, see nets.device
-    bf16_core = False  # whether the core's input and the head's hidden layers do too
+    bf16_core = False  # whether the core's input layer and the head's hidden layers also compute in bfloat16
     clipped = True
-    outputs: tuple[str, ...]  # numbers that `act` returns beside the action
+    outputs: tuple[str, ...]  # names of the numbers that `act` returns besides the action
     action: Spec
     torso: Torso
     head: Any  # an ActionHead or a QHead
     core: Core | Temporal | None
     inputs: Inputs | None
     previous: bool
-    units = 0  # number of the last features, which skip the core and enter the head
+    units = 0  # number of features, the last ones, that skip the core and enter the head
 
     def spec(self) -> Spec:
         return {"action": self.action} | dict.fromkeys(self.outputs, Field((), "float32"))
@@ -293,7 +297,7 @@ class TorsoPolicy(Policy):
         return precision_of(self, bool(self.bf16))
 
     def _features(self, torso: Callable[[Tree], Tensor], obs: Tree) -> Tensor:
-        """Return features [N, features] in float32, or in bfloat16 if the core also computes in bfloat16."""
+        """Return features [N, features] in float32, or in bfloat16 if `bf16` and `bf16_core` are True."""
         if not self.bf16:
             return torso(obs if self.inputs is None else self.inputs(obs))
         with self._context():
@@ -303,9 +307,9 @@ class TorsoPolicy(Policy):
     def _behind_core(
         self, x: Tensor, rows: Batch, state: Batch, noise: Tensor | None = None
     ) -> tuple[Tensor, Batch, Latent | None]:
-        """Return the head's input (without `units`), the core's state after the rows, and a temporal core's Latent. x:
-        features [N, …] of rows [B] or [R, B]; noise [N, …]: for the Latent. rows: reward and first if they are used;
-        action, except when acting.
+        """Return the head's input (without `units`), the core's state after the rows, and a temporal core's Latent,
+        else None. x: features [N, …] of rows [B] or [R, B]. noise [N, …]: standard normal numbers for the Latent. rows:
+        reward and first, if they are used; also action, except in acting.
         """
         if self.units:
             x = x[:, : -self.units].contiguous()
@@ -321,27 +325,28 @@ class TorsoPolicy(Policy):
         return y.flatten(0, 1), after, latent
 
     def _before(self, action: Tree, reward: Tensor, first: Tensor) -> Tensor:
-        """Return the embedded previous action, and the reward: [N, numbers of an action + 1], 0 on first rows."""
+        """Return the embedded previous action joined with the reward: [N, head.inputs + 1], 0 on first rows."""
         reward = reward.clamp(-1.0, 1.0) if self.clipped else reward
         return torch.cat([self.head.embed(action), reward.unsqueeze(1)], 1) * (~first).unsqueeze(1)
 
 
 def shifted(before: Tensor, action: Tensor) -> Tensor:
-    """Return the action before each row: [B, …] and [T+1, B, …] → [(T+1) · B, …]."""
+    """Return each row's previous action [(T+1) · B, …]. before [B, …]: that of row 0; action: [T+1, B, …]."""
     return torch.cat([before.unsqueeze(0), action[:-1]]).flatten(0, 1)
 
 
 class ActorCritic(TorsoPolicy):
-    """torso: observation tree [N, ...] → [N, torso.features].
+    """Policy and value. torso: maps observations, a tree of [N, ...], to features [N, torso.features].
 
-    previous: the core (or the head, without a core) also takes the previous action and the reward that came with the
-    observation, clipped to ±1, both 0 on first rows, as in IMPALA. inputs: preprocesses observations. returns: learns
-    the size of returns; `unroll` then also returns `reward_scale`. rewards: makes rewards of events, which replace the
-    reward everywhere. width: size of a hidden layer for the policy and of one for the value; 0: none.
+    previous: the core (without a core, the heads) also takes the previous action and the reward that came with the
+    observation, clipped to ±1, as in IMPALA; both are 0 on first rows. inputs: preprocesses observations. returns:
+    tracks the size of returns; `unroll` then also returns `reward_scale`. rewards: computes rewards from events, in
+    place of the environment's. width: size of two hidden layers, before the policy's outputs and before the value; 0:
+    none.
 
-    values: selects each row's output of the value head; None: the head's only output is the value.
+    values: selects each row's value among the value head's outputs; None: the head's single output is the value.
 
-    With a temporal core rows have `latent_noise`, and `unroll` returns the KL divergences of recurrent.kl_terms.
+    With a temporal core, rows have `latent_noise`, and `unroll` also returns the KL divergences of recurrent.kl_terms.
     """
 
     outputs = ("logp", "value")
@@ -399,20 +404,21 @@ class ActorCritic(TorsoPolicy):
         return {**super().spec(), **noise}
 
     def cache_weights(self) -> None:
-        """See Policy.cache_weights: copies only the torso's."""
+        """See Policy.cache_weights; here only the torso's weights are copied."""
         if self.bf16:
             cache_half_weights(self.torso.modules())
 
     @property
     def recalls(self) -> bool:
-        """Whether `unroll` can use a tape of `act`."""
+        """Whether `unroll` can reuse activations that `act` recorded on a tape."""
         return self.torso.recalls
 
     def act(self, step: Batch, state: Batch, tape: Tape | None = None) -> tuple[Batch, Batch]:
-        """Act in one row [B] of obs, reward, first, mask and events if any, and noise [B, noise] (without it the action
-        is the mode). tape: receives results that `unroll` then doesn't compute again, see layers.recall.
+        """Choose actions in one row of B lanes. step: obs, reward, first; mask and events, if they exist; noise
+        [B, noise], without which the action is the mode. tape: receives activations that `unroll` then need not compute
+        again, see layers.recall.
 
-        Return {"action", "logp", "value"} [B] and the state after the row; the caller turns gradients off.
+        Return {"action", "logp", "value"} [B] and the state after the row. The caller turns gradients off.
         """
         torso = self.torso if tape is None else partial(self.torso, tape=tape)
         step = step if self.rewards is None else self.rewarded(step)
@@ -433,12 +439,11 @@ class ActorCritic(TorsoPolicy):
         return out, after
 
     def unroll(self, batch: Batch, state: Batch, tape: Tape | None = None) -> Batch:
-        """Evaluate rows [T+1, B] of obs, reward, first, action, mask if any, and the state before row 0, under the
-        present weights.
+        """Evaluate rows under the present weights. batch: obs, reward, first, action, and mask if there is one,
+        [T+1, B] each. state: before row 0. tape: filled by `act` in these rows with these weights.
 
-        Return {"logp", "value", "entropy"} [T+1, B] for batch["action"]; with `returns` also "reward_scale" []; with
-        PopArt also "value_scale" [T+1, B], the unit of each value. tape: filled by `act` in these rows with these
-        weights.
+        Return {"logp", "value", "entropy"} [T+1, B], where logp is that of batch["action"]; with `returns` also
+        "reward_scale" []; with PopArt also "value_scale" [T+1, B], the unit of each value.
         """
         batch = batch if self.rewards is None else self.rewarded(batch)
         taken = ("obs", "action", "mask", "task")
@@ -481,8 +486,8 @@ class ActorCritic(TorsoPolicy):
             self.values.settle(self.value)
 
     def _auxiliary_outputs(self, heads: AuxiliaryHeads, x: Tensor, batch: Batch) -> Batch:
-        """Return the inputs of auxiliary losses, from features after the core [(T+1) · B, features]. For reward
-        prediction, `batch` has `recent`: observations [3, N, …]. For value replay, it has `replayed`: rows [T+1, N, …]
+        """Return the inputs of auxiliary losses. x: features after the core, [(T+1) · B, features]. For reward
+        prediction, batch["recent"] has observations [3, N, …]. For value replay, batch["replayed"] has rows [T+1, N, …]
         and the `state` before them.
         """
         out: Batch = {}
@@ -502,12 +507,12 @@ class ActorCritic(TorsoPolicy):
         return out
 
     def rewarded(self, rows: Batch) -> Batch:
-        """See Policy.rewarded: makes the reward of events."""
+        """See Policy.rewarded; the reward is computed from events."""
         return {**rows, "reward": self.rewards(rows["events"])} if self.rewards and "events" in rows else rows
 
     def _tiled(self, obs: Tree) -> tuple[Tree, int]:
-        """Return observations [N, …], and N. If only Linear layers follow, pad the rows with zeros to whole tiles, once
-        for all layers.
+        """Return observations [N or more, …], and N. If only Linear layers follow, rows of zeros are added up to whole
+        tiles, so that the layers need not add rows.
         """
         x = next(tree.leaves(obs))[1]
         n = x.shape[0]
@@ -516,8 +521,8 @@ class ActorCritic(TorsoPolicy):
         return tree.map(lambda x: F.pad(x, (0, 0) * (x.dim() - 1) + (0, more)), obs) if more else obs, n
 
     def _heads(self, x: Tensor, rows: Batch, features: Tensor, n: int) -> tuple[Tensor, Tensor]:
-        """Return the first n rows' params for the head, with illegal actions masked, and their values. rows: mask and
-        task, if any. features: those of the units are the last.
+        """Return the action head's params, with illegal actions masked, and the values, of the first n rows. x: the
+        heads' input. rows: mask and task, if they exist. features: the torso's, of which those of units are the last.
         """
         acting, valued = (x, x) if self.split is None else x.split([self.split, x.shape[1] - self.split], 1)
         if self.hidden:
@@ -532,7 +537,7 @@ class ActorCritic(TorsoPolicy):
 
 
 def _embedded_axis(head: ActionHead, torso: Torso) -> Axis:
-    """Return the axis of an action as an input. A part that names units has one segment per set of units."""
+    """Return names along an embedded action. A part that chooses units has one segment per set of units."""
     found = list[AxisSegment]()
     for path, part in head.parts.items():
         if torso.pointer is not None and path == torso.pointer[0]:

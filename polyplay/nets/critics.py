@@ -1,8 +1,8 @@
-"""Networks of SAC and TD3: an actor and an ensemble of critics in one module. Loops use the module like any policy.
+"""Networks of SAC and TD3: an actor and several critics in one module, which acting loops use like any policy.
 
-An actor chooses an action y, numbers from −1 to 1 for each part of a Box. In the environment's units it is c + h·y with
-c = (high + low)/2 and h = (high − low)/2. Rows, pools and replays hold actions in the environment's units; losses,
-noise and critics take y. For discrete actions the actor gives logits, and critics give the value of every action.
+For a Box, an actor chooses y, numbers from −1 to 1. In the environment's units this action is c + h·y with c = (high +
+low)/2 and h = (high − low)/2. Rows, pools and replays hold actions in the environment's units; losses, noise and
+critics use y. For discrete actions, an actor returns logits, and critics return the value of every action.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from polyplay.nets.policy import Policy, Torso
 
 LOG_STD = (-20.0, 2.0)  # bounds of an actor's log σ, as in the SAC paper's code
 HALF_LOG_TAU = 0.5 * math.log(2.0 * math.pi)
-WARM, MOMENTUM, EPS = 100_000, 0.01, 1e-3  # of batch renormalization, as in CrossQ's code
-Held = Callable[[Tensor], Tensor]  # returns a weight, or its detached values
+WARM, MOMENTUM, EPS = 100_000, 0.01, 1e-3  # batch renormalization in CrossQ's code: warm-up passes, rate, ε
+Held = Callable[[Tensor], Tensor]  # returns a weight as it is, or detached
 
 
 class BatchRenorm(nn.Module):
@@ -35,9 +35,9 @@ class BatchRenorm(nn.Module):
 
     y = scale·((x − m)/√(v + ε)·r + d) + shift
 
-    If `learns`, m and v are the batch's mean and variance, toward which the running m̄ and v̄ move; r = √(v + ε)/√(v̄ +
-    ε), clipped to ⅓ … 3, and d = (m − m̄)/√(v̄ + ε), clipped to ±5, get no gradient. In the first WARM passes r = 1, d
-    = 0 (Bhatt et al. 2024, as in their code). Else m = m̄, v = v̄, r = 1, d = 0.
+    If `learns`, m and v are the batch's mean and variance, and the running m̄ and v̄ move toward them. r = √(v +
+    ε)/√(v̄ + ε), clipped to ⅓ … 3, and d = (m − m̄)/√(v̄ + ε), clipped to ±5, get no gradient. In the first WARM
+    passes, r = 1 and d = 0, as in the code of Bhatt et al. 2024. If not `learns`, m = m̄, v = v̄, r = 1 and d = 0.
     """
 
     mean: Tensor
@@ -60,7 +60,7 @@ class BatchRenorm(nn.Module):
         return ((x - mean) * (variance + EPS).rsqrt() * r + d) * scale + shift
 
     def _follow(self, mean: Tensor, variance: Tensor) -> tuple[Tensor, Tensor]:
-        """Return r and d by the running statistics, which then move."""
+        """Return r and d from the running statistics; then move these statistics toward the batch's."""
         deviation, warm = (self.variance + EPS).sqrt(), self.passes >= WARM
         r = torch.where(warm, ((variance + EPS).sqrt() / deviation).clamp(1 / 3, 3.0), 1.0)
         d = torch.where(warm, ((mean - self.mean) / deviation).clamp(-5.0, 5.0), 0.0)
@@ -82,11 +82,11 @@ class LayerNorm(nn.Module):
 
 
 class Ensemble(nn.Module):
-    """`n` MLPs of the same sizes, with ReLU between layers, computed as stacked products: the same [N, inputs] for all
-    → [n, N, outputs]. First weights and biases are uniform in ±1/√inputs, as in torch.
+    """`n` MLPs of the same sizes, with ReLU between layers, computed together. All take the same inputs [N, inputs];
+    the outputs are [n, N, outputs]. Initial weights and biases are uniform in ±1/√inputs, as in torch.
 
-    normalization: batch, at the input of each layer (BatchRenorm); layer, in each hidden layer between dropout and ReLU
-    (Hiraoka et al. 2022); none. dropout: fraction of the units that `forward` leaves out if it gets `draws`.
+    normalization: "batch" (BatchRenorm at the input of each layer), "layer" (in each hidden layer between dropout and
+    ReLU, Hiraoka et al. 2022) or "none". dropout: fraction of hidden units that `forward` drops if `draws` are given.
     """
 
     def __init__(self, n: int, sizes: tuple[int, ...], normalization: str = "none", dropout: float = 0.0):
@@ -103,8 +103,9 @@ class Ensemble(nn.Module):
             nn.init.uniform_(bias, -bound, bound)
 
     def forward(self, x: Tensor, learns: bool = False, frozen: bool = False, draws: Tensor | None = None) -> Tensor:
-        """learns: BatchRenorm uses the batch's statistics. frozen: weights are constants; only the inputs get
-        gradients. draws [N, n·Σ widths]: a 16-bit integer for each unit; a unit with a low integer is left out.
+        """Return outputs [n, N, outputs] of x [N, inputs]. learns: BatchRenorm uses the batch's statistics. frozen:
+        weights are constants; only inputs get gradients. draws [N, n·Σ widths]: a random 16-bit integer per hidden
+        unit; units with low integers are dropped.
         """
         hold: Held = Tensor.detach if frozen else _same
         kept: Sequence[Tensor] = ()
@@ -114,7 +115,7 @@ class Ensemble(nn.Module):
         return ensemble_values(x, [hold(w) for w in self.weights], [hold(b) for b in self.biases], before)
 
     def _before(self, learns: bool, hold: Held, kept: Sequence[Tensor], i: int, x: Tensor) -> Tensor:
-        """Return the input of layer i from the output of layer i − 1."""
+        """Compute the input of layer i from x, the output of layer i − 1: dropout, normalization, ReLU."""
         if i and kept:
             units = kept[i - 1].unflatten(1, (self.n, -1)).transpose(0, 1)
             x = x * units / (1.0 - self.dropout)
@@ -124,11 +125,11 @@ class Ensemble(nn.Module):
         return self.batch_norms[i](x, learns, hold) if self.batch_norms else x
 
     def pairs(self) -> list[tuple[Tensor, Tensor]]:
-        """Return the weights and biases of each layer."""
+        """Return (weights, biases) of each layer."""
         return list(zip(self.weights, self.biases, strict=True))
 
     def last(self, i: int) -> nn.Module | None:
-        """Return the activation after layer i."""
+        """Return the activation after layer i; None after the last layer."""
         return None if i + 1 == len(self.weights) else nn.ReLU()
 
 
@@ -143,8 +144,8 @@ def _relu(i: int, x: Tensor) -> Tensor:
 def ensemble_values(
     x: Tensor, weights: list[Tensor], biases: list[Tensor], before: Callable[[int, Tensor], Tensor] = _relu
 ) -> Tensor:
-    """Return outputs [n, N, outputs] of n MLPs for inputs x [N, inputs], by each layer's weights [n, a, b] and biases
-    [n, 1, b]. before: makes the input of layer i from the output of layer i − 1.
+    """Return the outputs [n, N, outputs] of n MLPs for inputs x [N, inputs]. weights, biases: [n, a, b] and [n, 1, b]
+    for each layer. before(i, x): makes the input of layer i from x, the output of layer i − 1.
     """
     x = x.unsqueeze(0).expand(weights[0].shape[0], -1, -1)
     for i, (weight, bias) in enumerate(zip(weights, biases, strict=True)):
@@ -153,15 +154,15 @@ def ensemble_values(
 
 
 def _layer(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-    """Return x·W + b [n, N, outputs]; a single output is a sum, since the stacked product takes ten times as long."""
+    """Return x·W + b [n, N, outputs]. A single output is a sum: a batched product would take ten times as long."""
     if weight.shape[-1] == 1:
         return (x * weight.mT).sum(-1, keepdim=True) + bias
     return torch.baddbmm(bias, x, weight)
 
 
 class CriticActions:
-    """Actions of a Box, a Discrete or a nest of these, as one `box` of all real numbers and one `choice` of all
-    combinations of discrete parts, whose last part varies fastest. None: there are no such parts.
+    """Actions of a Box, a Discrete or a nest of these. `box` joins all real parts; `choice` numbers all combinations of
+    the discrete parts, of which the last varies fastest. `box` or `choice` is None if the action has no such parts.
     """
 
     def __init__(self, space: ActionSpec):
@@ -175,7 +176,7 @@ class CriticActions:
         self.choice = Discrete(math.prod(self.choices.values())) if self.choices else None
 
     def split(self, action: Tree) -> tuple[Tensor | None, Tensor | None]:
-        """Split actions [N, …] into real numbers [N, size] in the environment's units and combination numbers [N]."""
+        """Split actions [N, …] into real numbers [N, size], in environment units, and combinations' numbers [N]."""
         leaves = dict(tree.leaves(action))
         real = [leaves[path].flatten(1) if leaves[path].ndim > 1 else leaves[path][:, None] for path in self.boxes]
         number: Tensor | None = None
@@ -195,7 +196,7 @@ class CriticActions:
         return tree.nest({path: found[path] for path, _ in tree.leaves(self.space)})
 
     def mask(self, masks: Tree | None) -> Tensor | None:
-        """Return the legal combinations, bool [N, combinations], by masks [N, values] of the parts that have one."""
+        """Return the legal combinations, bool [N, combinations], by masks [N, values] of discrete parts; None: all."""
         leaves, joint = {} if masks is None else dict(tree.leaves(masks)), None
         for path, n in self.choices.items() if leaves else ():
             own = leaves[path] if path in leaves else next(iter(leaves.values())).new_ones(1, n)
@@ -204,8 +205,8 @@ class CriticActions:
 
 
 class BoxActor(nn.Module):
-    """Base of actors for a bounded Box: converts between y in −1 … 1 and the environment's units. size: numbers of an
-    action. outputs: numbers that the actor's network returns. noise: uniforms in (0, 1) per action.
+    """Base of actors for a bounded Box: converts between y in [−1, 1] and the environment's units. size: numbers in an
+    action. outputs: numbers that the actor's network returns. noise: uniform numbers in (0, 1) per action.
     """
 
     low: Tensor
@@ -223,13 +224,13 @@ class BoxActor(nn.Module):
         return to_half_ranges(action, self.low, self.high)
 
     def outer(self, y: Tensor) -> Tensor:
-        """Convert y to the environment's units, never outside the bounds."""
+        """Convert y [N, size] to actions in the environment's units, clipped to the bounds."""
         return from_half_ranges(y, self.low, self.high)
 
 
 class GaussianActor(BoxActor):
-    """SAC's actor: y = tanh(m + σ·z) with standard normal z. log_std: clip bounds log σ to LOG_STD, tanh to −5 … 2
-    (CleanRL).
+    """SAC's actor: y = tanh(m + σ·z) with standard normal z. log_std: "clip" clips log σ to LOG_STD, "tanh" squashes
+    log σ into −5 … 2 (CleanRL).
     """
 
     def __init__(self, space: Box, log_std: str = "clip"):
@@ -237,10 +238,11 @@ class GaussianActor(BoxActor):
         self.log_std, self.outputs = log_std, 2 * self.size
 
     def sample(self, raw: Tensor, z: Tensor) -> tuple[Tensor, Tensor]:
-        """Return y [N, size] and its log-probability [N], by the actor's outputs [N, 2·size] and standard normal z.
+        """Return y [N, size] and log π(y) [N], from the actor's outputs `raw` [N, 2·size] and standard normal z
+        [N, size].
 
-        log π(y) = Σᵢ log N(uᵢ; mᵢ, σᵢ) − log(1 − yᵢ²) with u = m + σ·z and y = tanh u (Haarnoja et al. 2018b, appendix
-        C), where log(1 − tanh² u) = 2·(log 2 − u − softplus(−2u)) loses no digits. z: [N, size].
+        log π(y) = Σᵢ log N(uᵢ; mᵢ, σᵢ) − log(1 − yᵢ²) with u = m + σ·z, y = tanh u (Haarnoja et al. 2018b, appendix C).
+        log(1 − tanh² u) is computed as 2·(log 2 − u − softplus(−2u)), which loses no digits.
         """
         mean, log_std = raw.chunk(2, -1)
         log_std = log_std.clamp(*LOG_STD) if self.log_std == "clip" else -5.0 + 3.5 * (log_std.tanh() + 1.0)
@@ -249,7 +251,7 @@ class GaussianActor(BoxActor):
         return u.tanh(), logp.sum(-1)
 
     def act(self, raw: Tensor, noise: Tensor | None, epsilon: Tensor | None) -> Tensor:
-        """Return y [N, size]: tanh m if there is no noise, else drawn; uniform in −1 … 1 where epsilon [N] is 1."""
+        """Return y [N, size]: tanh m without noise, else a sample; uniform in [−1, 1] where epsilon [N] is 1."""
         if noise is None:
             return raw.chunk(2, -1)[0].tanh()
         y = self.sample(raw, normal(noise))[0]
@@ -257,7 +259,7 @@ class GaussianActor(BoxActor):
 
 
 class DeterministicActor(BoxActor):
-    """TD3's actor: y = tanh m. Acting adds normal noise of `deviation` in half ranges."""
+    """TD3's actor: y = tanh m. With noise, `act` adds to y normal noise with standard deviation `deviation`."""
 
     def __init__(self, space: Box, deviation: float = 0.1):
         super().__init__(space)
@@ -273,7 +275,7 @@ class DeterministicActor(BoxActor):
 
 
 class CategoricalActor(nn.Module):
-    """SAC's actor for discrete actions: logits."""
+    """SAC's actor for discrete actions: a categorical distribution given by logits."""
 
     def __init__(self, space: Discrete):
         super().__init__()
@@ -284,7 +286,7 @@ class CategoricalActor(nn.Module):
         return (raw if mask is None else raw.masked_fill(~mask, -torch.inf)).log_softmax(-1)
 
     def act(self, raw: Tensor, noise: Tensor | None, epsilon: Tensor | None, mask: Tensor | None = None) -> Tensor:
-        """Return the most probable actions [N], or Gumbel draws by noise [N, size]. epsilon: see GaussianActor."""
+        """Return the most probable actions [N]; with noise [N, size], Gumbel draws, uniform where epsilon [N] is 1."""
         if mask is not None:
             raw = raw.masked_fill(~mask, -torch.inf)
         if noise is None:
@@ -295,19 +297,20 @@ class CategoricalActor(nn.Module):
         return (raw - (-noise.log()).log()).argmax(-1)
 
 
-Chosen = tuple[Tensor | None, Tensor | None]  # y [N, size] of the real parts, the number [N] of the others' combination
+Chosen = tuple[Tensor | None, Tensor | None]  # y [N, size] of real parts; number [N] of the discrete combination
 
 
 class CriticsNetwork(Policy):
-    """Actor and critics on the features of one trunk, and log α of SAC, all in one vector of weights.
+    """An actor and critics on the features of one trunk, and SAC's log α; one vector holds all weights.
 
-    trunk: observations → features; only the critics' gradient changes its weights, and the actor gets the features as
+    trunk: maps observations to features. Only the critics' gradient changes its weights; the actor gets the features as
     constants. box, choice: the actor's heads for real and for discrete parts of an action; None: there are no such
-    parts. Critics take y and return the value of every combination of discrete parts.
+    parts. Critics take features and y, and return the value of every combination of discrete parts.
 
-    hidden: sizes of the hidden layers of the actor and of each of `critics` critics. alpha: SAC's first temperature; 0:
-    none. values: rows hold "value" and "chosen", from which actors make priorities. width: size of the critics' hidden
-    layers; 0: as in `hidden`. normalization, dropout: the critics' (Ensemble); `batch` is the actor's too.
+    hidden: sizes of the hidden layers of the actor and of each critic. critics: number of critics. alpha: SAC's initial
+    temperature; 0: none. values: `act` also returns "value" and "chosen", from which actors compute priorities. width:
+    size of the critics' hidden layers; 0: as in `hidden`. normalization, dropout: of the critics (Ensemble); "batch"
+    also of the actor.
     """
 
     box: Any
@@ -345,7 +348,7 @@ class CriticsNetwork(Policy):
         return {"action": self.actions.fields} | dict.fromkeys(numbers, Field((), "float32"))
 
     def act(self, step: Batch, state: Batch) -> tuple[Batch, Batch]:
-        """See Policy.act. epsilon [B]: where it is 1, the action is uniform."""
+        """See Policy.act. With noise, the action is uniform where epsilon [B] is 1."""
         features = self.trunk(step["obs"])
         raw, mask = self.raw(features), self.actions.mask(step.get("mask"))
         y, number = chosen = self._choose(raw, mask, step.get("noise"), step.get("epsilon"))
@@ -367,18 +370,18 @@ class CriticsNetwork(Policy):
         return y, number
 
     def _parts(self, raw: Tensor) -> tuple[Tensor, Tensor]:
-        """Split the actor's outputs into numbers for real parts and logits for discrete ones."""
+        """Split the actor's outputs into numbers for the real parts and logits of the discrete combinations."""
         at = 0 if self.box is None else self.box.outputs
         return raw[..., :at], raw[..., at:]
 
     def taken(self, action: Tree) -> Chosen:
-        """Convert actions [N, …] in the environment's units to the critics' inputs."""
+        """Convert actions [N, …] in the environment's units to y [N, size] and the discrete combinations [N]."""
         real, number = self.actions.split(action)
         return real if self.box is None or real is None else self.box.inner(real), number
 
     def sample(self, raw: Tensor, z: Tensor | None, mask: Tensor | None) -> tuple[Tensor | None, ...]:
-        """Return y [N, size] by the actor's outputs and standard normal z [N, size], its log-probability [N], and log π
-        [N, combinations] of the discrete parts. None: there are no such parts.
+        """Return y [N, size] from the actor's outputs `raw` and standard normal z [N, size]; log π(y) [N]; and log π
+        [N, combinations] of the discrete parts. None stands for parts that the action lacks.
         """
         ours, theirs = self._parts(raw)
         drawn = (None, None) if self.box is None else self.box.sample(ours, z)
@@ -389,11 +392,11 @@ class CriticsNetwork(Policy):
         return self.actor(features.detach(), learns)[0]
 
     def scores(self, features: Tensor, y: Tensor | None, **given: Any) -> Tensor:
-        """Return the critics' outputs [n, N, combinations or 1] for y. given: arguments of Ensemble.forward."""
+        """Return the n critics' outputs [n, N, combinations or 1] for y. given: arguments of Ensemble.forward."""
         return self.critics(features if y is None else torch.cat([features, y], 1), **given)
 
     def q(self, features: Tensor, chosen: Chosen) -> Tensor:
-        """Return the critics' values [n, N]."""
+        """Return the n critics' values [n, N] of the chosen actions."""
         return picked(self.scores(features, chosen[0]), chosen[1])
 
     def first_q(self, features: Tensor, y: Tensor) -> Tensor:
@@ -402,7 +405,9 @@ class CriticsNetwork(Policy):
         return ensemble_values(torch.cat([features, y], 1), weights, biases)[0, :, 0]
 
     def unroll(self, batch: Batch, state: Batch) -> Batch:
-        """Return {"value", "chosen"} [T+1, B] for rows [T+1, B]: Q of the actor's action, and of the row's."""
+        """Return {"value", "chosen"} [T+1, B] for rows [T+1, B]: the lowest of all critics' Q, for the actor's action
+        and for the row's action.
+        """
         size = next(x for _, x in tree.leaves(batch["action"])).shape[:2]
         obs, action = (tree.map(lambda x: x.flatten(0, 1), batch[k]) for k in ("obs", "action"))
         features = self.trunk(obs)
@@ -412,7 +417,9 @@ class CriticsNetwork(Policy):
 
 
 def picked(scores: Tensor, number: Tensor | None) -> Tensor:
-    """Pick [n, N] from critics' scores [n, N, combinations or 1]. number: the combination's, [N]."""
+    """Return the values [n, N] of the chosen combinations from critics' scores [n, N, combinations or 1]. number: of
+    each row's combination, [N]; None: there are no discrete parts.
+    """
     if number is None:
         return scores.squeeze(-1)
     return scores.gather(-1, number.expand(len(scores), -1).unsqueeze(-1)).squeeze(-1)

@@ -2,9 +2,9 @@
 
 Networks compute on the CPU or on CUDA devices; numbers are copied there and back.
 
-Rows, queues, published weights and pools are always in the CPU's memory: only learners, replicas and GA3C's predictors
-have their weights elsewhere. A worker uses one device, and only its default stream, so its operations run in order.
-Workers' fork servers must never use a device: processes forked from them then couldn't use one.
+Queues, published weights and pools are always in the CPU's memory. So are rows, except observations of a learner that
+acts itself on a GPU. A worker uses one device, and only its default stream, so its operations run in order. Workers'
+fork servers must never use a device, or processes forked from them could not use one.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ from polyplay.nets.policy import Policy
 
 
 def available() -> int:
-    """Number of CUDA devices that this process may use."""
+    """Return the number of CUDA devices that this process may use."""
     return torch.cuda.device_count() if torch.cuda.is_available() else 0
 
 
 def choose_devices(how: str) -> tuple[str, ...]:
-    """Return the devices that `--device` stands for: ("cpu",) or ("cuda:0", …). Raises UserError: there are none."""
+    """Return the devices that `--device` means: ("cpu",) or ("cuda:0", …). Raises UserError: cuda without a GPU."""
     n = 0 if how == "cpu" else available()
     if how == "cuda" and not n:
         built = "finds no GPU" if torch.version.cuda else "is built for the CPU alone"
@@ -43,7 +43,7 @@ def choose_devices(how: str) -> tuple[str, ...]:
 
 
 def enter_device(name: str) -> torch.device:
-    """Make the device this thread's default, and return it."""
+    """Return the device `name`; a CUDA device also becomes this thread's default."""
     device = torch.device(name)
     if device.type == "cuda":
         torch.cuda.set_device(device)
@@ -51,48 +51,48 @@ def enter_device(name: str) -> torch.device:
 
 
 def device_name(name: str) -> str:
-    """Return a device's name, to be shown in a plan."""
+    """Return a device's name for the plan printed before a run."""
     return torch.cuda.get_device_name(name) if name.startswith("cuda") else "the CPU"
 
 
 def synchronize(device: torch.device) -> None:
-    """Wait until a device has finished its work; then the sources of copies may change."""
+    """Wait until a device has finished its work. Afterwards, memory that copies have read may change."""
     if device.type == "cuda":
         torch.cuda.current_stream(device).synchronize()
 
 
-# --------------------------------------------------------------------------------------------------- there and back
+# --------------------------------------------------------------------------------------- copies to and from devices
 
 
 def to_device(batch: Tree, device: torch.device) -> Tree:
-    """Return NumPy arrays and tensors as tensors of a device, without copying those that are on it already.
+    """Return NumPy arrays and tensors as tensors on a device; tensors already there are not copied.
 
-    Copies from page-locked memory may still be under way: see `synchronize`.
+    Copies from page-locked memory may still be running on return: see `synchronize`.
     """
     if isinstance(batch, dict):
         return {k: to_device(v, device) for k, v in batch.items()}
     if device.type == "cpu" and type(batch) is np.ndarray:
-        return torch.from_numpy(batch)  # a third of as_tensor's time
+        return torch.from_numpy(batch)  # takes a third of as_tensor's time
     return torch.as_tensor(batch).to(device, non_blocking=True)
 
 
 def to_host(x: Tensor | np.ndarray) -> np.ndarray:
-    """Return a tensor as a NumPy array: the same memory on a CPU, else a copy. Return arrays as they are."""
+    """Return x as a NumPy array: a CPU tensor's array shares its memory, a GPU tensor's is a copy."""
     return x if isinstance(x, np.ndarray) else x.detach().cpu().numpy()
 
 
 def fetch_outputs(batch: Batch) -> Batch:
-    """Copy a device's tensors to the CPU in one copy: each separate copy would wait for the device."""
+    """Copy a device's tensors to the CPU all at once, since each separate copy would wait for the device."""
     return split_bytes(join_bytes(batch).cpu(), batch) if any(tree.leaves(batch)) else {}
 
 
 def join_bytes(batch: Batch) -> Tensor:
-    """Return the bytes of all tensors as one flat tensor."""
+    """Return the bytes of all tensors as one flat tensor, in the order of `_by_size`."""
     return torch.cat([x.contiguous().flatten().view(torch.uint8) for _, x in _by_size(batch)])
 
 
 def split_bytes(flat: Tensor, like: Batch) -> Batch:
-    """Invert `join_bytes`. like: tensors of the same shapes and types."""
+    """Invert `join_bytes`: make tensors from `flat`. like: tensors of the same shapes and types."""
     leaves = _by_size(like)
     parts = flat.split([x.numel() * x.element_size() for _, x in leaves])
     back = {path: part.view(x.dtype).view(x.shape) for (path, x), part in zip(leaves, parts, strict=True)}
@@ -100,20 +100,20 @@ def split_bytes(flat: Tensor, like: Batch) -> Batch:
 
 
 def _by_size(batch: Batch) -> list[tuple[str, Tensor]]:
-    """Return the leaves, those with the largest items first, which keeps each aligned."""
+    """Return the leaves sorted by element size, largest first, so that each leaf stays aligned in memory."""
     return sorted(tree.leaves(batch), key=lambda leaf: -leaf[1].element_size())
 
 
 def to_floats(scalars: Mapping[str, Tensor | float]) -> dict[str, float]:
-    """Convert scalars to floats; a single copy gets all that are on a device."""
+    """Convert scalars to floats; all scalars that are on a device are copied at once."""
     far = {k: v for k, v in scalars.items() if isinstance(v, Tensor) and v.device.type != "cpu"}
     read = dict(zip(far, torch.stack([v.float() for v in far.values()]).tolist(), strict=True)) if far else {}
     return {k: read[k] if k in read else float(v) for k, v in scalars.items()}
 
 
 class HostCopy:
-    """A flat tensor as a NumPy `array`: the same memory on a CPU, else a copy. `fetch` updates the copy from the
-    tensor, and `put` writes it back.
+    """The NumPy `array` of a flat tensor: it shares the memory of a CPU tensor, and is a copy of a GPU tensor. `fetch`
+    updates the copy from the tensor, and `put` writes the copy back.
     """
 
     def __init__(self, tensor: Tensor):
@@ -131,8 +131,8 @@ class HostCopy:
             self.tensor.copy_(self.copy)
 
 
-# CUDA graphs: the kernels of a function, recorded once and then launched together. They read and write the memory of
-# their recording; numbers that were on the host are constants in them.
+# CUDA graphs: a function's kernels are recorded once, then launched together. Every launch reads and writes the memory
+# addresses of the recording; numbers that were in the CPU's memory become constants.
 
 
 Function = Callable[..., tuple[Tensor, ...]]
@@ -140,12 +140,12 @@ WARM = 3  # calls before the recording, in which libraries allocate their memory
 
 
 class StaticCall:
-    """A function of tensors that runs on the same memory every time: on a GPU as one CUDA graph. On a CPU the function
-    is called again, which shows the same mistakes, such as a forgotten argument.
+    """A function of tensors that uses the same memory in every call. On a GPU it runs as one CUDA graph; on a CPU the
+    function is called again, which reveals the same mistakes, such as a forgotten argument.
 
-    given: example arguments. The first `fixed` ones never move and are used in place; the others have copies on the
-    device, which each call fills. The constructor runs the function. Raises RuntimeError: the function waits for the
-    device, or there is not enough memory.
+    given: example arguments. The first `fixed` arguments never move and are used in place; the others have copies on
+    the device, which each call overwrites. The constructor runs the function. Raises RuntimeError: the function waits
+    for the device, or there is not enough memory.
     """
 
     def __init__(self, function: Function, given: Sequence[Tensor], fixed: int = 0, device: torch.device | None = None):
@@ -159,8 +159,8 @@ class StaticCall:
             return self.function(*self.static)
 
     def fill(self, given: Sequence[Tensor], at: int = 0) -> list[Tensor]:
-        """Copy `given`, arguments number `at` and following, to their places. Return the places. An argument that is
-        its place already is not copied.
+        """Copy `given`, arguments number `at` and following, into the device's copies, and return these copies. An
+        argument that is itself such a copy is not copied.
         """
         places = self.static[at : at + len(given)]
         for place, x in zip(places, given, strict=True):
@@ -169,17 +169,17 @@ class StaticCall:
         return places
 
     def __call__(self, given: Sequence[Tensor]) -> list[Tensor]:
-        """Call the function. Return copies of its outputs."""
+        """Run the function on `given`. Return copies of the outputs."""
         self.fill(given)
         self._replay()
         return [x.clone() for x in self._outputs]
 
 
-Recorded = tuple[Callable[[], None], tuple[Tensor, ...]]  # computes the outputs again, in place
+Recorded = tuple[Callable[[], None], tuple[Tensor, ...]]  # a function that recomputes the outputs in place; the outputs
 
 
 def _record_graph(run: Callable[[], tuple[Tensor, ...]]) -> Recorded:
-    """Warm up on a side stream, then record, as in torch's notes on CUDA graphs. Other threads may use the device."""
+    """Warm up on a side stream, then record (torch's notes on CUDA graphs). Other threads may use the device."""
     side, here = torch.cuda.Stream(), torch.cuda.current_stream()
     side.wait_stream(here)
     with torch.cuda.stream(side):
@@ -203,7 +203,7 @@ def _run_again(run: Callable[[], tuple[Tensor, ...]]) -> Recorded:
 
 
 def signature_of(given: Batch) -> tuple[Any, list[Tensor]]:
-    """Return a key of such tensors, for recorded or compiled functions, and the leaves as contiguous tensors."""
+    """Return a key of the tensors' names, shapes and types, and the tensors as a list, made contiguous."""
     flat = dict(tree.leaves(given))
     return (tuple(flat), tuple([(x.shape, x.dtype) for x in flat.values()])), [x.contiguous() for x in flat.values()]
 
@@ -212,27 +212,27 @@ def signature_of(given: Batch) -> tuple[Any, list[Tensor]]:
 
 
 def page_lock(block: SharedBlock, device: torch.device) -> bool:
-    """Page-lock a block for its lifetime: then a device copies from it while this thread runs. Return False if that is
-    impossible: copies are slower then, and nothing else changes.
+    """Page-lock a block until it is freed, so that a device copies from it while this thread runs. Return False on a
+    CPU, or if locking fails: copies are slower then, and nothing else changes.
     """
     if device.type != "cuda":
         return False
     at = block.array(block.nbytes, np.uint8).ctypes.data
     runtime: Any = torch.cuda.cudart()
     if int(runtime.cudaHostRegister(at, block.nbytes, 0)) != 0:
-        with contextlib.suppress(RuntimeError):  # CUDA repeats the error at the next call
+        with contextlib.suppress(RuntimeError):  # CUDA repeats the error in the next call
             torch.zeros(1, device=device).add_(1)
         return False
-    weakref.finalize(block, runtime.cudaHostUnregister, at).atexit = False  # before the memory is reused
+    weakref.finalize(block, runtime.cudaHostUnregister, at).atexit = False  # unlocks when the block is freed
     return True
 
 
-# The precision of a network's torso. Weights, cores, heads, losses and optimizers are always float32; but in networks
-# of action values, the core's input and the head's hidden layers are as large as the torso, and use its precision.
+# The precision of a network's torso. Weights, cores, heads, losses and optimizers always use float32. Only in networks
+# of action values, the core's input layer and the head's hidden layers, as large as a torso, use the torso's precision.
 
 
 def is_half(how: str, device: str = "cpu") -> bool:
-    """Tell whether `how` means bfloat16; auto does on a device that multiplies bfloat16 natively."""
+    """Tell whether the precision `how` means bfloat16; "auto" does if the device multiplies bfloat16 natively."""
     if how != "auto":
         return how == "bfloat16"
     if device != "cpu":
@@ -242,15 +242,15 @@ def is_half(how: str, device: str = "cpu") -> bool:
 
 
 def choose_precision(how: str) -> str:
-    """Return `how`, or float32 for auto if the CPU is slower with bfloat16: some take 1.6 times as long. A run calls
-    this once, for all its processes.
+    """Return the precision `how`, but float32 for "auto" if bfloat16 is slower on this CPU; some CPUs take 1.6 times as
+    long. A run calls this once, for all its processes.
     """
     return "float32" if how == "auto" and is_half(how) and _product(torch.bfloat16) > _product(torch.float32) else how
 
 
 @functools.cache
 def _product(dtype: torch.dtype) -> float:
-    """Return the least time of several products of two matrices, in seconds."""
+    """Return the shortest time, in seconds, of ten products of two matrices."""
     a, b = torch.ones(256, 1024, dtype=dtype), torch.ones(1024, 256, dtype=dtype)
     seconds = []
     for _ in range(10):
@@ -261,7 +261,7 @@ def _product(dtype: torch.dtype) -> float:
 
 
 def set_precision(policy: Policy, how: str) -> Policy:
-    """Set a policy's precision to `how`, and return it. Raises UserError: a user's policy sets its own."""
+    """Set a policy's precision to `how`, and return the policy. Raises UserError: a user's policy sets its own."""
     if policy.bf16 is not None:
         policy.bf16 = is_half(how, next(policy.parameters()).device.type)
     elif how == "bfloat16":
@@ -271,7 +271,7 @@ def set_precision(policy: Policy, how: str) -> Policy:
 
 
 def precision_of(net: nn.Module, bf16: bool) -> contextlib.AbstractContextManager[object]:
-    """Return the context in which `net` computes. bf16: convolutions and products take bfloat16 numbers and add them up
+    """Return the context in which `net` computes. bf16: convolutions and matrix products take bfloat16 numbers and sum
     in float32.
     """
     if not bf16:

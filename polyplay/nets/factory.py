@@ -1,9 +1,8 @@
-"""Policies by name: `make(name, spec, ...)`, for Q-learning `make_values(name, spec, ...)`, for Ape-X DPG
-`make_deterministic(name, spec, ...)`, for SAC and TD3 `make_critics(name, spec, ...)`, and `NetworkFactory`, which is
-sent to workers.
+"""Policies by name: `make` for actor-critic, `make_values` for Q-learning, `make_deterministic` for Ape-X DPG,
+`make_critics` for SAC and TD3; and `NetworkFactory`, which holds such a call's arguments and is sent to workers.
 
-Names: auto, a key of `NETS`, or "module:callable". The callable takes the EnvSpec (and options), and returns a whole
-Policy or a Torso, to which head and core are added.
+Names: "auto", a key of `NETS`, or "module:callable". The callable takes the EnvSpec and options, and returns a whole
+Policy, or a Torso, to which core and head are added.
 """
 
 from __future__ import annotations
@@ -37,10 +36,10 @@ from polyplay.nets.q_network import VARIANTS, DPGNetwork, QHead, QNetwork
 from polyplay.nets.torsos import MLP, FiveTorso, Flat, FTWTorso, SeparateMLPs
 
 Builder = Callable[..., Any]
-EMBEDDING = 32  # numbers of a task's embedding
-LAYERS = re.compile(r"(.+)\(([^()]*)\)")  # mlp(256,256,relu): a network, and its layers
+EMBEDDING = 32  # size of a task's embedding
+LAYERS = re.compile(r"(.+)\(([^()]*)\)")  # mlp(256,256,relu): a network's name, and its layers
 WHOLE = "--network: {!r} is a whole policy; {} (polyplay.nets.policy.Torso)"
-# builders by name; the default of `init` is the published one
+# builders by name; the default of `init` is the published initialization
 NETS: dict[str, Builder] = {
     name: partial(torsos.Conv, name, hidden=width, init=style) for name, (_, width, style, _) in torsos.CONVS.items()
 }
@@ -68,17 +67,18 @@ def make(
     value: str = "plain",
     **options: Any,
 ) -> Policy:
-    """Make a policy for `spec`'s observations and actions. Weights come from torch's global generator alone.
+    """Make a policy for `spec`'s observations and actions. Initial weights come only from torch's global generator.
 
-    core: none, lstm, gru or temporal, of `core_size`; memory: words of the temporal core's memory (0: none); previous:
-    it also takes the last action and reward; init: orthogonal, torch, or auto (the published one); inputs: raw, center
-    (images minus their mean image), signed (images as x/128 − 1, as in GA3C) or normalize (numbers that are not images
-    get mean 0, deviation 1, within ±bound); returns: the discount of returns whose size is learned, for losses that
-    scale rewards; guard: of logarithms of probabilities, see action_heads (densities of real numbers are not guarded);
-    actions: scale maps −1 … 1 to the bounds of real actions, clip leaves clipping to pools; deviation: first standard
-    deviation of real actions. rewards: names of events; width, auxiliary: see ActorCritic. value: plain, heads (an
-    output for each task), or popart (these normalized, see nets.policy). options: the network's own (hidden,
-    activation, …). Raises UserError.
+    core: none, lstm, gru or temporal, with `core_size` units. memory: words of the temporal core's memory; 0: none.
+    previous: the core (without a core, the head) also takes the last action and reward. init: orthogonal, torch, or
+    auto (the published one). inputs: raw, center (images minus their mean image), signed (images as x/128 − 1, as in
+    GA3C) or normalize (numbers that are not images get mean 0, deviation 1, within ±bound). returns: discount of the
+    returns whose size is tracked, for losses that scale rewards; None: not tracked. guard: how log-probabilities of
+    discrete actions are guarded, see action_heads. actions: scale maps −1 … 1 to the bounds of real actions; clip
+    leaves clipping to pools. deviation: initial standard deviation of real actions. rewards: names of events that make
+    the reward. width, auxiliary: see ActorCritic. value: plain, heads (one output per task), or popart (also
+    normalized, see nets.policy). options: the network's own (hidden, activation, …). Raises UserError: an option is
+    wrong.
     """
     _check_choices(core=core, inputs=inputs, actions=actions, guard=guard, value=value)
     title, build, init = _resolve(name, spec, init)
@@ -119,7 +119,7 @@ CHOICES = {
 
 
 def _check_choices(**given: str) -> None:
-    """Check options that have choices. Raises UserError."""
+    """Raise UserError if the value of an option is not one of its CHOICES."""
     for name, value in given.items():
         if value not in CHOICES[name]:
             raise UserError(f"{name}: {value!r} given, allowed: {', '.join(CHOICES[name])}")
@@ -144,14 +144,14 @@ def make_values(
     inputs: str = "raw",
     **options: Any,
 ) -> QNetwork:
-    """Make action values for `spec`'s observations and its Discrete actions. Weights come from torch's global generator
-    alone.
+    """Make a Q-network for `spec`'s observations and Discrete actions. Initial weights come only from torch's global
+    generator.
 
-    dueling, atoms (0: plain numbers), scale, noisy, sigma, bias: see q_network.QHead; support: lowest and highest atom.
+    dueling, atoms, scale, noisy, sigma, bias: see q_network.QHead. support: values of the lowest and highest atom.
     width: size of the head's hidden layers, which replace the network's fully connected layer; None: that layer's size
-    (nature: 512), or 0 for networks without one (mlp). core, inputs, options: as in `make`. previous: it also takes the
-    last action and reward. clipped: that reward is clipped to ±1. R2D2 is name="nature", dueling=True, core="lstm",
-    previous=True. Raises UserError.
+    (nature: 512), or 0 for networks without one (mlp). core, inputs, options: as in `make`. previous: the core (without
+    a core, the head) also takes the last action and reward. clipped: this reward is clipped to ±1. R2D2's network has
+    name="nature", dueling=True, core="lstm", previous=True. Raises UserError: an option is wrong.
     """
     assert isinstance(spec.action, Discrete)
     _check_choices(inputs=inputs, noisy=noisy, bias=bias)
@@ -159,7 +159,7 @@ def make_values(
         raise UserError(f"core: {core!r} given, allowed for values: none, lstm, gru")
     title, build, _ = _resolve(name, spec, init)
     fc = inspect.signature(build).parameters.get("hidden")
-    if fc is not None and isinstance(fc.default, int):  # that layer becomes the head's
+    if fc is not None and isinstance(fc.default, int):  # the head gets this layer instead
         own = options.pop("hidden", fc.default)
         options, width = {**options, "hidden": 0}, own if width is None else width
     torso, actions = _torso(build, title, spec, options, "values need a torso"), int(spec.action.n)
@@ -179,12 +179,12 @@ def make_deterministic(
     init: str = "torch",
     **options: Any,
 ) -> DPGNetwork:
-    """Make an actor and a critic for `spec`'s observations and its bounded Box of actions. Weights come from torch's
-    global generator alone.
+    """Make an actor and a critic for `spec`'s observations and its bounded Box of actions. Initial weights come only
+    from torch's global generator.
 
-    actor, critic: sizes of the layers of each. The last layer follows the torso; the critic's also takes the action.
-    The other sizes are the torso's `hidden` if that is a tuple (mlp); other networks keep their layers. options: as in
-    `make`. Raises UserError.
+    actor, critic: layer sizes of each. The layer of the last size follows the torso; the critic's also takes the
+    action. The other sizes become the torso's `hidden` if that option is a tuple (mlp); other torsos keep their layers.
+    options: as in `make`. Raises UserError: an option is wrong.
     """
     space = spec.action
     assert isinstance(space, Box)
@@ -208,12 +208,12 @@ def make_critics(
     log_std: str = "clip",
     **options: Any,
 ) -> CriticsNetwork:
-    """Make an actor and critics for `spec`'s observations. Weights come from torch's global generator alone.
+    """Make an actor and critics for `spec`'s observations. Initial weights come only from torch's global generator.
 
-    actor: gaussian or deterministic, for real parts of an action; for discrete parts it is categorical. hidden: sizes
-    of the layers of the actor and of each critic after the trunk. The trunk is the named network; for mlp, it only
-    flattens observations. deviation: of the deterministic actor's noise. options: arguments of CriticsNetwork. Raises
-    UserError.
+    actor: gaussian or deterministic, for real parts of an action; discrete parts have a categorical actor. hidden:
+    sizes of the layers after the trunk, in the actor and in each critic. The trunk is the named network; for mlp, it
+    only flattens observations. deviation: standard deviation of the deterministic actor's noise. options: arguments of
+    CriticsNetwork. Raises UserError: an option is wrong.
     """
     if activation != "relu":
         raise UserError(f"--activation: {activation} given, allowed for actor and critics: relu")
@@ -233,7 +233,7 @@ MAKERS: dict[str, Callable[..., Policy]] = {
 
 
 def _torso(build: Builder, title: str, spec: EnvSpec, options: Mapping[str, Any], need: str) -> Torso:
-    """Make a torso. Raises UserError: also if the network is a whole policy."""
+    """Make a torso. Raises UserError: the options do not fit, or the network is a whole policy."""
     torso = _made(build, title, spec, options)
     if isinstance(torso, Policy):
         raise UserError(WHOLE.format(title, need))
@@ -241,7 +241,7 @@ def _torso(build: Builder, title: str, spec: EnvSpec, options: Mapping[str, Any]
 
 
 def _inputs(how: str, spec: EnvSpec, torso: Torso, bound: float = BOUND) -> Inputs | None:
-    """Make the preprocessing of observations before the torso; None: there is none."""
+    """Make the module that preprocesses observations before the torso; None for raw inputs."""
     obs = spec.obs
     if how not in ("center", "signed"):
         return Normalize(obs, torso.unit_sets, bound, spec.classes) if how == "normalize" else None
@@ -254,9 +254,9 @@ def _inputs(how: str, spec: EnvSpec, torso: Torso, bound: float = BOUND) -> Inpu
 
 @dataclass(frozen=True)
 class NetworkFactory(PolicyFactory):
-    """Arguments of `make`, `make_values`, `make_deterministic` or `make_critics`, by `kind`; a call makes the policy.
-    Workers get the factory, never pickled weights. Option `exact`: a row's results are bitwise the same in every batch
-    (layers.Linear); this costs most if one lane acts.
+    """Holds the arguments of `make`, `make_values`, `make_deterministic` or `make_critics`, of which `kind` names one;
+    a call makes the policy. Workers get the pickled factory, never weights. Option `exact`: a row's results are bitwise
+    the same in every batch (layers.Linear), which slows down acting, most of all in one lane.
     """
 
     name: str | Builder
@@ -265,11 +265,11 @@ class NetworkFactory(PolicyFactory):
     kind: Literal["policy", "values", "deterministic", "critics"] = "policy"
 
     def __post_init__(self) -> None:
-        # a network does not depend on the time of a step, which differs between runs
+        # networks do not depend on step_time, which differs between runs
         object.__setattr__(self, "spec", replace(self.spec, step_time=0.0))
 
     def __call__(self) -> Policy:
-        with nullcontext() if self.own else outline():  # a user's code may compute while it makes the network
+        with nullcontext() if self.own else outline():  # a user's constructor may compute with real weights
             return self._make()
 
     @property
@@ -278,7 +278,7 @@ class NetworkFactory(PolicyFactory):
         return callable(self.name) or ":" in self.name
 
     def check_unroll(self) -> None:
-        """Check a user's whole policy. Raises UserError: losses of actors and critics can't train it."""
+        """Check that actor-critic losses can train the policy. Raises UserError: a user's `unroll` does not fit."""
         policy = self()
         if not isinstance(policy, ActorCritic):
             try_unroll(policy, user_modules.title(self.name), self.spec)
@@ -300,13 +300,13 @@ class NetworkFactory(PolicyFactory):
 
     @property
     def title(self) -> str:
-        """The network's name, and its core if it has one."""
+        """The network's name, followed by the core's if the network has a core."""
         core = self.options.get("core", "none")
         return user_modules.title(self.name) if core == "none" else f"{user_modules.title(self.name)} + {core}"
 
     @property
     def choice(self) -> str:
-        """Description of the chosen network, with observations that it reads in an unexpected way."""
+        """Description of the chosen network, its inputs, and images that a fully connected network reads flattened."""
         if callable(self.name):
             return user_modules.title(self.name)
         name, colon, rest = self.name.partition("(")
@@ -322,8 +322,8 @@ class NetworkFactory(PolicyFactory):
 
 
 def read_layers(name: str | Builder, spec: EnvSpec) -> tuple[str | Builder, dict[str, Any]]:
-    """Return a name without layers, and the layers as options: `hidden` (sizes, or one size for a network with one such
-    layer) and `activation`. Raises UserError.
+    """Split "mlp(256,256,relu)" into the name "mlp" and options: `hidden`, the sizes (one number if the network has one
+    such layer), and `activation`. Raises UserError: the layers are malformed.
     """
     found = None if callable(name) else LAYERS.fullmatch(name)
     if found is None:
@@ -341,7 +341,7 @@ def read_layers(name: str | Builder, spec: EnvSpec) -> tuple[str | Builder, dict
 
 
 def _auto(spec: EnvSpec) -> str:
-    """Choose nature for one image of enough pixels, combined for smaller ones and trees with images, else mlp."""
+    """Choose nature for one image of 36 × 36 pixels or more, combined for other observations with images, else mlp."""
     spec = spec if spec.task_input == "none" else without_task(spec)
     obs, images = spec.obs, spec.image_leaves
     if spec.images is None and (flaw := rules.image_flaw(obs)):
@@ -352,7 +352,7 @@ def _auto(spec: EnvSpec) -> str:
 
 
 def _resolve(name: str | Builder, spec: EnvSpec, init: str) -> tuple[str, Builder, str]:
-    """Return the network's title, the function that makes its torso, and the initialization of head and core."""
+    """Return the network's title, the function that makes it, and the initialization of head and core."""
     own = "orthogonal" if init == "auto" else init
     if callable(name):
         return user_modules.title(name), name, own
@@ -368,7 +368,7 @@ def _resolve(name: str | Builder, spec: EnvSpec, init: str) -> tuple[str, Builde
 
 
 def _load(name: str) -> Builder:
-    """Load the function that "module:callable" names. Raises UserError."""
+    """Load the function that "module:callable" names. Raises UserError: not found, or not callable."""
     allowed = f"auto, {', '.join(NETS)}, or module:callable, a function of the EnvSpec"
     found: Builder = user_modules.find(name, "--network", allowed)
     if not callable(found):
@@ -377,7 +377,7 @@ def _load(name: str) -> Builder:
 
 
 def _made(build: Builder, title: str, spec: EnvSpec, options: Mapping[str, Any]) -> Torso | Policy:
-    """Make a whole policy or a torso; a user's torso is tried. Raises UserError."""
+    """Make a whole policy or a torso; a user's torso is tried on zeros. Raises UserError: wrong options or result."""
     signature = inspect.signature(build)
     try:
         signature.bind(spec, **options)
@@ -394,7 +394,7 @@ def _made(build: Builder, title: str, spec: EnvSpec, options: Mapping[str, Any])
 
 
 def _task_apart(build: Builder, spec: EnvSpec) -> bool:
-    """Tell whether the network takes only an image, and WithTask adds the task."""
+    """Tell whether the network takes only an image, so that WithTask must add the task."""
     return spec.task_input != "none" and isinstance(build, partial) and build.func in (torsos.Conv, torsos.Impala)
 
 
@@ -407,14 +407,14 @@ def _with_task(build: Builder, spec: EnvSpec, options: Mapping[str, Any]) -> Tor
 
 
 def without_task(spec: EnvSpec) -> EnvSpec:
-    """Return the EnvSpec without the task among the observations."""
+    """Return the EnvSpec with the task left out of the observations."""
     seen = spec.obs["seen"] if isinstance(spec.obs, dict) else spec.obs
     images = None if spec.images is None else tuple(path.removeprefix("seen").removeprefix("/") for path in spec.images)
     classes = {path.removeprefix("seen/"): n for path, n in spec.classes.items() if path.startswith("seen/")}
     return replace(spec, obs=seen, classes=classes, images=images, task_input="none")
 
 
-# A user's own network is tried with zeros, to find mistakes before any worker starts.
+# Trials of a user's own network on zeros, which find mistakes before any worker starts.
 
 
 DECLARED = {
@@ -424,15 +424,15 @@ DECLARED = {
     "unroll": "unroll(batch, state): rows [T+1, B, …] and the state before them → logp, value, entropy [T+1, B]",
 }
 NUMBER, FLAG = Field((), "float32"), Field((), "bool")
-ARRIVES = {"reward": NUMBER, "first": FLAG, "terminated": FLAG, "truncated": FLAG}  # in every row
+ARRIVES = {"reward": NUMBER, "first": FLAG, "terminated": FLAG, "truncated": FLAG}  # fields of every row
 LEARNT = {"logp": NUMBER, "value": NUMBER, "entropy": NUMBER}
 
 
 class NetworkTrial:
-    """Tries methods of a user's network. Mistakes are UserErrors of one line that name class and method."""
+    """Calls methods of a user's network. Mistakes raise UserErrors of one line that name the class and the method."""
 
     def __init__(self, net: Torso | Policy, title: str, **missing: bool):
-        """missing: for each method's name, whether the class lacks it."""
+        """missing: for each required method's name, whether the class lacks the method."""
         self.net, self.where = net, f"--network: {title!r}: class {type(net).__name__}"
         base = Torso if isinstance(net, Torso) else Policy
         if taken := [name for name in (*net._modules, *net._parameters, *net._buffers) if hasattr(base, name)]:
@@ -442,7 +442,7 @@ class NetworkTrial:
             raise UserError(f"{self.where} lacks {lacks[0]}")
 
     def call(self, method: Callable[..., Any], takes: str, *given: Any) -> Any:
-        """Call a method without gradient. takes: its arguments, in words."""
+        """Call a method without gradient. takes: its arguments in words. Raises UserError: the method fails."""
         training = self.net.training
         self.net.eval()
         try:
@@ -455,7 +455,7 @@ class NetworkTrial:
             self.net.train(training)
 
     def check(self, what: str, found: Any, spec: Spec, *lead: int) -> None:
-        """Raise UserError unless a method returned every field of `spec`, each [*lead, …]."""
+        """Raise UserError unless the result `found` of a method has every field of `spec`, each [*lead, …]."""
         given = dict(tree.leaves(found))
         for path, leaf in tree.leaves(spec):
             x, wanted = given.get(path), f"{leaf.dtype} {[*lead, *leaf.shape]}"
@@ -476,7 +476,7 @@ def _rows(spec: EnvSpec, *lead: int) -> Batch:
 
 
 def _try_torso(torso: Torso, title: str, obs: Spec) -> None:
-    """Try a user's torso. Raises UserError."""
+    """Call a user's torso on two observations of zeros. Raises UserError: the features do not fit."""
     trial = NetworkTrial(torso, title, forward=type(torso).forward is Torso.forward)
     if not isinstance(torso.features, int) or torso.features < 1:
         wanted = "it must be an int, the number of features that `forward` makes of a row"
@@ -487,7 +487,7 @@ def _try_torso(torso: Torso, title: str, obs: Spec) -> None:
 
 
 def _try_policy(policy: Policy, title: str, spec: EnvSpec) -> None:
-    """Try a user's policy: act in one row of two lanes. Raises UserError."""
+    """Let a user's policy act in one row of two lanes. Raises UserError: methods or results do not fit."""
     kind = type(policy)
     trial = NetworkTrial(policy, title, spec=kind.spec is Policy.spec, act=kind.act is Policy.act)
     outputs, memory = (trial.call(method, "an empty call") for method in (policy.spec, policy.state_spec))
@@ -510,7 +510,7 @@ def _try_policy(policy: Policy, title: str, spec: EnvSpec) -> None:
 
 
 def try_unroll(policy: Policy, title: str, spec: EnvSpec) -> None:
-    """Unroll three rows of two lanes as losses of actors and critics do. Raises UserError."""
+    """Unroll three rows of two lanes as losses of actors and critics do. Raises UserError: the results do not fit."""
     trial = NetworkTrial(policy, title, unroll=type(policy).unroll is Policy.unroll)
     batch = {**_rows(spec, 3, 2), **_zeros(policy.spec(), 3, 2)}
     takes = f"three rows of two lanes with obs {describe_fields(spec.obs)}"
@@ -522,7 +522,7 @@ _building = threading.Lock()
 
 
 def count_parameters(policy: PolicyFactory) -> int:
-    """Count the parameters of a temporary network; torch's generator is restored."""
+    """Count the parameters of a policy by making it once; torch's generator is restored."""
     with _building, torch.random.fork_rng(devices=[]):
         return sum(p.numel() for p in policy().parameters())
 
@@ -530,8 +530,8 @@ def count_parameters(policy: PolicyFactory) -> int:
 def build_network(
     policy: PolicyFactory, seed: int, precision: str = "float32", device: torch.device | str = "cpu"
 ) -> Policy:
-    """Build the network on a device with the initial weights of `seed`. Torch's generator is global, so threads take
-    turns, and environments in this process use a separate one.
+    """Build the network on a device, with initial weights that depend only on `seed`. Torch's generator is global, so
+    threads take turns, and environments in this process use a separate generator.
     """
     with _building, outside(), outlines(False):
         torch.manual_seed(seed)

@@ -1,6 +1,6 @@
-"""Layers, names along their axes, reuse of activations.
+"""Layers, names along the axes of tensors, reuse of activations.
 
-Shared parts of networks: a Linear whose rows don't depend on each other, named initializations, image input.
+Shared parts of networks: a Linear whose result for a row is independent of other rows, named initializations, images.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ from polyplay.core import tree
 from polyplay.core.compiled import compiled, inlined
 from polyplay.envs.pool import EnvSpec, byte_bounds
 
-# Names along the axes of a network's tensors. A network that grows finds its old numbers by these names.
+# Names along the axes of a network's tensors. When surgery enlarges a network, old numbers are found by these names.
 
 
 @dataclass(frozen=True)
 class AxisSegment:
-    """Adjacent numbers that belong together; `shape` is their shape before they are flattened.
+    """Named part of an axis: adjacent numbers that belong together. shape: their shape before flattening.
 
-    fixed: their count is the same in every network of the kind. part: their leaf of observations or part of actions,
-    which may be missing as a whole. silent: new numbers begin with 0, not at random.
+    fixed: surgery never changes their number. part: the leaf of observations or part of actions that they belong to; a
+    network may lack this part as a whole. silent: numbers that surgery adds start at 0, not at random.
     """
 
     name: str
@@ -49,16 +49,17 @@ Axis = tuple[AxisSegment, ...]
 
 
 def axis(name: str, *shape: int, fixed: bool = False) -> Axis:
-    """Make an axis of one segment."""
+    """Make an axis that has one segment."""
     return (AxisSegment(name, shape, fixed),)
 
 
 @dataclass(frozen=True)
 class TensorAxes:
-    """The axes of a tensor. A module has a dict `axes`: TensorAxes by the names of its tensors that may grow.
+    """The axes of a tensor. A module's dict `axes` maps names of the module's tensors that may grow to their
+    TensorAxes.
 
-    fill: first value of new numbers; None: as in a new network. counts: the tensor is the number of rows that its
-    module's other tensors were learned from. spare: the tensor may be missing in the other network, see
+    fill: first value of added numbers; None: as in a new network. counts: the tensor is the number of rows from which
+    its module's other tensors were learned. spare: the tensor may be missing in the other network, see
     surgery.tensor_axes.
     """
 
@@ -69,7 +70,7 @@ class TensorAxes:
 
 
 def observed_axis(spec: EnvSpec, one_hot: bool = True, without: tuple[str, ...] = ()) -> Axis:
-    """Return the axis of observations: leaves flattened, in the spec's order; those with classes one-hot."""
+    """Return names along flattened observations, in the spec's order. one_hot: leaves of classes are one-hot."""
     found: list[AxisSegment] = []
     for path, field in tree.leaves(spec.obs):
         name, classes = f"observation {path}".strip(), spec.classes.get(path, 0) if one_hot else 0
@@ -87,8 +88,8 @@ _planned: ContextVar[bool] = ContextVar("_planned", default=False)
 
 @contextlib.contextmanager
 def outlines(planned: bool = True) -> Iterator[None]:
-    """Let factories of Polyplay's networks make outlines in this context: shapes and names, no weights. `planned`
-    False: let them make real networks again.
+    """Within this context, let factories of Polyplay's networks make outlines: shapes and names without weights.
+    planned=False: let them make real networks again.
     """
     token = _planned.set(planned)
     try:
@@ -98,7 +99,7 @@ def outlines(planned: bool = True) -> Iterator[None]:
 
 
 def outline() -> contextlib.AbstractContextManager[Any]:
-    """Return the context in which a factory makes its network: within `outlines`, torch's meta device."""
+    """Return the context for a factory that makes its network: within `outlines`, torch's meta device; else none."""
     return torch.device("meta") if _planned.get() else contextlib.nullcontext()
 
 
@@ -107,7 +108,7 @@ _recording = list[None]()  # shared by all threads: torch runs a GPU's backward 
 
 @contextlib.contextmanager
 def recording() -> Iterator[None]:
-    """Mark a context whose computation is recorded, to run again on other numbers later."""
+    """Mark a context whose computation is recorded, to be run again later on other numbers."""
     _recording.append(None)
     try:
         yield
@@ -116,48 +117,48 @@ def recording() -> Iterator[None]:
 
 
 def tracing() -> bool:
-    """Tell whether a tracer or `recording` is active: shapes and branches must then not depend on tensors' numbers."""
+    """Tell whether a tracer or `recording` is active. If so, shapes and branches must not depend on tensors' values."""
     return torch.compiler.is_compiling() or get_proxy_mode() is not None or bool(_recording)
 
 
 def one_hot(x: Tensor, n: int) -> Tensor:
-    """Encode numbers [N] from 0 to n − 1 as float32 [N, n]. Raises RuntimeError: other numbers, on a CPU."""
+    """One-hot encode integers [N] as float32 [N, n]. Raises RuntimeError: on a CPU, an integer is not in 0 … n − 1."""
     return torch.zeros(x.shape[0], n, device=x.device).scatter_(1, x.long().unsqueeze(1), 1.0)
 
 
-_TILE = 8  # rows (and, in narrow layers, columns) that BLAS kernels take at once, or a multiple of that
-_LEAST = 16  # least rows: for fewer, BLAS takes other kernels on Intel's processors
+_TILE = 8  # number of rows (in narrow layers, also columns) that BLAS kernels take at once, or a multiple
+_LEAST = 16  # least number of rows: for fewer rows, BLAS uses other kernels on Intel's processors
 _NARROW = 16
 
 
 def spare_rows(n: int) -> int:
-    """Return the number of rows to add to n for whole tiles."""
+    """Return the number of rows to add to n rows, so that they fill whole tiles and are at least _LEAST."""
     return max(_LEAST, n + -n % _TILE) - n
 
 
 class Linear(nn.Linear):
-    """x [N, in] → [N, out], where each row is bitwise the same in every batch.
+    """Linear layer [N, in] → [N, out], in which a row's output is bitwise the same in every batch.
 
-    On a CPU, BLAS computes the last rows of a batch with other instructions than the rest, so a row's last bits differ
-    between a batch of 5 and one of 100. Therefore rows are padded to whole tiles, and so are the inputs of narrow
-    layers. This was measured with MKL, which does not promise it. `exact` False: no padding; a single row of a large
-    layer then takes a third of the time.
+    On a CPU, BLAS computes the last rows of a batch with other instructions than the rest, so that a row's last bits
+    would differ between a batch of 5 and one of 100. Therefore rows are padded to whole tiles, and so are the inputs of
+    narrow layers. Measurements with MKL show that this suffices; MKL does not promise it. exact=False: no padding; a
+    single row of a large layer then takes a third of the time.
     """
 
     exact = True
-    half_weight: Tensor | None = None  # the weight in bfloat16, for acting until it changes (Policy.cache_weights)
-    present_half: Tensor | None = None  # the same, but kept equal to the weight, for learning too
-    factors: list[tuple[Tensor, Tensor]] | None = None  # if not None, backward appends (dL/dy, x) to it; dL/dw is None
+    half_weight: Tensor | None = None  # bfloat16 copy of the weight for acting, see Policy.cache_weights
+    present_half: Tensor | None = None  # bfloat16 copy kept equal to the weight, for learning too
+    factors: list[tuple[Tensor, Tensor]] | None = None  # a list: backward appends (dL/dy, x) to it; dL/dw is None
 
     @classmethod
     def along(cls, rows: Axis, columns: Axis) -> Self:
-        """Make a layer with these axes."""
+        """Make a layer whose outputs have the axis `rows` and whose inputs have the axis `columns`."""
         layer = cls(sum(s.size for s in columns), sum(s.size for s in rows))
         layer.stand(rows, columns)
         return layer
 
     def stand(self, rows: Axis, columns: Axis) -> None:
-        """Name its axes."""
+        """Name the axes of weight and bias."""
         self.axes = {"weight": TensorAxes((rows, columns)), "bias": TensorAxes((rows,))}
 
     def forward(self, x: Tensor) -> Tensor:
@@ -179,8 +180,8 @@ class Linear(nn.Linear):
 
 
 class _WithFactors(torch.autograd.Function):
-    """F.linear whose backward appends the factors of the weight's gradient dL/dyᵀ·x, and does not multiply them. half:
-    the weight in bfloat16. token: gets gradient 0 after the factors are appended.
+    """F.linear whose backward appends the factors (dL/dy, x) of the weight's gradient dL/dyᵀ·x to a list, and does not
+    multiply them. half: the weight in bfloat16. token: gets gradient 0 after the factors are appended.
     """
 
     @staticmethod
@@ -206,15 +207,15 @@ class _WithFactors(torch.autograd.Function):
 
 
 class RepeatedLinear(Linear):
-    """A Linear that an unroll uses in every row. Within `repeated`, its gradient is one product over all rows: the
-    memory traffic of a sum over rows would take longer than the rest of a small batch.
+    """A Linear that a recurrent unroll calls once per row. Within `repeated`, its weight's gradient is one product over
+    all rows: in a small batch, the memory traffic of adding one gradient per row would take longer than all else.
     """
 
     _open: tuple[Tensor, list[tuple[Tensor, Tensor]]] | None = None
 
     @contextlib.contextmanager
     def repeated(self) -> Iterator[None]:
-        """Mark a context as one unroll."""
+        """Mark a context as one unroll, in which the weight's gradient is computed once."""
         if torch.is_grad_enabled() and self.weight.requires_grad and not tracing():
             uses: list[tuple[Tensor, Tensor]] = []
             self._open = _GradientOfUses.apply(self.weight, self.bias, uses), uses
@@ -234,7 +235,9 @@ class RepeatedLinear(Linear):
 
 
 class _GradientOfUses(torch.autograd.Function):
-    """A token that every use takes: its backward runs after the backwards of all uses."""
+    """Makes a token that all calls of a RepeatedLinear take. So this function's backward, which computes the gradients
+    of weight and bias, runs after the backward of all calls.
+    """
 
     @staticmethod
     def forward(ctx: Any, weight: Tensor, bias: Tensor | None, uses: list[tuple[Tensor, Tensor]]) -> Tensor:
@@ -251,7 +254,7 @@ class _GradientOfUses(torch.autograd.Function):
 class Conv2d(nn.Conv2d):
     """A convolution that may keep a copy of its weight in bfloat16."""
 
-    half_weight: Tensor | None = None  # as Linear's
+    half_weight: Tensor | None = None  # see Linear
     present_half: Tensor | None = None  # never set
 
     def forward(self, x: Tensor) -> Tensor:
@@ -261,8 +264,8 @@ class Conv2d(nn.Conv2d):
 
 
 def cache_half_weights(layers: Iterable[nn.Module]) -> None:
-    """Let every Linear and Conv2d compute with a bfloat16 copy of its weight while acting in bfloat16. Later calls
-    overwrite the same copy, which CUDA graphs read.
+    """Make a bfloat16 copy of the weight of every Linear and Conv2d, for acting in bfloat16. Later calls overwrite the
+    same copies, which CUDA graphs read.
     """
     for layer in layers:
         if isinstance(layer, Linear | Conv2d) and layer.present_half is None:
@@ -272,17 +275,17 @@ def cache_half_weights(layers: Iterable[nn.Module]) -> None:
 
 
 def pad_lanes(lanes: int, device: torch.device) -> int:
-    """Return the number of lanes to add for whole tiles."""
+    """Return the number of lanes to add on a CPU, so that lanes fill whole tiles; 0 on a GPU."""
     return -lanes % _TILE if device.type == "cpu" else 0
 
 
 def initialize(module: nn.Module, style: str, gain: float = math.sqrt(2.0)) -> None:
-    """Fill every linear and convolutional layer in `module`, in order, from torch's global generator.
+    """Initialize every linear and convolutional layer in `module`, in order, from torch's global generator.
 
-    orthogonal: orthogonal with `gain`, zero bias (OpenAI baselines).
+    orthogonal: orthogonal weights with `gain`, zero bias (OpenAI baselines).
     torch: weights and biases uniform in ±1/√fan_in (Torch 7's, as in A3C and GA3C).
-    sonnet: weights normal with deviation 1/√fan_in, redrawn beyond twice that, zero bias (Sonnet's, as in IMPALA).
-    dopamine: weights uniform in ±∜3/√fan_in, zero bias (Dopamine's Rainbow). These three ignore `gain`.
+    sonnet: normal weights with deviation 1/√fan_in, redrawn beyond two deviations, zero bias (Sonnet's, as in IMPALA).
+    dopamine: weights uniform in ±∜3/√fan_in, zero bias (Dopamine's Rainbow). Only orthogonal uses `gain`.
     """
     for layer in module.modules():
         if not isinstance(layer, (nn.Linear, nn.Conv2d)):
@@ -302,11 +305,11 @@ def initialize(module: nn.Module, style: str, gain: float = math.sqrt(2.0)) -> N
 
 
 def pixels(obs: Tensor, scale: float = 1.0 / 255.0, low: float = 0.0) -> Tensor:
-    """Convert images [N, C, H, W] to float32, channels last in memory; bytes x become (x − low)·scale in [0, 1]. The
-    defaults are for pixels.
+    """Convert images [N, C, H, W] to float32, channels last in memory. A byte x becomes (x − low)·scale; with the
+    defaults, which are for pixels, this is in [0, 1].
 
-    With contiguous weights, channels last makes training on a CPU faster for every net, and acting for the deep net;
-    shallow nets act a little slower. Acting and training must use the same layout to agree.
+    On a CPU with contiguous weights, channels last makes training faster for every network, and acting faster for deep
+    networks; shallow networks act a little slower. Acting and training must use the same layout to agree.
     """
     if obs.is_floating_point():  # already converted, by CenteredImages, SignedImages or a user's network
         return obs.contiguous(memory_format=torch.channels_last)
@@ -317,18 +320,18 @@ def pixels(obs: Tensor, scale: float = 1.0 / 255.0, low: float = 0.0) -> Tensor:
 
 
 class FlatLeaves(nn.Module):
-    """Converts one leaf [N, …] to float32 [N, numbers]; bytes go from their declared bounds to [0, 1]."""
+    """Converts a leaf [N, …] to float32 [N, numbers]; bytes are scaled from their declared bounds to [0, 1]."""
 
     def __init__(self, spec: EnvSpec):
         super().__init__()
         bounds = byte_bounds(spec)
         self.pixels = {path: bool((low == 0).all() and (high == 255).all()) for path, (low, high) in bounds.items()}
-        for i, ends in enumerate(bounds.values()):  # as bytes, which are neither learned nor averaged
+        for i, ends in enumerate(bounds.values()):  # buffers of bytes are neither learned nor averaged
             numbers = np.stack([x.astype(np.uint8).ravel() for x in ends])
             self.register_buffer(f"ends{i}", torch.from_numpy(numbers), persistent=False)
 
     def numbers(self, path: str, x: Tensor) -> Tensor:
-        flat = x.reshape(x.shape[0], -1)  # not len(x): that would fix N in an exported graph
+        flat = x.reshape(x.shape[0], -1)  # not len(x), which would fix N in an exported graph
         if x.dtype != torch.uint8 or path not in self.pixels:  # normalized leaves are no longer bytes
             return flat.float()
         if self.pixels[path]:
@@ -338,19 +341,19 @@ class FlatLeaves(nn.Module):
 
 
 def _scaled(obs: Tensor, mean: Tensor | None, scale: float) -> Tensor:
-    """Return (obs − mean)·scale of bytes [N, C, H, W], channels last. mean: float32, [C, H, W] or []; None is 0."""
+    """Return (obs − mean)·scale of bytes [N, C, H, W], channels last. mean: float32 [C, H, W] or []; None: 0."""
     fits = obs.dtype == torch.uint8 and obs.device.type == "cpu" and obs.shape[1] == 4 and obs.is_contiguous()
-    if fits and not tracing() and not torch.jit.is_tracing():  # `_fused` supports it, and it is not traced
+    if fits and not tracing() and not torch.jit.is_tracing():  # `_fused` supports these images and may be used
         planes = (torch.zeros(()) if mean is None else mean).expand(obs.shape[1:]).flatten(1).contiguous()
         return _fused(obs, planes.numpy(), scale)
-    # first the type, then the order: two simple passes are a third faster than one that does both
-    x = obs.to(torch.float32).contiguous(memory_format=torch.channels_last)  # a fresh copy: the type changed
+    # convert the type, then the order: two simple passes take a third less time than one that does both
+    x = obs.to(torch.float32).contiguous(memory_format=torch.channels_last)  # a new copy, since the type changed
     return (x if mean is None else x.sub_(mean)).mul_(scale)
 
 
 def _fused(obs: Tensor, mean: np.ndarray, scale: float) -> Tensor:
-    """Return (obs − mean)·scale in one pass, where torch needs three or four, with bitwise the same results; in
-    bfloat16 under autocast. mean: float32 [4, H · W].
+    """Return (obs − mean)·scale of bytes [N, 4, H, W] in one pass, where torch needs three or four, with bitwise the
+    same results; in bfloat16 under autocast. mean: float32 [4, H · W].
     """
     n, planes, height, width = obs.shape
     half = torch.is_autocast_enabled("cpu")
@@ -366,15 +369,15 @@ def _fused(obs: Tensor, mean: np.ndarray, scale: float) -> Tensor:
 
 @inlined
 def _bfloat16(number: np.float32) -> np.uint32:
-    """Return the bits of a float32 rounded to bfloat16 as in torch, ties to even; not for NaN."""
+    """Return the bits of `number` rounded to bfloat16 as in torch, ties to even. NaN is not supported."""
     bits = np.float32(number).view(np.uint32)
     return (bits + np.uint32(0x7FFF) + ((bits >> np.uint32(16)) & np.uint32(1))) >> np.uint32(16)
 
 
 @compiled
 def _interleave_halves(x: np.ndarray, mean: np.ndarray, scale: np.float32, out: np.ndarray) -> None:
-    """Write (x − mean)·scale of four planes, interleaved. x uint8 [N, 4, P], mean float32 [4, P], out uint64 [N, P]:
-    four bfloat16 a pixel. One store packs them, since four separate stores keep compilers from using wide registers.
+    """Write (x − mean)·scale of four planes, interleaved. x: uint8 [N, 4, P]; mean: float32 [4, P]; out: uint64 [N, P],
+    four bfloat16 a pixel. One store writes a pixel: four stores keep compilers from using wide registers.
     """
     a, b, c, d = mean[0], mean[1], mean[2], mean[3]
     for n in range(x.shape[0]):
@@ -391,7 +394,7 @@ def _interleave_halves(x: np.ndarray, mean: np.ndarray, scale: np.float32, out: 
 
 @compiled
 def _interleave(x: np.ndarray, mean: np.ndarray, scale: np.float32, out: np.ndarray) -> None:
-    """Write (x − mean)·scale as float32, out [N, 4 · P]: a pixel's four planes side by side."""
+    """Write (x − mean)·scale for four planes as float32. out [N, 4 · P]: a pixel's four numbers side by side."""
     a, b, c, d = mean[0], mean[1], mean[2], mean[3]
     for n in range(x.shape[0]):
         p, q, r, s, row = x[n, 0], x[n, 1], x[n, 2], x[n, 3], out[n]
@@ -403,14 +406,14 @@ def _interleave(x: np.ndarray, mean: np.ndarray, scale: np.float32, out: np.ndar
 
 
 class CenteredImages(nn.Module):
-    """Images [N, C, H, W] of bytes minus their mean image, so that constant parts of the screen vanish.
+    """Subtracts the mean image from images of bytes [N, C, H, W], so that constant parts of the screen vanish.
 
-    The mean is learned from a learner's first `ROWS` rows, then stays constant. It is a floating buffer, so it is
+    The mean is computed from a learner's first `ROWS` rows, then stays constant. As a floating buffer, the mean is
     published, saved and averaged over replicas with the weights. span: the highest byte minus the lowest.
     """
 
     ROWS = 20_000
-    GAIN = 3.0  # differences are small: most pixels are near 0
+    GAIN = 3.0  # factor of differences, which are small: most pixels are near 0
 
     mean: Tensor
     count: Tensor
@@ -419,7 +422,7 @@ class CenteredImages(nn.Module):
         super().__init__()
         self.scale = self.GAIN / span
         channels, height, width = shape
-        # [H, W, C]: its view [C, H, W] has the memory layout of channels-last images
+        # stored as [H, W, C], so that its view [C, H, W] has the memory layout of channels-last images
         self.register_buffer("mean", torch.zeros(height, width, channels))
         self.register_buffer("count", torch.zeros(()))
 
@@ -428,7 +431,7 @@ class CenteredImages(nn.Module):
 
     @torch.no_grad()
     def observe(self, obs: Tensor) -> None:
-        """Learn from rows [..., C, H, W]."""
+        """Update the mean from rows [..., C, H, W], until `ROWS` rows were counted."""
         if float(self.count) >= self.ROWS:
             return
         rows = obs.flatten(0, -4)
@@ -438,7 +441,7 @@ class CenteredImages(nn.Module):
 
 
 class SignedImages(nn.Module):
-    """Images [N, C, H, W] of bytes as x/128 − 1, in [−1, 0.9921875]: GA3C's input. If bytes are not pixels, `low` …
+    """Maps images of bytes [N, C, H, W] to x/128 − 1, in [−1, 0.9921875], as in GA3C. If bytes are not pixels, `low` …
     `high` are mapped to [−1, 1].
     """
 
@@ -451,33 +454,33 @@ class SignedImages(nn.Module):
         return _scaled(obs, torch.tensor(self.middle), 1.0 / self.reach)
 
     def observe(self, obs: Tensor) -> None:
-        """Do nothing."""
+        """Do nothing, since there are no statistics."""
 
 
-# Layers that reuse their outputs from acting: only gradients are computed.
+# Layers that reuse their outputs from acting, so that learning computes only gradients.
 #
-# At lag 0 the learner has the weights that acted, so its forward pass would repeat the actor's. `act` fills a tape with
-# each layer's output; `join_tapes` joins the tapes of a rollout; in `unroll` each layer takes its output from the
-# joined tape. Operations between layers (padding, flattening, heads, cores) are computed again: they are cheap.
+# At lag 0, the learner has the weights that acted, so the learner's forward pass would repeat the actor's. `act` fills
+# a tape with each layer's output; `join_tapes` joins the tapes of a rollout; in `unroll`, each layer takes its output
+# from the joined tape. Operations between layers (padding, flattening, heads, cores) are cheap and are computed again.
 
 
 Tape = list[Tensor]  # each layer's output, [N, …], after its ReLU
 
 
 def join_tapes(tapes: list[Tape]) -> Tape:
-    """Join the tapes of n calls of `act`, in order, by their rows."""
+    """Join the tapes of n calls of `act`, in order: concatenate each layer's outputs along the rows."""
     return [torch.cat(outputs) for outputs in zip(*tapes, strict=True)]
 
 
 def recall(layer: nn.Conv2d | nn.Linear, x: Tensor, y: Tensor) -> Tensor:
-    """Return y, which is relu(layer(x)), with the gradient of relu(layer(x))."""
+    """Return y, the known value of relu(layer(x)), with the gradient of relu(layer(x))."""
     conv = (layer.stride, layer.padding) if isinstance(layer, nn.Conv2d) else None
     out: Tensor = _Recalled.apply(x.to(y.dtype), layer.weight.to(y.dtype), layer.bias.to(y.dtype), y, conv)  # type: ignore[union-attr]
     return out
 
 
 class _Recalled(torch.autograd.Function):
-    """conv: a convolution's stride and padding; None: the layer is a linear one."""
+    """Returns y; backward is that of relu(layer(x)). conv: a convolution's stride and padding; None: a linear layer."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor, y: Tensor, conv: tuple[Any, Any] | None) -> Tensor:
@@ -500,14 +503,12 @@ class _Recalled(torch.autograd.Function):
 
 
 def mlp(*sizes: int) -> nn.Sequential:
-    """Make linear layers from each size to the next, with ReLU between them: mlp(3, 64, 1) takes float32 [..., 3] and
-    gives [..., 1].
-    """
+    """Make an MLP with these sizes and ReLU between the layers: mlp(3, 64, 1) maps float32 [..., 3] to [..., 1]."""
     layers = [layer for a, b in pairwise(sizes) for layer in (nn.Linear(a, b), nn.ReLU())]
     return nn.Sequential(*layers[:-1])
 
 
 def frozen(module: nn.Module) -> Callable[..., Any]:
-    """Return the module as a function whose weights are constants: only its inputs get gradients."""
+    """Return the module as a function with constant weights: only the inputs get gradients."""
     weights = {name: x.detach() for name, x in module.named_parameters()}
     return lambda *inputs: torch.func.functional_call(module, weights, inputs)

@@ -1,8 +1,8 @@
-"""Acting of small networks without torch: NumPy reads the weights' memory.
+"""Acting with small networks without torch: NumPy computes with the weights in place.
 
 For two layers of 64 and a few lanes, torch's calls take ten times as long as the arithmetic. `fast_player` supports
-networks of fully connected layers, with or without an LSTM or a GRU; their parts must have known types. From the same
-noise its players return the same as `act`, except for rounding: sums have another order.
+networks of fully connected layers, with or without an LSTM or a GRU, if all parts have known types. Given the same
+noise, its players return what the network's `act` returns, except for rounding: sums have another order.
 """
 
 from __future__ import annotations
@@ -31,15 +31,15 @@ from polyplay.nets.torsos import MLP, Flat, SeparateMLPs
 
 Layer = Callable[[np.ndarray], np.ndarray]  # rows [B, n] → [B, m]
 Read = Callable[[Tree], np.ndarray]  # observations [B, …] → float32 [B, n]
-Choose = Callable[[np.ndarray, np.ndarray | None], tuple[np.ndarray, np.ndarray]]  # numbers, noise → action, logp
+Choose = Callable[[np.ndarray, np.ndarray | None], tuple[np.ndarray, np.ndarray]]  # params, noise → action, log π
 
 
 class ArrayPlayer(Player):
-    """A player whose `act` takes and gives NumPy arrays."""
+    """A player whose `act` takes rows and returns outputs as NumPy arrays; its states are tensors."""
 
 
 def fast_player(policy: Player) -> ArrayPlayer | None:
-    """Make a player that acts like this network, with its present weights; None: the network isn't supported.
+    """Make a player that acts like this network, with the same weights in memory; None: the network isn't supported.
 
     The weights must stay in place: first bind the network to FlatParams (weights.params).
     """
@@ -57,23 +57,23 @@ class _Unknown(Exception):
 
 
 def _is_plain(policy: Policy) -> bool:
-    """Tell whether all numbers are float32 on the CPU, and all features go through the core."""
+    """Tell whether weights and computation are float32 on the CPU, and all features go through the core."""
     own = all(x.device.type == "cpu" and x.dtype == torch.float32 for x in policy.parameters())
     return own and not (policy.bf16 or (isinstance(policy, TorsoPolicy) and policy.units))
 
 
-# Layers. For larger products, NumPy's BLAS starts threads that would spin beside the run's, so torch computes these
-# products.
+# Layers. For larger products, NumPy's BLAS starts its own threads, which would spin and disturb the run's threads; so
+# torch computes these products.
 
 
-PRODUCT, VECTOR = 1 << 18, 1 << 13  # most multiplications in NumPy: of two matrices; of a matrix and a vector
+PRODUCT, VECTOR = 1 << 18, 1 << 13  # most multiplications of a product in NumPy: of two matrices; of matrix and vector
 ZERO, HALF, ONE, TWO = (np.float32(x) for x in (0.0, 0.5, 1.0, 2.0))
 FLOAT = np.dtype(np.float32)
 
 
 @compiled
 def _add(x: np.ndarray, bias: np.ndarray, cut: bool) -> None:
-    """Add bias [n] to rows [B, n] in place. cut: replace numbers below 0 by 0, but keep NaN."""
+    """Add bias [n] to rows x [B, n] in place. cut: then replace negative numbers by 0, but keep NaN."""
     for row in range(len(x)):
         for i in range(len(bias)):
             y = x[row, i] + bias[i]
@@ -81,7 +81,7 @@ def _add(x: np.ndarray, bias: np.ndarray, cut: bool) -> None:
 
 
 def _dense(layer: nn.Module, activation: nn.Module | None) -> Layer:
-    """Return the function x·Wᵀ + b with its activation. Raises _Unknown: the layer is not a Linear."""
+    """Return the layer x·Wᵀ + b, followed by its activation, as a function. Raises _Unknown: not a Linear."""
     if type(layer) not in (Linear, nn.Linear):
         raise _Unknown
     layer = cast("nn.Linear", layer)
@@ -90,9 +90,9 @@ def _dense(layer: nn.Module, activation: nn.Module | None) -> Layer:
 
 
 def _matrix(weight: Tensor, bias: np.ndarray, activation: nn.Module | None) -> Layer:
-    """Return the function x·W + b, W [n, m], with its activation."""
+    """Return the layer x·W + b with W [n, m], followed by its activation, as a function of arrays."""
     wide, turned, size = weight.detach(), weight.detach().numpy(), weight.numel()
-    least, most = 1 + (size > VECTOR), (VECTOR if weight.shape[1] == 1 else PRODUCT) // size  # rows
+    least, most = 1 + (size > VECTOR), (VECTOR if weight.shape[1] == 1 else PRODUCT) // size  # rows in NumPy
     cut, curved = type(activation) is nn.ReLU, type(activation) is nn.Tanh
 
     def apply(x: np.ndarray) -> np.ndarray:
@@ -104,7 +104,7 @@ def _matrix(weight: Tensor, bias: np.ndarray, activation: nn.Module | None) -> L
 
 
 def _stack(layers: Iterable[nn.Module]) -> list[Layer]:
-    """Make the layers of a sequence, each with its activation. Raises _Unknown."""
+    """Convert a sequence of layers and activations to functions. Raises _Unknown: a layer is not a Linear."""
     left, found = list(layers), list[Layer]()
     while left:
         layer = left.pop(0)
@@ -119,14 +119,14 @@ def _through(layers: list[Layer], x: np.ndarray) -> np.ndarray:
 
 
 def _known(torso: Any) -> MLP:
-    """Return the torso. Raises _Unknown: it is not an MLP."""
+    """Return the torso if it is an MLP. Raises _Unknown: it is not."""
     if type(torso) is not MLP:
         raise _Unknown
     return torso
 
 
 def _array(x: Tensor) -> np.ndarray:
-    """Return a tensor's memory as an array."""
+    """Return an array that shares a tensor's memory."""
     return x.detach().numpy()
 
 
@@ -134,7 +134,7 @@ def _array(x: Tensor) -> np.ndarray:
 
 
 def _read(torso: MLP, inputs: Any) -> Read:
-    """Make the reader of the torso's observations. Raises _Unknown: a preprocessing other than Normalize."""
+    """Make the function that flattens the torso's observations. Raises _Unknown: preprocessing other than Normalize."""
     if inputs is not None and (type(inputs) is not Normalize or any(inputs.sets)):
         raise _Unknown
     moments = {} if inputs is None else dict(zip(inputs.paths, inputs.moments, strict=True))
@@ -199,7 +199,8 @@ def _normalized(moments: RunningMoments) -> Read:
     return read
 
 
-# Cores, as in recurrent: the input's share of the gates, the state, its layer → the next state (output first).
+# Cores as in nets.recurrent, functions of the input's share of the gates, the state and the recurrent layer. They
+# return the next state, the output first.
 
 
 def _sigmoid(x: np.ndarray) -> np.ndarray:
@@ -227,7 +228,7 @@ CELLS: dict[type[nn.Module], Callable[..., tuple[np.ndarray, ...]]] = {LSTMCell:
 
 
 class _Behind:
-    """The part after the torso: previous action and reward, and a core. Raises _Unknown."""
+    """The part after the torso: previous action and reward, and a core. Raises _Unknown: the part is not supported."""
 
     def __init__(self, policy: TorsoPolicy):
         self.head, self.previous, self.clipped, core = policy.head, policy.previous, policy.clipped, policy.core
@@ -258,7 +259,7 @@ class _Behind:
 
 
 SMALL = np.float32(EPS)
-EDGE = np.float32(2.0**-24)  # uniforms are clamped to [EDGE, 1 − EDGE], as in action_heads
+EDGE = np.float32(2.0**-24)  # uniform numbers are clamped to [EDGE, 1 − EDGE], as in action_heads
 ROOT, HALF_LOG_TAU = np.float32(math.sqrt(2.0)), np.float32(0.5 * math.log(2.0 * math.pi))
 
 
@@ -266,13 +267,13 @@ def _inside(noise: np.ndarray) -> np.ndarray:
     return np.minimum(np.maximum(noise, EDGE), ONE - EDGE)
 
 
-GUARDS = {"none": 0, "plus": 1, "max": 2}  # of logarithms, as in action_heads
+GUARDS = {"none": 0, "plus": 1, "max": 2}  # codes of action_heads' guards of logarithms
 
 
 @compiled
 def _choose(params: np.ndarray, noise: np.ndarray, guard: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return actions int64 [N] from logits [N, n], and their log-probabilities float32 [N]. Uniforms [N, 1] choose by
-    the inverse CDF, or the last action if a logit is NaN; without uniforms, [0, 1], the greatest logit is chosen.
+    """Return actions int64 [N] and their log-probabilities float32 [N], from logits [N, n]. Noise [N, 1] draws by the
+    inverse CDF, or takes the last action if a logit is NaN; empty noise [0, 1] takes the greatest logit.
     """
     rows, n = params.shape
     action, logp, weight = np.zeros(rows, np.int64), np.empty(rows, np.float32), np.empty(n, np.float32)
@@ -288,7 +289,7 @@ def _choose(params: np.ndarray, noise: np.ndarray, guard: int) -> tuple[np.ndarr
         at = best
         if len(noise):
             bound, at = min(max(noise[b, 0], EDGE), ONE - EDGE) * total, n
-            for power in weight:  # NaN exceeds nothing: the last one is chosen
+            for power in weight:  # NaN exceeds nothing, so the last action is chosen
                 below += power
                 at -= below > bound
             at = min(at, n - 1)
@@ -321,7 +322,7 @@ def _several(head: MultiCategorical) -> Choose:
 
 
 def _normal(noise: np.ndarray) -> np.ndarray:
-    """Convert uniforms float32 [B, n] to standard normal numbers, as action_heads.normal."""
+    """Convert uniform numbers float32 [B, n] to standard normal numbers, as action_heads.normal does."""
     inverse = torch.erfinv(torch.from_numpy(TWO * _inside(noise) - ONE)).numpy()  # NumPy has no erfinv
     return inverse * ROOT
 
@@ -332,7 +333,7 @@ def _gaussian(head: Gaussian) -> Choose:
     span = np.where(half > 0, half, ONE)
 
     def choose(params: np.ndarray, noise: np.ndarray | None) -> tuple[np.ndarray, np.ndarray]:
-        """Choose actions. Their log-probabilities include the actions' rounding."""
+        """Return actions, and log-probabilities that are computed from the rounded actions."""
         inner = params if noise is None else params + np.exp(log_std) * _normal(noise)
         action = inner if middle is None else middle + half * inner
         inner = action if middle is None else (action - middle) / span
@@ -350,11 +351,11 @@ HEADS: dict[type[nn.Module], Callable[[Any], Choose]] = {
 }
 
 
-# The players.
+# Players, one class per kind of network.
 
 
 class _NetworkPlayer(ArrayPlayer):
-    """Base of the players of networks with a torso."""
+    """Base of the players that act like a TorsoPolicy."""
 
     def __init__(self, policy: TorsoPolicy, torso: MLP):
         self.policy, self.noise, self.read = policy, policy.noise, _read(torso, policy.inputs)
@@ -363,7 +364,7 @@ class _NetworkPlayer(ArrayPlayer):
 
     @np.errstate(all="ignore")
     def act(self, step: Batch, state: Batch) -> tuple[Batch, Batch]:
-        """See Policy.act. NaN causes no warning: the learner stops at it."""
+        """See Policy.act. NaN causes no warning here, since the learner stops at NaN."""
         x, after = _through(self.torso, self.read(step["obs"])), Batch()
         if self.behind is not None:
             x, after = self.behind(x, step, state)
@@ -374,7 +375,7 @@ class _NetworkPlayer(ArrayPlayer):
 
     @abstractmethod
     def outputs(self, x: np.ndarray, step: Batch) -> Batch:
-        """Return the network's outputs from features [B, n] of rows [B]."""
+        """Return the network's outputs from x [B, n], the heads' input in rows [B]."""
 
     def spec(self) -> Spec:
         return self.policy.spec()
@@ -427,7 +428,7 @@ class _ValuePlayer(_NetworkPlayer):
         if type(head) is not QHead or head.noise:
             raise _Unknown
         self.torso, self.actions, self.atoms = _stack(torso.layers), head.actions, head.atoms
-        self.legal = np.ones((0, self.actions), np.bool_)  # where there is no mask
+        self.legal = np.ones((0, self.actions), np.bool_)  # used if rows have no mask
         self.branches = list[list[Layer]]()
         for *hidden, last in cast("list[nn.ModuleList]", head.branches):
             self.branches.append(_stack([*(x for layer in hidden for x in (layer, nn.ReLU())), last]))
@@ -443,7 +444,7 @@ class _ValuePlayer(_NetworkPlayer):
         if noise is None:
             if epsilon is not None:
                 raise ValueError("epsilon without noise: chance comes from step['noise'] alone")
-            noise = np.zeros((len(q), self.noise), np.float32)  # the first of several best
+            noise = np.zeros((len(q), self.noise), np.float32)  # 0: the first of several best actions
         chance = np.zeros(len(q), np.float32) if epsilon is None else epsilon
         action, value, chosen = epsilon_greedy_loop(q, legal, noise, chance)
         return {"action": action, "value": value, "chosen": chosen}
@@ -492,7 +493,7 @@ class _DeterministicPlayer(_NetworkPlayer):
 
 
 class _CriticsPlayer(ArrayPlayer):
-    """Player of SAC's and TD3's networks: the actor alone."""
+    """Player for SAC's and TD3's networks, which computes only the actor."""
 
     def __init__(self, policy: CriticsNetwork):
         trunk, head, space = cast("Flat", policy.trunk), cast("Any", policy.box), policy.actions.space
@@ -520,7 +521,7 @@ class _CriticsPlayer(ArrayPlayer):
         return {"action": action.reshape(len(raw), *self.shape)}, {}
 
     def _drawn(self, raw: np.ndarray, noise: np.ndarray | None) -> np.ndarray:
-        """Return the input of tanh."""
+        """Return the input of tanh: the mean, or with noise a normal draw."""
         mean, log_std = raw[:, : self.size], raw[:, self.size :]
         if noise is None:
             return mean

@@ -1,9 +1,10 @@
-"""A policy as an ONNX file: one step of acting by the mode, for any number of lanes, with normalizers and core.
+"""Export of a policy as an ONNX file: one step with the most probable action, for any number of lanes, with normalizers
+and core.
 
-Inputs: `obs` (or `obs/KEY`), and each of `first`, `reward`, `events`, `mask`, `state/NAME` that this network takes.
-Outputs: `action`, `value` if the policy has one value, and `next/NAME`, to be passed as `state/NAME` in the next step;
-the first state is zeros. The file is checked against torch before it is written; its metadata under `polyplay`
-describes it in JSON.
+Inputs: `obs` (or `obs/KEY`), and those of `first`, `reward`, `events`, `mask`, `state/NAME` that the network uses.
+Outputs: `action`, `value` if the policy has one value, and `next/NAME`, to be passed as `state/NAME` in the next step.
+The first state is zeros. The file is compared with torch before it is written. The metadata entry `polyplay` describes
+the file in JSON.
 """
 
 from __future__ import annotations
@@ -37,13 +38,13 @@ if TYPE_CHECKING:
 
     from polyplay.envs.pool import EnvSpec
 
-CHECKED = (1, 5, 8)  # numbers of lanes in the compared steps
-CLOSE = 1e-3  # largest difference of a number, absolute or relative
-SAME = 0.9  # least share of equal whole-number actions: of two equally likely ones, either may be chosen
+CHECKED = (1, 5, 8)  # numbers of lanes in steps that compare the file with torch
+CLOSE = 1e-3  # largest allowed difference of a number, absolute or relative
+SAME = 0.9  # least allowed share of equal discrete actions: of two equally probable actions, either may be chosen
 
 
 class ExportedStep(nn.Module):
-    """`policy.act` by the mode; takes and returns tensors that are not nested."""
+    """One step of `policy.act` without noise; takes and returns tensors that are not nested."""
 
     def __init__(self, policy: Policy, names: list[str], units: ValueUnits):
         super().__init__()
@@ -57,13 +58,13 @@ class ExportedStep(nn.Module):
 def _outputs(policy: Policy, units: ValueUnits, step: Batch, state: Batch) -> Batch:
     out, after = policy.act(step, state)
     values_of = policy.values if isinstance(policy, actor_critic.ActorCritic) else None
-    shown = "value" in out and (values_of is None or len(values_of.tasks) < 2)  # the file knows no task
+    shown = "value" in out and (values_of is None or len(values_of.tasks) < 2)  # the file has no task input
     values = {"value": units.in_environment(out["value"], policy.reward_scale())} if shown else {}
     return {"action": out["action"], **values, "next": dict(after)}
 
 
 def check_export(file: Path) -> None:
-    """Raise UserError if nothing can be exported to `file`."""
+    """Raise UserError if a package for the export, or the directory of `file`, is missing."""
     missing = [name for name in ("onnx", "onnxscript") if importlib.util.find_spec(name) is None]
     if missing:
         raise UserError(f"--onnx: needs the package {' and '.join(missing)}; `{install_command('onnx')}`")
@@ -74,8 +75,8 @@ def check_export(file: Path) -> None:
 def export_onnx(
     policy: Policy, spec: EnvSpec, file: Path, about: Mapping[str, object], units: ValueUnits = ValueUnits()
 ) -> dict[str, Any]:
-    """Write `file`. Return a report of its contents and its difference from torch. units: of the policy's values; the
-    file's values are in the environment's units. Raises UserError: no file was written.
+    """Write `file`. Return a report of the file's contents and of the largest difference from torch. units: of the
+    policy's values; the file's values are in the environment's units. Raises UserError: no file was written.
     """
     if isinstance(policy, actor_critic.ActorCritic) and isinstance(policy.core, recurrent.Temporal):
         why = "this policy has --core temporal, whose slow clock runs in some lanes only, which no fixed graph allows"
@@ -104,7 +105,7 @@ def export_onnx(
 
 
 def exported_inputs(policy: Policy, spec: EnvSpec) -> dict[str, Field]:
-    """Return the fields that a policy may take in a step, by name."""
+    """Return the fields that a policy may use in a step, by the names of the file's inputs."""
     inputs: dict[str, Spec] = {"obs": spec.obs}
     if spec.mask is not None:
         inputs["mask"] = spec.mask
@@ -118,7 +119,7 @@ def exported_inputs(policy: Policy, spec: EnvSpec) -> dict[str, Field]:
 
 
 def _graph(policy: Policy, fields: dict[str, Field], units: ValueUnits) -> tuple[onnx.ModelProto, dict[str, Field]]:
-    """Return the model for any number of lanes, and its outputs. Raises UserError."""
+    """Return the model for any number of lanes, and its outputs' fields. Raises UserError: torch cannot export it."""
     step = ExportedStep(copy.deepcopy(policy), list(fields), units).eval()
     values = tuple(torch.from_numpy(x) for x in tree.zeros(fields, (3,)).values())
     nested = tree.nest(dict(zip(fields, values, strict=True)))
@@ -141,7 +142,7 @@ def _graph(policy: Policy, fields: dict[str, Field], units: ValueUnits) -> tuple
 
 @contextlib.contextmanager
 def _plain(net: nn.Module) -> Iterator[None]:
-    """Turn off the padding to whole tiles: it matters only to torch on a CPU, and would fix the number of lanes."""
+    """Turn off padding to whole tiles, which matters only to torch on a CPU and would fix the number of lanes."""
     for layer in net.modules():
         if isinstance(layer, Linear):
             layer.exact = False
@@ -165,8 +166,8 @@ def _shapes(fields: Mapping[str, Field]) -> dict[str, Any]:
 def compare_outputs(
     policy: Policy, spec: EnvSpec, data: bytes, lanes: tuple[int, ...], units: ValueUnits = ValueUnits()
 ) -> tuple[float, float]:
-    """Compare the policy with onnx's reference evaluator in random steps. Return (largest difference of a number, share
-    of equal whole numbers).
+    """Compare the policy with the file's bytes `data`, run by onnx's reference evaluator, in random steps. Return
+    (largest difference of a real number, share of whole numbers that are equal).
     """
     from onnx.reference import ReferenceEvaluator
 

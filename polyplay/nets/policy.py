@@ -1,6 +1,6 @@
 """Interfaces of networks, torsos and players; running statistics.
 
-Users inherit `Policy` for a whole network, or `Torso` for its features. Acting uses only the methods of `Player`.
+Users inherit `Policy` for a whole network, or `Torso` for its first part. Acting uses only the methods of `Player`.
 """
 
 from __future__ import annotations
@@ -22,23 +22,23 @@ from polyplay.nets.layers import Axis, AxisSegment, Linear, Tape, TensorAxes, ax
 
 
 class Player:
-    """Acts in B lanes: a Policy, a bot or a search. Players without a network inherit these defaults.
+    """Chooses actions in B lanes: a Policy, a bot or a tree search. Players without a network inherit these defaults.
 
     A lane is one parallel environment.
     """
 
-    noise: int = 0  # uniforms in (0, 1) that `act` takes per lane and step
+    noise: int = 0  # number of uniform numbers in (0, 1) that `act` takes per lane and step
 
     @abstractmethod
     def act(self, step: Batch, state: Batch) -> tuple[Batch, Batch]:
         """See Policy.act."""
 
     def spec(self) -> Spec:
-        """Return the fields per lane of `act`'s outputs; {}: rows of this player are not written."""
+        """Return the fields of `act`'s outputs for one lane; {}: rows of this player are not stored."""
         return {}
 
     def state_spec(self) -> Spec:
-        """Return the fields per lane of the state between rows; {}: no state."""
+        """Return the fields of one lane's state between rows, such as a recurrent state; {}: no state."""
         return {}
 
     def initial(self, lanes: int) -> Batch:
@@ -46,141 +46,142 @@ class Player:
         return {}
 
     def reward_scale(self) -> float | Tensor:
-        """Return the factor of rewards in losses, a number or []; 1 unless the network learns returns' size."""
+        """Return the factor of rewards in losses, a number or []; 1 unless the network tracks the size of returns."""
         return 1.0
 
     def cache_weights(self) -> None:
-        """Act with copies of the large weights in bfloat16 from this call on, if the network computes in bfloat16.
+        """From this call, act with copies of the large weights in bfloat16, if the network computes in bfloat16.
 
-        The caller repeats this call whenever the weights have changed. Otherwise every pass converts them.
+        The caller repeats this call whenever the weights have changed. Without copies, every pass converts the weights.
         """
 
 
 class Policy(nn.Module, Player):
-    """Acts in B lanes and unrolls T+1 rows of them: both compute the same function of its weights.
+    """A network that acts in B lanes and evaluates T+1 rows of them: both compute the same function of the weights.
 
-    Your own network inherits this and defines `spec`, `act` and `unroll`; with a memory, `state_spec` and
-    `initial` too. The same weights, rows and noise give the same outputs: nothing is drawn from torch's generator.
-    Wrong shapes or types of a network by `module:callable` raise a UserError before anything starts (nets.factory).
+    Your own network inherits this class and defines `spec`, `act` and `unroll`; with a memory, also `state_spec` and
+    `initial`. The same weights, rows and noise must give the same outputs: draw nothing from torch's generator. If a
+    network by `module:callable` has wrong shapes or types, a UserError is raised at the start (nets.factory).
     """
 
-    bf16: bool | None = None  # whether its torso computes in bfloat16; None: its precision cannot be chosen
+    bf16: bool | None = None  # whether the torso computes in bfloat16; None: the user cannot choose the precision
     # parts with a method apply_hyperparameters(values), which sets a run's hyperparameters by name
     tuned: tuple[Any, ...] = ()
-    observes: bool = False  # whether `observe` learns from observations: it is then called before a replay gets them
+    observes: bool = False  # whether `observe` learns from observations; it is then called before a replay stores them
     settles: bool = False  # whether `settle` changes weights
 
     def spec(self) -> Spec:
-        """Return the fields per lane of `act`'s outputs: "action" as the environment takes it, and inputs of losses."""
+        """Return the fields per lane of `act`'s outputs: "action" in the environment's form, and inputs of losses."""
         raise NotImplementedError
 
     def act(self, step: Batch, state: Batch) -> tuple[Batch, Batch]:
-        """Choose actions in one row. The caller turns gradients off.
+        """Choose actions in one row of B lanes. The caller turns gradients off.
 
-        step: obs [B, …], reward float32 [B] that came with it, first bool [B]: an episode begins; mask, bool, if the
-        environment has legal actions; events float32 [B, E] if it counts events; noise float32 [B, noise] (without it,
-        actions are the most probable ones); epsilon float32 [B] if the system explores by it.
-        state: [B, …] as `state_spec` says. It counts as zero where `first` is true.
+        step: obs [B, …]; reward float32 [B] that came with obs; first bool [B], true where an episode begins; mask
+        bool, if the environment has legal actions; events float32 [B, E], if the environment counts events; noise
+        float32 [B, noise], without which actions are the most probable ones; epsilon float32 [B], if the system
+        explores by epsilon.
+        state: [B, …] as in `state_spec`. The state counts as zero where `first` is true.
 
         Returns the outputs [B, …] that `spec` lists, and the state after the row.
         """
         raise NotImplementedError
 
     def unroll(self, batch: Batch, state: Batch) -> Batch:
-        """Compute the inputs of losses from rows, with gradient, under the present weights.
+        """Compute what losses need from rows, with gradient, under the present weights.
 
-        batch: rows [T+1, B, …] as in docs/concepts/rows.md, with the actions taken; state: [B, …], before row 0.
-        Returns outputs [T+1, B]: for losses of actors and critics float32 logp and entropy of the policy, and value.
+        batch: rows [T+1, B, …] as in docs/concepts/rows.md, with the actions taken. state: [B, …], before row 0.
+        Returns outputs [T+1, B]: losses of actors and critics need float32 logp, the policy's entropy, and value.
         """
         raise NotImplementedError
 
     def observe(self, batch: Batch) -> None:
-        """Learn running statistics, which are floating buffers, from rows [T+1, B, …] after an update by these."""
+        """Update running statistics, which are floating buffers, from rows [T+1, B, …] of acting."""
 
     def observe_targets(self, target: Tensor, batch: Batch) -> None:
-        """Learn running statistics from the targets [T, B] of values, and their rows [T+1, B]."""
+        """Update running statistics from the values' targets [T, B]. batch: the targets' rows [T+1, B]."""
 
     def settle(self) -> None:
-        """Adapt the weights to the statistics after an update. The network's outputs stay the same."""
+        """Rescale weights to the new statistics after an update, so that the outputs stay the same."""
 
     def rewarded(self, rows: Batch) -> Batch:
-        """Return the rows with the agent's own reward, if that is made of their events."""
+        """Return the rows with the reward that the policy computes from events, or unchanged if it computes none."""
         return rows
 
 
 class PolicyFactory:
-    """Makes a policy with the same modules in every call. Workers get the pickled factory, never weights."""
+    """Makes a policy; every call makes the same modules. Workers get the pickled factory, never weights."""
 
     def __call__(self) -> Policy:
-        """Make a policy on the CPU, its weights from torch's global generator."""
+        """Make a policy on the CPU, with weights from torch's global generator."""
         raise NotImplementedError
 
     @property
     def title(self) -> str:
-        """The network's name, for a diagram."""
+        """The network's name in diagrams."""
         return type(self).__name__
 
     @property
     def choice(self) -> str:
-        """Description of the chosen network, for a plan."""
+        """Description of the chosen network for the plan printed before a run."""
         return self.title
 
     @property
     def scales_actions(self) -> bool:
-        """Whether its policy maps −1 … 1 to the range of bounded real actions."""
+        """Whether the policy maps −1 … 1 to the bounds of real actions."""
         return True
 
 
 class Torso(nn.Module):
-    """Makes features of observations: the part of a network before its core and heads.
+    """First part of a network, before core and heads: makes features of observations.
 
-    Your own torso inherits this, sets `features` and defines `forward`. The rest has defaults.
+    Your own torso inherits this class, sets `features` and defines `forward`. All else has defaults.
     """
 
-    features: int = 0  # numbers of a row that `forward` returns
-    value_features: int = 0  # number of the last ones, which only the value uses; 0: the policy shares all
-    unit_features: int = 0  # number of the last ones, those of units: they skip the core to a UnitPointer
-    pointer: tuple[str, int] | None = None  # the part of actions that names a unit, and the numbers of a unit
+    features: int = 0  # number of features that `forward` returns per row
+    value_features: int = 0  # how many features, the last ones, only the value uses; 0: the policy uses all
+    unit_features: int = 0  # how many features, the last ones, describe units: they skip the core
+    pointer: tuple[str, int] | None = None  # action part that chooses a unit, and size of its embedding
     unit_sets: tuple[str, ...] = ()  # paths of observations that are sets of units [units, numbers]
-    unit_axis: Axis = ()  # units, in the order of `unit_features`
-    feature_axis: Axis = ()  # names along the features without those of units; (): they belong together
-    recalls: bool = False  # whether `forward` takes a tape, and `recall` is defined
-    tiled: bool = False  # only Linear layers: observations may be padded to whole tiles by rows of zeros
+    unit_axis: Axis = ()  # names of the units, in the order of `unit_features`
+    feature_axis: Axis = ()  # names along the features without those of units; (): one segment
+    recalls: bool = False  # whether `forward` can record a tape that `recall` uses
+    tiled: bool = False  # whether all layers are Linear, so that rows of zeros may be added
 
     def forward(self, obs: Tree) -> Tensor:
-        """Return float32 [N, features] of observations [N, …], a tensor or a dict of them."""
+        """Return float32 [N, features] of observations [N, …], a tensor or a dict of tensors."""
         raise NotImplementedError
 
     def recall(self, obs: Tree, tape: Tape) -> Tensor:
-        """Return forward(obs) from the tape that `forward` filled with these weights; gradients are as in `forward`."""
+        """Return forward(obs) by the outputs that `forward` recorded on the tape with these weights, with gradients."""
         raise NotImplementedError
 
     @property
     def core_features(self) -> int:
-        """The number of features without the units'."""
+        """The number of features without those of units."""
         return self.features - self.unit_features
 
 
 # Running statistics, which a policy learns besides its weights, in floating buffers. Statistics of inputs are float64,
 # in which numbers far from 0, such as time stamps, keep their differences.
 #
-# They are published, saved and restored with the weights, and averaged over replicas like any buffer. They are sums,
-# and moments about an origin that all replicas share; the plain average of these is the statistic of all replicas'
-# rows. Only learners call `observe`: actors and evaluations use the published statistics.
+# The statistics are published, saved and restored with the weights, and averaged over replicas like any buffer. They
+# are sums, or moments about an origin that all replicas share, so their average over replicas is the statistic of all
+# replicas' rows. Only learners call `observe`; actors and evaluations use the published statistics.
 
 
-MOST = 1e7  # rows that a statistic remembers, roughly: older ones fade; float32 can't count much further
-LEAST = 1e-29  # least variance, as a factor of the mean's square: that of rounding in float64
-LARGEST = 1e150  # numbers are clipped to this, since their squares are averaged
-TINY = 1e-200  # least variance of numbers that are 0
+MOST = 1e7  # approximate number of rows that a statistic remembers; float32 can't count much further
+LEAST = 1e-29  # least variance, divided by the mean's square: float64's rounding error
+LARGEST = 1e150  # numbers are clipped to ±LARGEST, since their squares are averaged
+TINY = 1e-200  # least variance of numbers whose mean is 0
 BOUND = 10.0  # default bound of normalized numbers
 
 
 class RunningMoments(nn.Module):
-    """Running mean and variance of rows [n, *shape] in float64: Chan et al. 1979, one batch after the other.
+    """Running mean and variance of rows [n, *shape] in float64, updated batch by batch (Chan et al. 1979).
 
-    `second` is the second moment about `origin`, the mean of the first batch, which replicas share. With separate
-    origins, its average would lack the variance between replicas. The first batch counts as one row, at its mean.
+    `second` is the second moment about `origin`, the mean of the first batch, which all replicas share. With separate
+    origins, the average of `second` would lack the variance between replicas. The first batch counts as one row.
     """
 
     mean: Tensor
@@ -195,7 +196,7 @@ class RunningMoments(nn.Module):
             self.register_buffer(name, torch.zeros(shape, dtype=torch.float64))
         self.register_buffer("count", torch.zeros((), dtype=torch.float64))
         axes = tuple(axis(f"axis {i}", n) for i, n in enumerate(shape))
-        # new numbers pass unchanged until their statistics are known
+        # numbers that surgery adds pass unchanged until their statistics are known
         fills = {"mean": 0.0, "origin": 0.0, "second": 1.0}
         self.axes = {name: TensorAxes(axes, fill) for name, fill in fills.items()}
         self.axes["count"] = TensorAxes((), counts=True)
@@ -204,14 +205,14 @@ class RunningMoments(nn.Module):
         return (self.second - (self.mean - self.origin).square()).clamp_min(0.0)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return (x − mean)/deviation as float32, within ±bound; the deviation is 1 until it is known."""
-        floor = LEAST * self.mean.square() + TINY  # a constant becomes 0, not its own rounding error
+        """Return (x − mean)/deviation as float32, within ±bound. The deviation is 1 until the second batch."""
+        floor = LEAST * self.mean.square() + TINY  # a constant number becomes 0, not a rounding error
         deviation = torch.where(self.count > 1, (self.variance() + floor).sqrt(), 1.0)
         return ((x.double() - self.mean) / deviation).clamp(-self.bound, self.bound).float()
 
     @torch.no_grad()
     def observe(self, rows: Tensor) -> None:
-        """Learn from rows [n, *shape]; numbers that are not finite count as the mean."""
+        """Update the moments from rows [n, *shape]; numbers that are not finite count as the mean."""
         known, x = float(self.count), torch.where(rows.isfinite(), rows.double(), self.mean).clamp(-LARGEST, LARGEST)
         weight = len(rows) / (known + len(rows))
         if known:
@@ -223,7 +224,7 @@ class RunningMoments(nn.Module):
 
 
 def is_pixels(field: Field) -> bool:
-    """Tell whether a field is pixels: bytes [C, H, W]."""
+    """Tell whether a field is an image of bytes, uint8 [C, H, W]."""
     return field.dtype == "uint8" and len(field.shape) == 3
 
 
@@ -231,8 +232,8 @@ class Normalize(nn.Module):
     """Normalizes each number of observations to mean 0 and deviation 1. Images of bytes and leaves in `classes` pass
     unchanged.
 
-    sets: paths of units [units, numbers] whose first number says whether a unit is present. That number passes
-    unchanged. All units share the moments of the other numbers; only present units count.
+    sets: paths of leaves [units, numbers] whose first number says whether a unit is present. This number passes
+    unchanged. The other numbers have the same moments for all units, learned from present units only.
     """
 
     def __init__(self, obs: Spec, sets: Sequence[str] = (), bound: float = BOUND, classes: Collection[str] = ()):
@@ -255,7 +256,7 @@ class Normalize(nn.Module):
         return tree.nest(flat)
 
     def observe(self, obs: Tree) -> None:
-        """Learn from rows [T+1, B, ...]; the last row is the next rollout's first, and counts there."""
+        """Update the moments from rows [T+1, B, ...] without the last, which counts as the next rollout's first row."""
         flat = dict(tree.leaves(obs))
         for path, one, moments in zip(self.paths, self.sets, self.moments, strict=True):
             rows = flat[path][:-1].flatten(0, 1)
@@ -277,11 +278,11 @@ def _discounted(reward: np.ndarray, goes_on: np.ndarray, gamma: np.float32) -> n
 
 
 class ReturnScale(nn.Module):
-    """The size of discounted returns: the root of the running mean of G², for losses that scale rewards by it.
+    """Size of discounted returns G: the root of the running mean of G², by which losses divide rewards.
 
-    G_t = r_t + γ·G_{t-1} runs forward within a rollout. It begins with 0 before row 1 and at every first row, so short
-    rollouts have short sums. The mean of G is not subtracted, unlike in Gymnasium's NormalizeReward: a constant reward
-    also has a size.
+    G_t = r_t + γ·G_{t-1} is summed forward in a rollout. G is 0 before row 1 and in every first row of an episode, so
+    short rollouts have short sums. The mean of G is not subtracted, unlike in Gymnasium's NormalizeReward: a constant
+    reward also has a size.
     """
 
     total: Tensor
@@ -294,17 +295,17 @@ class ReturnScale(nn.Module):
         self.register_buffer("count", torch.zeros(()))
 
     def scale(self) -> Tensor:
-        """Return the factor of rewards [], 1/size; 1 while all returns are 0."""
+        """Return the factor of rewards [], 1/size; it is 1 while all returns are 0."""
         return torch.where(self.total > 0, (self.count / self.total.clamp_min(1e-30)).sqrt(), 1.0)
 
     @torch.no_grad()
     def observe(self, reward: Tensor, first: Tensor) -> None:
-        """Learn from rows [T+1, B]."""
+        """Update the size from rewards and first flags [T+1, B]."""
         goes_on = ~first[1:].cpu()
         sums = torch.from_numpy(_discounted(reward[1:].cpu().numpy(), goes_on.numpy(), np.float32(self.gamma)))
         square = sums.square()
         rows = torch.where(square.isfinite(), square, 0.0).sum(1)
-        # one after the other in float32, as if each row came alone
+        # add row after row in float32, as if each row came alone
         self.total.fill_(float(np.add.accumulate(np.append(np.float32(self.total.cpu()), rows.numpy()))[-1]))
         self.count += goes_on.sum()
         fade = MOST / float(self.count) if self.count > MOST else 1.0
@@ -312,13 +313,13 @@ class ReturnScale(nn.Module):
         self.count *= fade
 
 
-# PopArt (van Hasselt et al. 2016; for several tasks Hessel et al. 2019): a value for each task, normalized by running
-# statistics of the task's targets; when these change, values stay the same. Tasks share policy and features.
+# PopArt (van Hasselt et al. 2016; Hessel et al. 2019): a value for each task, normalized by running statistics of the
+# task's targets. When these change, weights are rescaled so that values stay the same. Tasks share policy and features.
 #
-#     v = σ·n + μ, n = w·f + b        per task; f: features, n: the head's output, w and b: its row
+#     v = σ·n + μ, n = w·f + b        per task; f: features; n: the head's output; w, b: the head's weights
 
 
-RATE = 3e-4  # β, the step of the statistics (Hessel et al. 2019)
+RATE = 3e-4  # β, the rate of the statistics (Hessel et al. 2019)
 LOWEST, HIGHEST = 1e-4, 1e6  # bounds of σ
 
 
@@ -330,36 +331,36 @@ def task_axis(tasks: tuple[str, ...], what: str = "value") -> Axis:
 
 
 class TaskValues(nn.Module):
-    """Chooses each row's value among a head's outputs, one per task. tasks: their names; (): a single output."""
+    """Selects each row's value among a head's outputs, one per task. tasks: names of the tasks; (): a single output."""
 
     def __init__(self, tasks: tuple[str, ...]):
         super().__init__()
         self.tasks = tasks
 
     def forward(self, outputs: Tensor, task: Tensor | None) -> Tensor:
-        """Return values [N] of outputs [N, tasks], by the tasks' numbers int64 [N]; None: the first task's."""
+        """Return values [N] of outputs [N, tasks]. task: int64 [N], each row's task; None: the first task."""
         if task is None or outputs.shape[1] == 1:
             return outputs[:, 0]
         return outputs.gather(1, task[:, None]).squeeze(1)
 
     def scale_of(self, task: Tensor | None, like: Tensor) -> Tensor | None:
-        """Return the unit of each row's value, σ in like's shape; None: it is 1."""
+        """Return σ, the unit of each row's value, in the shape of `like`; None if values are not normalized."""
         return None
 
     def observe(self, target: Tensor, task: Tensor | None, valid: Tensor) -> None:
-        """Learn from targets, where they are valid."""
+        """Update statistics, if there are any, from targets [T, B] where `valid` is True."""
 
     def settle(self, head: Linear) -> None:
-        """Convert the head's rows to the present units."""
+        """Rescale the head's weights to the present statistics, if there are any."""
 
 
 class PopArt(TaskValues):
-    """Values in units that follow the targets. Buffers, each [tasks]:
+    """Values normalized by statistics of their targets. Buffers, each [tasks]:
 
-    mean: μ, the running mean of targets. second: their running second moment about `origin`, the mean before the last
-    update; thus float32 keeps deviations far smaller than the mean, and replicas can average their statistics. A
+    mean: μ, the running mean of targets. second: the targets' running second moment about `origin`, the mean before the
+    last update; so float32 keeps deviations far smaller than the mean, and replicas can average their statistics. A
     replica without rows of a task keeps the task's statistics, so the average moves less. shift, scale: the μ and σ
-    that the head's rows use; `settle` updates them.
+    that the head's weights assume; `settle` updates them.
     """
 
     mean: Tensor
@@ -381,17 +382,17 @@ class PopArt(TaskValues):
         return (self.second - (self.mean - self.origin).square()).clamp_min(0.0)
 
     def forward(self, outputs: Tensor, task: Tensor | None) -> Tensor:
-        """See TaskValues: in the environment's units."""
+        """See TaskValues.forward; the result is not normalized: σ·n + μ."""
         number = outputs.new_zeros(outputs.shape[0], dtype=torch.int64) if task is None else task
         return super().forward(outputs, task) * self.scale[number] + self.shift[number]
 
     def scale_of(self, task: Tensor | None, like: Tensor) -> Tensor | None:
-        """See TaskValues."""
+        """See TaskValues.scale_of."""
         return self.scale.expand_as(like) if task is None else self.scale[task]
 
     @torch.no_grad()
     def observe(self, target: Tensor, task: Tensor | None, valid: Tensor) -> None:
-        """Learn from targets [T, B] of tasks int64 [T, B] where they are valid; E is the mean by task:
+        """Update μ and ν from valid targets G [T, B] of tasks int64 [T, B]; E is the mean over a task's rows:
 
         μ ← (1 − β)·μ + β·E[G], ν ← (1 − β)·ν + β·E[G²] (Hessel et al. 2019, equation 4), where ν is about the old μ.
         Statistics of tasks without a row stay as they are.
@@ -410,7 +411,7 @@ class PopArt(TaskValues):
 
     @torch.no_grad()
     def settle(self, head: Linear) -> None:
-        """Set w ← w·σ_old/σ, b ← (σ_old·b + μ_old − μ)/σ, so values stay (van Hasselt et al. 2016, proposition 1)."""
+        """Set w ← w·σ_old/σ, b ← (σ_old·b + μ_old − μ)/σ. Values stay the same (van Hasselt et al. 2016, prop. 1)."""
         deviation = self.variance().sqrt().clamp(LOWEST, HIGHEST)
         head.weight.mul_((self.scale / deviation)[:, None])
         head.bias.copy_((self.scale * head.bias + self.shift - self.mean) / deviation)

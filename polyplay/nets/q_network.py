@@ -1,9 +1,9 @@
-"""Action values: their heads, QNetwork and DPGNetwork.
+"""Networks of action values: heads, QNetwork and DPGNetwork.
 
-QNetwork: the policy and the networks of Q-learning. Loops use it like any policy.
+QNetwork is the network of Q-learning, and a policy that acting loops use like any other.
 
-torso (features of observations), an optional core, a head: features → q [N, A], or logits [N, A, K] over K atoms.
-Shapes as in TorsoPolicy; in the same batches, acting and unrolling give bitwise the same values.
+A torso makes features of observations; then come an optional core and a head: features → q [N, A], or logits [N, A, K]
+over K atoms. Shapes are as in TorsoPolicy. In the same batches, `act` and `unroll` give bitwise the same values.
 """
 
 from __future__ import annotations
@@ -32,28 +32,29 @@ from polyplay.nets.layers import Conv2d, Linear, initialize, one_hot, tracing
 from polyplay.nets.policy import Torso
 from polyplay.nets.recurrent import Core, Temporal
 
-# Linear layers with noise in their weights (Fortunato et al. 2018), and noise from keys, without generator or state.
+# Linear layers with noise in their weights (Fortunato et al. 2018). The noise comes from keys, not from a generator.
 #
-# A key is an integer. It is hashed into as many numbers as a network needs, so the same key gives the same noise on any
-# machine and in any batch: a row's key comes from its noise while acting, an update's key from its number.
+# A key is an integer, hashed into as many numbers as a network needs: the same key gives the same noise on any machine
+# and in any batch. In acting, a row's key comes from the row's noise; in an update, from the update's number.
 
 
-# name: distribution, first σ·√inputs
+# variant: distribution of the noise, initial σ·√inputs
 VARIANTS = {"fortunato": ("normal", 0.5), "zoo": ("truncated", 0.1)}
-MANY = 16  # least rows with the same noise for which a noisy matrix is made
-COLUMNS = 2  # uniforms of acting noise that make a key
-_BITS = 23  # bits of such a uniform (polyplay.core.numbers)
+MANY = 16  # least number of rows with the same noise for which a noisy weight matrix is made
+COLUMNS = 2  # number of uniform numbers of acting noise that make a key
+_BITS = 23  # random bits of a uniform number (polyplay.core.numbers)
 _A, _B, _C = (x - (1 << 64) for x in (0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB))
 
 
 class Noisy(nn.Module):
-    """y = W·x + b + ε_out ⊙ (S·(ε_in ⊙ x) + s): factorized noise, separate for every row or the same for all.
+    """Noisy linear layer: y = W·x + b + ε_out ⊙ (S·(ε_in ⊙ x) + s). The factorized noise ε is separate for every row or
+    shared by all rows.
 
-    W, b start as in torch, S and s at σ₀/√inputs. ε = sgn(x)·√|x| of numbers x from a standard normal distribution,
-    cut off beyond ±2 in variant "zoo" (dqn_zoo). bias: whether b exists; s always does.
+    W and b start as in `initialize`, S and s at σ₀/√inputs. ε = sgn(z)·√|z| for standard normal z, which is cut off
+    beyond ±2 in variant "zoo" (dqn_zoo). bias: whether b exists; s always exists.
 
-    With separate noise, the formula is computed row by row, and no noisy matrix is ever made. If many rows share the
-    noise, W + S ⊙ ε_out·ε_inᵀ is made, and one product replaces two, forward and back.
+    With separate noise, the formula is computed as it stands, without a noisy matrix for each row. If many rows share
+    the noise, the matrix W + S ⊙ ε_out·ε_inᵀ is made, so that one product replaces two, forward and backward.
     """
 
     def __init__(self, inputs: int, outputs: int, sigma: float, bias: bool = True, init: str = "torch"):
@@ -65,7 +66,7 @@ class Noisy(nn.Module):
         self.inputs, self.noise = inputs, inputs + outputs
 
     def forward(self, x: Tensor, noise: Tensor | None = None) -> Tensor:
-        """Return [N, outputs] of x [N, inputs], with noise [N or 1, inputs + outputs]; None: by the mean weights."""
+        """Return [N, outputs] of x [N, inputs]. noise [N or 1, inputs + outputs]: ε_in and ε_out; None: no noise."""
         if noise is not None and len(noise) == 1 and len(x) >= MANY:
             before, behind = noise[0].split((self.inputs, len(noise[0]) - self.inputs))
             weight = torch.addcmul(self.mean.weight, self.spread.weight, torch.outer(behind, before))
@@ -79,13 +80,13 @@ class Noisy(nn.Module):
 
 
 def keys(uniforms: Tensor) -> Tensor:
-    """Make keys int64 [N] from the last COLUMNS of uniforms float32 [N, columns]."""
+    """Make keys int64 [N] from the last COLUMNS columns of uniform numbers float32 [N, columns]."""
     high, low = (uniforms[:, -COLUMNS:].double() * 2.0**_BITS).long().unbind(1)
     return (high << _BITS) | low
 
 
 def draw_noise(key: Tensor, n: int, variant: str) -> Tensor:
-    """Return ε float32 [N, n] by keys int64 [N]: 16 bits of a hash choose each number's quantile."""
+    """Return ε float32 [N, n] from keys int64 [N]: 16 bits of a key's hash choose the quantile of each number."""
     bits = _mix(_mix(key + _A).unsqueeze(1) + _steps(-(-n // 4), key.device)).view(torch.int16)[:, :n]
     table = _table(VARIANTS[variant][0], key.device).expand(len(key), -1)
     return table.gather(1, bits.long().add_(2**15))  # takes a fifth of the time of table[bits]
@@ -93,29 +94,29 @@ def draw_noise(key: Tensor, n: int, variant: str) -> Tensor:
 
 @functools.cache
 def _steps(n: int, device: torch.device) -> Tensor:
-    """Return A·1 … A·n in int64, which wraps. Traces get them as constants: compilers assume that indices do not wrap,
-    and would write beyond a loop's end.
+    """Return A·1 … A·n in int64, which wraps. Traces get these numbers as constants, since compilers assume that
+    indices do not wrap, and would write beyond a loop's end.
     """
     with _disable_current_modes():
         return torch.arange(1, n + 1, device=device) * _A
 
 
 def _mix(x: Tensor) -> Tensor:
-    """Apply SplitMix64's finalizer, as in polyplay.core.numbers; int64 wraps."""
+    """Apply SplitMix64's finalizer, as polyplay.core.numbers does. Arithmetic on int64 wraps."""
     x = (x ^ _down(x, 30)) * _B
     x = (x ^ _down(x, 27)) * _C
     return x ^ _down(x, 31)
 
 
 def _down(x: Tensor, by: int) -> Tensor:
-    """Shift to the right, filling with zeros."""
+    """Shift the bits of int64 x to the right, filling with zeros."""
     return (x >> by) & ((1 << (64 - by)) - 1)
 
 
 @functools.cache
 def _table(how: str, device: torch.device) -> Tensor:
-    """Return sgn(x)·√|x|, float32 [65536], of x at the middles of 65536 equally probable parts of the distribution.
-    Traces get it as a constant.
+    """Return sgn(z)·√|z| float32 [65536], for z in the middles of 65536 equally probable parts of the distribution
+    `how`. Traces get this table as a constant.
     """
     with _disable_current_modes():
         place = (torch.arange(2**16, dtype=torch.float64) + 0.5) / 2**16
@@ -126,11 +127,11 @@ def _table(how: str, device: torch.device) -> Tensor:
         return (x.sign() * x.abs().sqrt()).float().to(device)
 
 
-# Values of actions from a network's outputs: of the chosen action, of the best, of atoms.
+# Values from a network's outputs: of the chosen action, of the best action, of a distribution over atoms.
 
 
 def greedy_action(q: Tensor, mask: Tensor | None = None) -> Tensor:
-    """Return the best action, int64 [...], by q [..., A]; with `mask` (bool [..., A]) the best legal one."""
+    """Return the action, int64 [...], with the highest q [..., A]; with `mask` (bool [..., A]) the best legal one."""
     if mask is None:
         return q.argmax(-1)
     if mask.shape != q.shape:
@@ -139,8 +140,8 @@ def greedy_action(q: Tensor, mask: Tensor | None = None) -> Tensor:
 
 
 def take_action(scores: Tensor, action: Tensor) -> Tensor:
-    """Return the scores [..., A] or [..., A, K] of the actions [...] alone: [...] or [..., K], with their gradient.
-    Raises ValueError: the shapes do not fit.
+    """Return the scores of the actions [...], with gradient: [...] of scores [..., A], or [..., K] of scores
+    [..., A, K]. Raises ValueError: the shapes do not fit.
     """
     lead = action.shape
     if scores.shape[: len(lead)] != lead or scores.ndim - len(lead) not in (1, 2):
@@ -150,23 +151,23 @@ def take_action(scores: Tensor, action: Tensor) -> Tensor:
 
 
 def support(low: float, high: float, like: Tensor) -> Tensor:
-    """Return the atoms z [K], evenly spaced from `low` to `high`, for distributions [..., K] such as `like`."""
+    """Return the atoms z [K], evenly spaced from `low` to `high`, for the last dimension of `like` [..., K]."""
     return torch.linspace(low, high, like.shape[-1], dtype=like.dtype, device=like.device)
 
 
 def expected_value(logits: Tensor, low: float, high: float) -> Tensor:
-    """Return the mean Σ z·p of distributions given by logits [..., K] → [...]."""
+    """Return the means Σ z·p, [...], of distributions over atoms z that have logits [..., K]."""
     return (logits.softmax(-1) * support(low, high, logits)).sum(-1)
 
 
 class QHead(nn.Module):
-    """Values of `actions` actions. atoms: number of atoms whose logits it returns; 0: it returns plain values.
+    """Values of `actions` actions. atoms: number of atoms per action, whose logits are returned; 0: plain values.
 
-    dueling: Q = V + A − mean_a A (Wang et al. 2016), atom by atom (Hessel et al. 2018), from two branches; the sum of
-    their gradients to the features is multiplied by `scale` (1/√2 in the paper). hidden: width of a branch's hidden
-    layer with ReLU, 0 for none. noisy: a variant of Noisy for every layer; sigma: its first σ·√inputs, None for the
-    variant's. bias: of the last layer of Q or A: one for "each" action, one "shared" by all (tuned double DQN), or
-    "none", as in all last layers of dqn_zoo's Rainbow.
+    dueling: two branches give Q = V + A − mean_a A (Wang et al. 2016), atom by atom (Hessel et al. 2018). scale: factor
+    of the gradient to the features (1/√2 in the dueling paper). hidden: width of a hidden layer with ReLU in each
+    branch, 0 for none. noisy: a variant of Noisy for every layer, or none. sigma: Noisy's initial σ·√inputs; None: the
+    variant's. bias of the last layer of Q or A: one for "each" action, one "shared" by all actions (tuned double DQN),
+    or "none", as in all last layers of dqn_zoo's Rainbow.
     """
 
     def __init__(
@@ -193,7 +194,7 @@ class QHead(nn.Module):
             initialize(layer, init)
             return layer
 
-        self.branches = nn.ModuleList()  # of Q or A, and of V: a hidden layer, where there is one, and the last
+        self.branches = nn.ModuleList()  # that of Q or A, then that of V: an optional hidden layer, and the last layer
         for outputs, biased in [(actions * size, bias == "each"), (size, bias != "none")][: 1 + dueling]:
             layers = [make(inputs, hidden, True)] if hidden else []
             self.branches.append(nn.ModuleList([*layers, make(hidden or inputs, outputs, biased)]))
@@ -205,10 +206,12 @@ class QHead(nn.Module):
         self.noise = sum(self.noises)
 
     def forward(self, x: Tensor, key: Tensor | None = None, bf16: bool = False) -> Tensor:
-        """Return float32 [N, A] or [N, A, K] of x [N, inputs], by noise keys int64 [N or 1]. bf16: of hidden layers."""
+        """Return q float32 [N, A] or logits [N, A, K] of x [N, inputs]. key: keys of the noise, int64 [N or 1]; None:
+        no noise. bf16: whether hidden layers compute in bfloat16.
+        """
         if self.scale != 1.0 and x.requires_grad:
             x.register_hook(lambda grad: grad * self.scale)
-        noise: Iterator[tuple[Tensor, ...]] = repeat(())  # of each layer; Linear takes none
+        noise: Iterator[tuple[Tensor, ...]] = repeat(())  # for each layer in turn; Linear takes none
         if key is not None:
             noise = ((part,) for part in draw_noise(key, self.noise, self.noisy).split(self.noises, 1))
         made = []
@@ -227,24 +230,24 @@ class QHead(nn.Module):
         return value + scores - scores.mean(1, keepdim=True)
 
     def embed(self, action: Tensor) -> Tensor:
-        """Encode actions [N] as a network's input, [N, actions]."""
+        """One-hot encode actions [N] as a network's input [N, actions]."""
         return one_hot(action, self.actions)
 
 
-# ε-greedy actions from values: by torch's operations or, on a CPU, in one compiled loop, with bitwise the same results.
+# ε-greedy actions from values: on a CPU in a compiled loop, else by torch's operations, with bitwise the same results.
 
 
-CHANCE = 3  # uniforms per action: whether to explore; which random action; which of several best ones
+CHANCE = 3  # uniform numbers per action: whether to explore, which random action, which of several best actions
 Choice = tuple[Tensor, Tensor, Tensor]
 
 
 def epsilon_greedy(q: Tensor, mask: Tensor | None, noise: Tensor, epsilon: Tensor | None) -> Choice:
-    """Choose from q [B, A] float32. mask bool [B, A]: legal actions, None: all; noise [B, CHANCE or more]; epsilon [B]:
-    the chance of a random legal action instead of the best one, None: 0.
+    """Choose actions by q float32 [B, A]. mask bool [B, A]: legal actions; None: all. noise [B, CHANCE or more]:
+    uniform. epsilon [B]: the probability of a random legal action instead of the best one; None: 0.
 
-    Return action int64, value max_a Q over legal actions, Q of the action, [B] each. Ties are broken by chance. On a
-    CPU this is one compiled loop: thirty torch operations on few numbers take longer than a small network, and if
-    another thread runs, each operation waits for the interpreter.
+    Return [B] each: action int64, max_a Q over legal actions, Q of the action. Ties are broken at random. On a CPU this
+    is one compiled loop: thirty torch operations on few numbers take longer than a small network, and if another thread
+    runs, each operation waits for the interpreter.
     """
     if q.device.type != "cpu" or tracing():
         return by_torch(q, mask, noise, epsilon)
@@ -259,8 +262,8 @@ def epsilon_greedy(q: Tensor, mask: Tensor | None, noise: Tensor, epsilon: Tenso
 def epsilon_greedy_loop(
     q: np.ndarray, legal: np.ndarray, noise: np.ndarray, epsilon: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Compute epsilon_greedy of q float32 and legal bool [B, A], noise [B, 3 or more] and epsilon [B] float32. NaN is
-    the greatest value, as in torch.
+    """Compute epsilon_greedy of arrays: q float32 and legal bool [B, A], noise [B, 3 or more] and epsilon [B] float32.
+    NaN counts as the greatest value, as in torch.
     """
     rows, actions = q.shape
     action, value, chosen = np.empty(rows, np.int64), np.empty(rows, np.float32), np.empty(rows, np.float32)
@@ -268,7 +271,7 @@ def epsilon_greedy_loop(
     for b in range(rows):
         top = np.float32(-np.inf)
         for a in range(actions):
-            if legal[b, a] and not q[b, a] <= top:  # greater, or not a number
+            if legal[b, a] and not q[b, a] <= top:  # greater, or NaN
                 top = q[b, a]
                 if top != top:
                     break
@@ -282,7 +285,7 @@ def epsilon_greedy_loop(
 
 @inlined
 def _nth_of(among: np.ndarray, u: np.float32) -> int:
-    """Return the index of a True in bool [A], chosen by a uniform; 0 if there is none."""
+    """Return the index of a True in `among`, bool [A], chosen by the uniform number u; 0 if none is True."""
     count = 0
     for marked in among:
         count += marked
@@ -295,7 +298,7 @@ def _nth_of(among: np.ndarray, u: np.float32) -> int:
 
 
 def by_torch(q: Tensor, mask: Tensor | None, noise: Tensor, epsilon: Tensor | None) -> Choice:
-    """Compute epsilon_greedy on any device."""
+    """Compute epsilon_greedy by torch's operations, on any device."""
     legal = q if mask is None else q.masked_fill(~mask, -torch.inf)
     value = legal.amax(1)
     action = random_choice(legal == value.unsqueeze(1), noise[:, 2])
@@ -306,7 +309,7 @@ def by_torch(q: Tensor, mask: Tensor | None, noise: Tensor, epsilon: Tensor | No
 
 
 def random_choice(among: Tensor, u: Tensor) -> Tensor:
-    """Return the index int64 [N] of a random True in each row of bool [N, A], by uniforms [N]; 0 if there is none."""
+    """Return the index int64 [N] of a random True in each row of bool [N, A], by uniform u [N]; 0 if none is True."""
     count = among.sum(1)
     nth = torch.minimum((u * count).long(), count - 1)
     return (among.cumsum(1) <= nth.unsqueeze(1)).sum(1)
@@ -316,9 +319,9 @@ def random_choice(among: Tensor, u: Tensor) -> Tensor:
 
 
 class QNetwork(TorsoPolicy):
-    """previous: the core (or the head, without a core) also takes the previous action and the reward that came with the
-    observation, 0 on first rows. clipped: that reward is clipped to ±1 (R2D2: not). support: lowest and highest atom.
-    Actions are Discrete.
+    """Action values of Discrete actions. previous: the core (without a core, the head) also takes the previous action
+    and the reward that came with the observation, 0 on first rows. clipped: this reward is clipped to ±1 (not in R2D2).
+    support: values of the lowest and highest atom.
     """
 
     bf16_core = True
@@ -343,12 +346,12 @@ class QNetwork(TorsoPolicy):
         self.noise = CHANCE + (COLUMNS if head.noise else 0)
 
     def act(self, step: Batch, state: Batch) -> tuple[Batch, Batch]:
-        """Act in one row [B] of obs, reward, first, mask if any, noise [B, noise], and epsilon [B]: the chance of a
-        random legal action instead of the best one. Without noise, the action is the best one by the mean weights, the
-        first if there are several.
+        """Act in one row [B] of obs, reward, first; mask, if it exists; noise [B, noise]; epsilon [B], the probability
+        of a random legal action instead of the best one. Without noise, the action is the best under weights without
+        noise, or the first of several best.
 
-        Return {"action", "value": max_a Q, "chosen": Q of the action} [B] over legal actions, and the state after the
-        row. The caller turns gradients off.
+        Return {"action", "value": max_a Q over legal actions, "chosen": Q of the action}, [B] each, and the state after
+        the row. The caller turns gradients off.
         """
         noise, epsilon, mask = step.get("noise"), step.get("epsilon"), step.get("mask")
         key = None if noise is None or not self.head.noise else keys(noise)
@@ -368,8 +371,8 @@ class QNetwork(TorsoPolicy):
         return {"action": action, "value": value, "chosen": chosen}, after
 
     def unroll(self, batch: Batch, state: Batch) -> Batch:
-        """Return {"value", "chosen"} [T+1, B] of rows [T+1, B] of obs, reward, first, action, mask if any, noise to
-        make the weights as noisy as while acting, and the state before row 0.
+        """Return {"value", "chosen"} [T+1, B], as `act` does, for rows of obs, reward, first, action, [T+1, B] each;
+        mask, if it exists; noise, to make the weights as noisy as in acting. state: before row 0.
         """
         q = self.scores(batch, state)
         q = expected_value(q, *self.support) if self.head.atoms else q
@@ -377,11 +380,11 @@ class QNetwork(TorsoPolicy):
         return {"value": take_action(q, best), "chosen": take_action(q, batch["action"])}
 
     def scores(self, batch: Batch, state: Batch, key: Tensor | None = None, cached: bool = False) -> Tensor:
-        """Return the inputs of losses: q [R, B, A] or logits [R, B, A, K] of rows [R, B], with gradient if enabled.
+        """Return q [R, B, A] or logits [R, B, A, K] of rows [R, B], for losses; with gradient if enabled.
 
-        batch: obs; with a core or `previous` also first, reward and action. state: before row 0. key: of the noise,
-        int64 [1] for all rows; None: keys of batch["noise"] if it exists, else the mean weights. cached: use the copies
-        of `cache_weights` if they exist; otherwise use the present weights.
+        batch: obs; with a core or `previous` also first, reward and action. state: before row 0. key: of one noise for
+        all rows, int64 [1]; None: keys of batch["noise"] if it exists, else no noise. cached: whether to use the copies
+        of `cache_weights`, if they exist, instead of the present weights.
         """
         if key is None and self.head.noise and "noise" in batch:
             key = keys(batch["noise"].flatten(0, 1))
@@ -393,7 +396,7 @@ class QNetwork(TorsoPolicy):
         return made.unflatten(0, lead)
 
     def after(self, batch: Batch, state: Batch) -> Batch:
-        """Return the state after rows [R, B], R ≥ 1, by the present weights."""
+        """Return the state after rows [R, B], R ≥ 1, computed with the present weights."""
         obs = tree.map(lambda x: x.flatten(0, 1), batch["obs"])
         with self._present_weights():
             _, after, _ = self._behind_core(self._features(self.torso, obs), batch, state)
@@ -401,7 +404,7 @@ class QNetwork(TorsoPolicy):
 
     @contextlib.contextmanager
     def _present_weights(self) -> Iterator[None]:
-        """Compute with the present weights, even if there are cached copies."""
+        """Within this context, compute with the present weights, not with the copies of `cache_weights`."""
         layers = (m for m in self.modules() if isinstance(m, Linear | Conv2d))
         cached = [(layer, layer.half_weight) for layer in layers if layer.half_weight is not None]
         for layer, _ in cached:
@@ -413,15 +416,15 @@ class QNetwork(TorsoPolicy):
                 layer.half_weight = weight
 
 
-# DPGNetwork: an actor μ(s) and a critic Q(s, a) of real actions, in one module. Loops use it like any policy.
+# DPGNetwork: an actor μ(s) and a critic Q(s, a) of real actions, in one module that acting loops use like any policy.
 #
-# Actions are in the environment's units wherever they leave or enter this module: rows, pools and replays hold those.
-# Inside they are in half ranges, −1 at the space's `low` and 1 at its `high`; so are the deviation of noise and dQ/da.
+# Actions that enter or leave this module are in the environment's units, as in rows, pools and replays. Inside,
+# actions, the deviation of noise and dQ/da are in half ranges: −1 is the space's `low`, and 1 is its `high`.
 
 
 class DPGNetwork(TorsoPolicy):
-    """actor, critic: separate torsos. After the actor's torso: a layer of widths[0], tanh, the action's layer, tanh.
-    After the critic's torso and the action: a layer of widths[1], tanh, the value's layer.
+    """actor, critic: separate torsos. The actor's torso is followed by a layer of widths[0], tanh, the action's layer,
+    tanh; the critic's torso, joined with the action, by a layer of widths[1], tanh, the value's layer.
     """
 
     outputs = ("value", "chosen")
@@ -441,7 +444,7 @@ class DPGNetwork(TorsoPolicy):
 
     def act(self, step: Batch, state: Batch) -> tuple[Batch, Batch]:
         """Act in one row [B] of obs, noise [B, noise] and epsilon [B], the deviation of the normal noise on each number
-        of the action. Without epsilon the action is μ(s).
+        of the action, in half ranges. Without epsilon, the action is μ(s).
 
         Return {"action" [B, …] within the bounds, "value": Q(s, μ(s)) [B], "chosen": Q of the action [B]} and no state.
         The caller turns gradients off.
@@ -457,7 +460,7 @@ class DPGNetwork(TorsoPolicy):
         return {"action": action, "value": value, "chosen": chosen}, {}
 
     def unroll(self, batch: Batch, state: Batch) -> Batch:
-        """Return {"value", "chosen"} [T+1, B], as `act` does, of rows [T+1, B] of obs and action."""
+        """Return {"value", "chosen"} [T+1, B], as `act` does, for rows [T+1, B] with obs and action."""
         size = batch["action"].shape[:2]
         obs, action = (tree.map(lambda x: x.flatten(0, 1), batch[k]) for k in ("obs", "action"))
         features = self._features(self.critic, obs)
@@ -469,9 +472,9 @@ class DPGNetwork(TorsoPolicy):
         return self._q(self._features(self.critic, obs), self._best(obs))
 
     def learnt(self, obs: Tree, action: Tensor) -> Batch:
-        """Return a loss's inputs. With the critic's gradient: "q", Q of the actions [N, …]. With the actor's gradient:
-        "best", μ(s) [N, A] in half ranges, and "raw", the input of its tanh. Without gradient: "value", Q(s, μ(s)), and
-        "slope", dQ/da [N, A] at μ(s).
+        """Return a loss's inputs. With gradient to the critic: "q" [N], Q of the actions. With gradient to the actor:
+        "best" [N, A], μ(s) in half ranges, and "raw" [N, A], μ(s) before tanh. Without gradient: "value" [N], Q(s,
+        μ(s)), and "slope" [N, A], dQ/da at μ(s).
         """
         features = self._features(self.critic, obs)
         raw = self.steer(self._features(self.actor, obs))
@@ -489,18 +492,18 @@ class DPGNetwork(TorsoPolicy):
 
     @torch.no_grad()
     def _sloped(self, features: Tensor, inner: Tensor) -> tuple[Tensor, Tensor]:
-        """Return Q [N] of actions in half ranges, and dQ/da [N, A] by the chain rule of `_two`'s layers."""
+        """Return Q [N] of actions in half ranges, and dQ/da [N, A], by the chain rule through `judge`."""
         first, tanh, last = cast("tuple[Linear, nn.Tanh, Linear]", tuple(self.judge))
         hidden = tanh(first(torch.cat([features, inner], 1)))
         slope = torch.ops.aten.tanh_backward(last.weight.expand_as(hidden), hidden) @ first.weight
         return last(hidden).squeeze(1), slope[:, -self.size :]
 
     def _inner(self, action: Tensor) -> Tensor:
-        """Convert from the environment's units [N, …] to half ranges [N, A]; 0 where the bounds are equal."""
+        """Convert actions [N, …] in the environment's units to half ranges [N, A]; 0 where the bounds are equal."""
         return to_half_ranges(action.reshape(len(action), self.size), self.low, self.high)
 
     def _outer(self, inner: Tensor) -> Tensor:
-        """Convert to the environment's units, never outside the bounds."""
+        """Convert actions [N, A] in half ranges to the environment's units, clipped to the bounds."""
         return from_half_ranges(inner, self.low, self.high).reshape(len(inner), *self.shape)
 
 

@@ -1,9 +1,9 @@
-"""Recurrent cores: LSTM, GRU, two clocks with a memory.
+"""Recurrent cores: LSTM, GRU, and a core of two clocks with a memory.
 
 LSTM and GRU are implemented here, since cuDNN's packed weights can't be views of one vector.
 
-The input's matrix product is computed for all rows at once, the state's product row by row. The state is zeroed before
-a row that begins an episode. Acting unrolls a single row by the same code.
+The matrix product of the input is computed for all rows at once, that of the state row by row. Before a row that begins
+an episode, the state is set to 0. Acting unrolls a single row by the same code.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from polyplay.nets.layers import Linear, RepeatedLinear, TensorAxes, axis, initi
 
 
 class Cell(nn.Module):
-    """One step: the input's share of the gates [B, gates·size], the state → next state (output first)."""
+    """One step: from the input's share of the gates [B, gates·size] and the state to the next state (output first)."""
 
     names: tuple[str, ...]
     gates: int
@@ -43,7 +43,7 @@ class Cell(nn.Module):
 
 
 class LSTMCell(Cell):
-    """Hochreiter & Schmidhuber 1997 with forget gate, one bias; gates: input, forget, output, candidate."""
+    """LSTM (Hochreiter & Schmidhuber 1997) with forget gate and one bias; gates: input, forget, output, candidate."""
 
     names = ("h", "c")
     gates = 4
@@ -54,7 +54,7 @@ class LSTMCell(Cell):
 
 
 def lstm_step(gates: Tensor, c: Tensor) -> tuple[Tensor, Tensor]:
-    """Return h and c after gates [B, 4·size], in LSTMCell's order, and c [B, size]."""
+    """Return the next h and c [B, size] from gates [B, 4·size], in LSTMCell's order, and the previous c [B, size]."""
     three = 3 * c.shape[1]
     i, f, o = torch.sigmoid(gates[:, :three]).chunk(3, 1)
     c = f * c + i * torch.tanh(gates[:, three:])
@@ -62,11 +62,11 @@ def lstm_step(gates: Tensor, c: Tensor) -> tuple[Tensor, Tensor]:
 
 
 class GRUCell(Cell):
-    """Cho et al. 2014 as in cuDNN (reset after the product); gates: reset, update, candidate."""
+    """GRU (Cho et al. 2014) as in cuDNN: reset applies after the product; gates: reset, update, candidate."""
 
     names = ("h",)
     gates = 3
-    bias = True  # only the candidate's share of it is not redundant
+    bias = True  # only the candidate needs it; the other gates have the input layer's bias
 
     def forward(self, gates: Tensor, state: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
         (h,) = state
@@ -78,7 +78,7 @@ class GRUCell(Cell):
 
 
 class Core(nn.Module):
-    """A cell and its input layer. `inputs` numbers in, `features` out."""
+    """A recurrent cell and its input layer: maps `inputs` numbers per row to `features` numbers."""
 
     exact = True  # see layers.Linear
 
@@ -88,11 +88,11 @@ class Core(nn.Module):
         self.input = Linear(inputs, cell.gates * cell.size)
         self.cell = cell
         initialize(self, init, gain=1.0)
-        if init == "sonnet":  # as in IMPALA, TensorFlow's LSTM: one matrix of input and state, Glorot & Bengio 2010
+        if init == "sonnet":  # TensorFlow's LSTM, as in IMPALA: one matrix of input and state, Glorot & Bengio 2010
             bound = math.sqrt(6.0 / (inputs + cell.size + cell.gates * cell.size))
             for layer in (self.input, cell.recurrent):
                 nn.init.uniform_(layer.weight, -bound, bound)
-        if cell.gates == 4:  # remember at first: forget bias 1, as in TensorFlow's BasicLSTMCell and IMPALA
+        if cell.gates == 4:  # forget bias 1, to remember at first, as in TensorFlow's BasicLSTMCell and IMPALA
             with torch.no_grad():
                 self.input.bias[cell.size : 2 * cell.size] += 1.0
 
@@ -106,8 +106,8 @@ class Core(nn.Module):
         state: Batch,
         context: contextlib.AbstractContextManager[object] = contextlib.nullcontext(),
     ) -> tuple[Tensor, Batch, None]:
-        """Unroll x [T+1, B, inputs], first bool [T+1, B], the state before row 0 → [T+1, B, features], the state after.
-        context: for the input's product; all other operations are in float32.
+        """Unroll x [T+1, B, inputs]. first: bool [T+1, B]; state: before row 0. Return outputs [T+1, B, features], the
+        state after the rows, and None. context: of the input's product; all other operations use float32.
         """
         rows, lanes = first.shape
         with context:
@@ -115,7 +115,7 @@ class Core(nn.Module):
         gates = gates.view(rows, lanes, -1).float()
         keep = (~first).unsqueeze(-1).to(gates.dtype)
         now = tuple(state[name] for name in self.cell.names)
-        if self.exact and (more := pad_lanes(lanes, x.device)):  # whole tiles, as in `Linear`
+        if self.exact and (more := pad_lanes(lanes, x.device)):  # fill whole tiles, as in `Linear`
             gates, keep = (F.pad(v, (0, 0, 0, more)) for v in (gates, keep))
             now = tuple(F.pad(v, (0, 0, 0, more)) for v in now)
         outputs = []
@@ -125,35 +125,38 @@ class Core(nn.Module):
         return torch.stack(outputs), {k: v[:lanes] for k, v in zip(self.cell.names, now, strict=True)}, None
 
 
-# Writes to a differentiable memory are addressed by content and by free space; _FollowLinks addresses by order.
+# Addresses in a differentiable memory: by content, by free space, and by the order of writes (_FollowLinks).
 #
 # Graves et al. 2016, "Hybrid computing using a neural network with dynamic external memory", as in deepmind/dnc. B
-# lanes, N slots of W numbers, R read heads, one write head. Weights over slots are ≥ 0 and sum to 1 at most.
+# lanes, N slots of W numbers, R read heads, one write head. A head's weights over slots are ≥ 0, and their sum is ≤ 1.
 
 
 _EPSILON = 1e-6
-_ROWS = 4  # a small product's rows must be a multiple of this, see `bmm_rows`
+_ROWS = 4  # the number of rows in a small product must be a multiple of this, see `bmm_rows`
 
 
 def content_weights(memory: Tensor, keys: Tensor, strengths: Tensor) -> Tensor:
-    """softmax over slots of strength · cosine(key, word): [B, N, W], [B, R, W], [B, R] → [B, R, N]."""
+    """Return softmax over slots of strength · cosine(key, word), [B, R, N]. memory [B, N, W], keys [B, R, W], strengths
+    [B, R].
+    """
     norms = _norm(keys).unsqueeze(2) * _norm(memory).unsqueeze(1)
     similarity = bmm_rows(keys, memory.transpose(1, 2)) / (norms + _EPSILON)
     return torch.softmax(similarity * strengths.unsqueeze(2), 2)
 
 
 def usage_after(usage: Tensor, write_weights: Tensor, free_gates: Tensor, read_weights: Tensor) -> Tensor:
-    """u = (u + w − u·w) · Π_i (1 − f_i·r_i): slots that the last access wrote are used, unless it read and frees them.
-    [B, N], [B, N], [B, R], [B, R, N] → [B, N]; no gradient to the write weights, as in the released code.
+    """Return u ← (u + w − u·w) · Π_i (1 − f_i·r_i), [B, N]: a slot is used after a write w, and free after a read r_i
+    with free gate f_i. Usage u and write weights w [B, N], free gates f [B, R], read weights r [B, R, N]. The write
+    weights get no gradient, as in the released code.
     """
     written = usage + (1.0 - usage) * write_weights.detach()
     retention = (1.0 - free_gates.unsqueeze(2) * read_weights).unbind(1)
-    return written * functools.reduce(torch.mul, retention)  # prod's gradient looks for zeros
+    return written * functools.reduce(torch.mul, retention)  # torch.prod's gradient would look for zeros
 
 
 def allocation_weights(usage: Tensor) -> Tensor:
-    """a[φ_j] = (1 − u[φ_j]) · Π_{i<j} u[φ_i], φ: slots in rising order of usage, equal ones by number: [B, N] → [B, N].
-    Gradients flow through the sorted usage, not through the order.
+    """Return weights that prefer unused slots, [B, N]: a[φ_j] = (1 − u[φ_j]) · Π_{i<j} u[φ_i] for usage u [B, N]. φ:
+    slots in rising order of usage, ties by number. Gradients flow through the sorted usage, not through the order.
     """
     free, order = torch.sort(1.0 - (_EPSILON + (1.0 - _EPSILON) * usage), dim=1, descending=True, stable=True)
     before = torch.cumprod(torch.cat([torch.ones_like(free[:, :1]), 1.0 - free[:, :-1]], 1), 1)
@@ -161,7 +164,9 @@ def allocation_weights(usage: Tensor) -> Tensor:
 
 
 class _EraseAndAdd(torch.autograd.Function):
-    """M[i, k] · (1 − w_i·e_k) + w_i·a_k: [B, N, W], [B, N], [B, W], [B, W] → [B, N, W]. It saves its inputs."""
+    """Returns M[i, k]·(1 − w_i·e_k) + w_i·a_k, [B, N, W]: memory M [B, N, W], write weights w [B, N], erase e and add a
+    [B, W]. Saves only these inputs for backward.
+    """
 
     @staticmethod
     def forward(memory: Tensor, write: Tensor, erase: Tensor, add: Tensor) -> Tensor:
@@ -184,10 +189,10 @@ class _EraseAndAdd(torch.autograd.Function):
 
 
 def bmm_rows(a: Tensor, b: Tensor) -> Tensor:
-    """Return a·b lane by lane, [B, R, K], [B, K, M] → [B, R, M], where each lane is bitwise the same in every batch.
+    """Return a·b for each lane, [B, R, K], [B, K, M] → [B, R, M]; a lane's result is bitwise the same in every batch.
 
-    On a CPU, BLAS chooses instructions for a few rows by their place in memory, but not for whole tiles of rows; so
-    rows are padded. This was measured with MKL, which does not promise it.
+    On a CPU, the instructions that BLAS uses for a few rows depend on the rows' place in memory. For whole tiles of
+    rows they do not, so rows are padded. This was measured with MKL, which does not promise it.
     """
     rows = a.shape[1]
     more = -rows % _ROWS if a.device.type == "cpu" else 0
@@ -199,7 +204,7 @@ def _norm(x: Tensor) -> Tensor:
 
 
 class _FollowLinks(torch.autograd.Function):
-    """Write the temporal links L[i, j]: how much word i was written right after word j. Follow them from the last read.
+    """Writes temporal links L[i, j]: how much word i was written right after word j. Follows them from the last read.
 
     L[i, j] ← (1 − w_i − w_j)·L[i, j] + w_i·p_j, L[i, i] = 0; forward_i = Σ_j L[i, j]·r_j, backward_j = Σ_i L[i, j]·r_i.
     p is the precedence before the write w, r the last read's weights. L [B, N, N], p and w [B, N], r [B, R, N] → L,
@@ -230,19 +235,19 @@ class _FollowLinks(torch.autograd.Function):
 
 
 def _link_scale(write: Tensor) -> Tensor:
-    """1 − w_i − w_j [B, N, N]."""
+    """Return 1 − w_i − w_j [B, N, N] for write weights [B, N]."""
     return (1.0 - write.unsqueeze(2)) - write.unsqueeze(1)
 
 
 # The external memory of the Differentiable Neural Computer (Graves et al. 2016): one write head, several read heads.
 #
-# It has no parameters. In every access a controller's linear layer says what to write and what to look for.
+# This memory has no weights. In every access, a controller's linear layer says what to write and what to look for.
 
 
 class Memory(nn.Module):
-    """`slots` words of `word` numbers. An access takes `interface` numbers and returns `reads` words (`features`).
+    """`slots` words of `word` numbers each. An access takes `interface` numbers and returns `reads` words (`features`).
 
-    On a CPU a row's results are bitwise the same in every batch.
+    On a CPU, a row's results are bitwise the same in every batch.
     """
 
     def __init__(self, slots: int = 450, word: int = 32, reads: int = 4):
@@ -253,14 +258,14 @@ class Memory(nn.Module):
         self.interface = sum(self._sizes)
 
     def state_spec(self) -> Spec:
-        """Return the state's fields, all zero where an episode begins."""
+        """Return the fields of the state, which is 0 where an episode begins."""
         n = self.slots
         shapes = {"memory": (n, self.word), "usage": (n,), "link": (n, n), "precedence": (n,)}
         shapes |= {"read_weights": (self.reads, n), "write_weights": (n,)}
         return {name: Field(shape, "float32") for name, shape in shapes.items()}
 
     def forward(self, interface: Tensor, state: Batch) -> tuple[Tensor, Batch]:
-        """Write, then read the memory: [B, interface], the state → words [B, features], the next state."""
+        """Write, then read the memory: [B, interface], the state → the words read [B, features], the next state."""
         write_vector, gates, modes, keys, strengths = interface.split(self._sizes, 1)
         erase, free, allocation_gate, write_gate = torch.sigmoid(gates).split((self.word, self.reads, 1, 1), 1)
         backward_mode, content_mode, forward_mode = (
@@ -285,23 +290,23 @@ class Memory(nn.Module):
 
 # A recurrent core of two clocks: FTW's recurrent temporal hierarchy (Jaderberg et al. 2019, supplement 2).
 #
-# The fast LSTM runs at every step, the slow one where the episode's step number is a multiple of the period τ; between
-# such ticks its state and outputs are held.
+# The fast LSTM runs at every step, the slow LSTM where the episode's step number is a multiple of the period τ. Between
+# such ticks, the slow LSTM's state and outputs are kept.
 #
-#     tick:        s_t = LSTM_slow([h_{t-1}, s_{t-1}]),  prior  P_t = N(μ_p, σ_p²) of s_t
-#     every step:  h_t = LSTM_fast([x_t, s_t, μ_p, σ_p, h_{t-1}, z_{t-1}]),  posterior  Q_t = N(μ_q, σ_q²) of h_t
-#                  z_t = μ_q + σ_q·ε_t,  ε_t ~ N(0, 1): what the heads get
+#     tick:        s_t = LSTM_slow([h_{t-1}, s_{t-1}]),  prior  P_t = N(μ_p, σ_p²) from s_t
+#     every step:  h_t = LSTM_fast([x_t, s_t, μ_p, σ_p, h_{t-1}, z_{t-1}]),  posterior  Q_t = N(μ_q, σ_q²) from h_t
+#                  z_t = μ_q + σ_q·ε_t,  ε_t ~ N(0, 1): the input of the heads
 #
 # σ = 0.1·softplus(·)/softplus(0) + 1e-6. Shapes: R rows of B lanes; x [B, inputs], all else [B, size].
 
 
-SCALE, LEAST = 0.1, 1e-6  # first and least deviation
-LINKS = 2**28  # most numbers of link matrices that an unroll keeps for its gradients at once
-FIXED = 0.1  # deviation of the distribution that the prior is drawn toward
+SCALE, LEAST = 0.1, 1e-6  # initial and least standard deviation
+LINKS = 2**28  # most numbers in link matrices that an unroll keeps at once for gradients
+FIXED = 0.1  # standard deviation of the fixed distribution that a loss draws the prior toward
 
 
 class Latent(NamedTuple):
-    """Both distributions of z in rows [R, B, size], and bool [R, B]: where the slow clock ticked."""
+    """Posterior (mean, scale) and prior of z [R, B, size] in rows, and ticks, bool [R, B]: where the slow clock ran."""
 
     mean: Tensor
     scale: Tensor
@@ -311,8 +316,9 @@ class Latent(NamedTuple):
 
 
 class Temporal(nn.Module):
-    """See above. Rows hold `noise` standard normal numbers per lane: acting and learning draw the same z from them.
-    memory: shared by both clocks, and used by the slow one first; each also takes the words that it read last.
+    """Core of two clocks, described above. Rows hold `noise` standard normal numbers per lane, so that acting and
+    learning draw the same z. memory: shared by both clocks, and used by the slow clock first; each clock also takes the
+    words that it read last.
     """
 
     period: Tensor
@@ -322,8 +328,8 @@ class Temporal(nn.Module):
         super().__init__()
         self.inputs, self.features, self.noise, self.memory = inputs, size, size, memory
         self.rows = axis("gates", 4, size, fixed=True)
-        self.register_buffer("period", torch.tensor(10.0))  # τ: steps from one tick to the next
-        self.register_buffer("gradient_scale", torch.tensor(1.0))  # factor of gradients from fast to slow clock
+        self.register_buffer("period", torch.tensor(10.0))  # τ: number of steps from one tick to the next
+        self.register_buffer("gradient_scale", torch.tensor(1.0))  # factor of gradients from the fast to the slow clock
         reads = 0 if memory is None else memory.features
         self.input = Linear(inputs, 4 * size)
         self.fast = RepeatedLinear(2 * size + reads, 4 * size, bias=False)
@@ -336,12 +342,12 @@ class Temporal(nn.Module):
         if memory is not None:
             self.fast_interface = RepeatedLinear(size, memory.interface)
             self.slow_interface = RepeatedLinear(size, memory.interface)
-        with torch.no_grad():  # remember at first, as in Core
+        with torch.no_grad():  # to remember at first, as in Core
             for bias in (self.input.bias, self.slow.bias):
                 bias[size : 2 * size] += 1.0
 
     def apply_hyperparameters(self, values: Mapping[str, float]) -> None:
-        """Set the clocks' hyperparameters."""
+        """Set `period` and `gradient_scale`, if they are in `values`."""
         for name in ("period", "gradient_scale"):
             if name in values:
                 self.get_buffer(name).fill_(values[name])
@@ -363,7 +369,7 @@ class Temporal(nn.Module):
         context: contextlib.AbstractContextManager[object] = contextlib.nullcontext(),
         noise: Tensor | None = None,
     ) -> tuple[Tensor, Batch, Latent]:
-        """See recurrent.Core.unroll; the output is z. noise: ε [R, B, size], None: z is the posterior's mean."""
+        """See Core.unroll; the output is z, the last result a Latent. noise: ε [R, B, size]; None: z is the mean."""
         with context:
             gates = self.input(x.flatten(0, 1))
         gates = gates.view(*first.shape, -1).float()
@@ -374,7 +380,7 @@ class Temporal(nn.Module):
         every = self._rows_at_once(*first.shape)
         found = []
         for part in zip(*(x.split(every) for x in given), strict=True):
-            again = partial(checkpoint, self._rows, use_reentrant=False, preserve_rng_state=False)  # nothing is drawn
+            again = partial(checkpoint, self._rows, use_reentrant=False, preserve_rng_state=False)  # no random draw
             run = self._rows if every >= rows else again
             now, *shown = run(now, *part)
             found.append(shown)
@@ -382,7 +388,7 @@ class Temporal(nn.Module):
         return z, now | {"count": counts[-1]}, Latent(mean, scale, prior[0], prior[1], ticks)
 
     def _rows_at_once(self, rows: int, lanes: int) -> int:
-        """Number of rows whose activations are kept for gradients; if there are more, backward recomputes them."""
+        """Return the number of rows to unroll at once. If there are more rows, backward recomputes activations."""
         if self.memory is None or tracing() or not torch.is_grad_enabled():
             return rows
         return max(1, LINKS // (2 * lanes * self.memory.slots**2))
@@ -390,9 +396,9 @@ class Temporal(nn.Module):
     def _rows(
         self, now: Batch, gates: Tensor, first: Tensor, ticks: Tensor, noise: Tensor | None = None
     ) -> tuple[Any, ...]:
-        """Unroll some rows. Return the state after them, and every row's z, posterior and prior."""
+        """Unroll these rows. Return the state after them, and all rows' z, posterior and prior (mean, scale)."""
         traced, found = tracing(), []
-        begins, lanes = [True] * len(first), [1] * len(first)  # a tracer can't read numbers
+        begins, lanes = [True] * len(first), [1] * len(first)  # a tracer can't read a tensor's values
         if not traced:
             begins, lanes = first.any(1).tolist(), ticks.sum(1).tolist()
         with contextlib.ExitStack() as stack:
@@ -410,7 +416,7 @@ class Temporal(nn.Module):
         return now, *(torch.stack(x) for x in zip(*found, strict=True))
 
     def _tick(self, now: Batch, at: Tensor | None) -> Batch:
-        """Step the slow clock in the lanes `at`: int64 numbers of lanes, or a bool [B] mask; None: all lanes."""
+        """Step the slow clock in the lanes `at`: int64 numbers of lanes, or a bool mask [B]; None: all lanes."""
         some = at is not None and at.dtype != torch.bool
         old = tree.map(lambda x: x[at], now) if some else now
         reads = () if self.memory is None else (old["slow_reads"],)
@@ -429,7 +435,7 @@ class Temporal(nn.Module):
         return now | {k: tree.map(partial(put, at), now[k], v) for k, v in new.items()}
 
     def _step(self, now: Batch, gates: Tensor) -> tuple[Batch, Tensor, Tensor]:
-        """Step the fast clock, without z. Return the state, and the posterior's mean and scale."""
+        """Step the fast clock. Return the state, in which z is still the old one, and posterior mean and scale."""
         reads = () if self.memory is None else (now["reads"],)
         gates = gates + now["held"] + self.fast(torch.cat([now["h"], now["z"], *reads], 1))
         new = dict(now)
@@ -442,8 +448,8 @@ class Temporal(nn.Module):
 
 
 def kl_terms(latent: Latent) -> Batch:
-    """Return KL(Q ‖ P) at every step, and KL(P ‖ N(0, 0.1²)) where the slow clock ticked, else 0: [R, B] each, of
-    normal distributions with diagonal covariance, in nats summed over z: Σ ln(σ₂/σ₁) + (σ₁² + (μ₁ − μ₂)²)/(2σ₂²) − ½.
+    """Return KL(Q ‖ P) at every step, and KL(P ‖ N(0, 0.1²)) where the slow clock ticked, else 0; [R, B] each, in nats.
+    For diagonal normal distributions, KL is the sum over z of ln(σ₂/σ₁) + (σ₁² + (μ₁ − μ₂)²)/(2σ₂²) − ½.
     """
     fixed = torch.zeros_like(latent.prior_mean), torch.full_like(latent.prior_scale, FIXED)
     posterior = _kl(latent.mean, latent.scale, latent.prior_mean, latent.prior_scale)
@@ -461,7 +467,7 @@ def _normal(params: Tensor) -> tuple[Tensor, Tensor]:
 
 
 class _ScaledGradient(torch.autograd.Function):
-    """x, whose gradient is multiplied by `scale`."""
+    """Returns x, but multiplies the gradient by `scale`."""
 
     @staticmethod
     def forward(x: Tensor, scale: Tensor) -> Tensor:
@@ -477,8 +483,8 @@ class _ScaledGradient(torch.autograd.Function):
 
 
 def _counted(count: Tensor, first: Tensor) -> Tensor:
-    """Return the step number of each row in its episode, and of the row after: int64 [R+1, B]. first: bool [R, B].
-    count: int64 [B], the number of row 0 unless it begins an episode.
+    """Return the number of each row in its episode, and of the row after all rows: int64 [R+1, B]. first: bool [R, B].
+    count: int64 [B], the number of row 0 unless this row begins an episode.
     """
     rows = torch.arange(len(first) + 1, device=first.device).unsqueeze(1)
     begun = torch.where(first, rows[:-1], -1).cummax(0).values  # row where the episode begins; -1: before row 0
@@ -487,17 +493,17 @@ def _counted(count: Tensor, first: Tensor) -> Tensor:
 
 
 def _copied(at: Tensor, old: Tensor, new: Tensor) -> Tensor:
-    """Return `old` with `new` in the rows `at`."""
+    """Return `old` with its rows `at` replaced by `new`."""
     return old.index_copy(0, at, new)
 
 
 def _selected(where: Tensor, old: Tensor, new: Tensor) -> Tensor:
-    """Return `new` where `where` is True, bool [B], else `old`."""
+    """Return `new` in lanes where `where`, bool [B], is True, else `old`."""
     return torch.where(where.view(-1, *[1] * (old.dim() - 1)), new, old)
 
 
 def _zeroed(state: Batch, first: Tensor) -> Batch:
-    """Return the state, zero in lanes where an episode begins."""
+    """Return the state, set to 0 in lanes where `first` is True: an episode begins."""
     return tree.map(lambda x: x.masked_fill(first.view(-1, *[1] * (x.dim() - 1)), 0.0), state)
 
 
@@ -505,7 +511,7 @@ CELLS = {"lstm": LSTMCell, "gru": GRUCell}
 
 
 def make_core(name: str, inputs: int, size: int, init: str = "orthogonal", memory: int = 0) -> Core | Temporal | None:
-    """Make an LSTM, a GRU, the temporal core with `memory` words of memory, or None for "none"."""
+    """Make an LSTM, a GRU, or the temporal core with `memory` words of memory (0: no memory); None for "none"."""
     if name == "temporal":
         return Temporal(inputs, size, init, Memory(memory) if memory else None)
     return None if name == "none" else Core(CELLS[name](size), inputs, init)

@@ -1,13 +1,13 @@
-"""AlphaGo Zero's network, and its folded form for acting.
+"""AlphaGo Zero's network, and its form for acting with folded normalizations.
 
-The network of AlphaGo Zero (Silver et al. 2017): a residual tower of convolutions below a policy and a value.
+The network of AlphaGo Zero (Silver et al. 2017): a residual tower of convolutions, then a policy head and a value head.
 
-It computes two functions. `unroll` is for learning: it normalizes by the batch's statistics and moves the running ones.
-`act` and `predict` normalize by the running ones. `train()` and `eval()` change nothing. Only `unroll` has gradients,
-and it raises an error if they are off.
+`unroll` is for learning: it normalizes by the batch's statistics and updates the running statistics. `act` and
+`predict` normalize by the running statistics. `train()` and `eval()` change nothing. Only `unroll` has gradients, and
+it raises an error if gradients are off.
 
-The running statistics are floating buffers: they are published, saved and averaged over replicas with the weights, and
-no optimizer sees them (weights.params).
+The running statistics are floating buffers: they are published, saved and averaged over replicas with the weights, but
+optimizers do not change them (weights.params).
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from polyplay.nets.policy import Policy, PolicyFactory
 
 
 class NormalizedConv(nn.Module):
-    """A convolution that keeps the board's size, without a bias, followed by batch normalization."""
+    """A convolution without bias that keeps the board's size, followed by batch normalization."""
 
     mean: Tensor
     variance: Tensor
@@ -44,19 +44,20 @@ class NormalizedConv(nn.Module):
         self.momentum, self.eps = momentum, eps
 
     def forward(self, x: Tensor, by_batch: bool) -> Tensor:
-        """If `by_batch`, normalize by the batch's statistics and move the running ones; else by the latter."""
+        """If `by_batch`, normalize by the batch's statistics and update the running ones; else use the running ones."""
         statistics = self.mean, self.variance
         return F.batch_norm(self.conv(x), *statistics, self.scale, self.shift, by_batch, self.momentum, self.eps)
 
 
 class DualResidualNetwork(Policy):
-    """Planes [N, C, H, W] → logits of all actions [N, A] and the mover's value [N] in (−1, 1).
+    """Maps planes [N, C, H, W] to logits of all actions [N, A] and the value [N] in (−1, 1) for the player to move.
 
-    3×3 convolution, then `blocks` residual blocks of two. Policy: 1×1 convolution of 2 filters, a layer. Value: 1×1
-    convolution of 1 filter, a layer of `hidden`, one number, tanh. Every convolution has batch normalization and ReLU.
+    A 3×3 convolution, then `blocks` residual blocks of two. Policy head: a 1×1 convolution of 2 filters, a layer. Value
+    head: a 1×1 convolution of 1 filter, a layer of `hidden`, one number, tanh. Every convolution is followed by batch
+    normalization and ReLU.
     """
 
-    bf16 = False  # whether convolutions compute in bfloat16 while learning, see nets.device
+    bf16 = False  # whether convolutions compute in bfloat16, see nets.device
 
     def __init__(
         self, planes: tuple[int, int, int], actions: int, blocks: int, filters: int, hidden: int, init: str = "torch"
@@ -76,7 +77,7 @@ class DualResidualNetwork(Policy):
         return f"residual, {len(self.tower) // 2} blocks of {self.stem.conv.out_channels} filters"
 
     def trunk(self) -> list[NormalizedConv]:
-        """Return the convolutions below the heads, in order."""
+        """Return the convolutions before the heads, in order."""
         return [self.stem, *(cast("NormalizedConv", conv) for conv in self.tower)]
 
     # -------------------------------------------------------------------------------- as a Policy
@@ -85,25 +86,25 @@ class DualResidualNetwork(Policy):
         return {"action": Field((), "int64"), "value": Field((), "float32")}
 
     def act(self, step: Batch, state: Batch) -> tuple[Batch, Batch]:
-        """Return the most probable legal action and the value [B] in one row [B] of obs, and mask if any."""
+        """Return the most probable legal action and the value [B] in one row [B] of obs, and of mask if it exists."""
         logits, value = self.predict(step["obs"])
         mask = step.get("mask")
         legal = logits if mask is None else logits.masked_fill(~mask, -torch.inf)
         return {"action": legal.argmax(1), "value": value}, state
 
     def unroll(self, batch: Batch, state: Batch) -> Batch:
-        """Return {"logits" [T, B, A], "value" [T, B]} of rows [T, B] of obs, and move the running statistics."""
+        """Return {"logits" [T, B, A], "value" [T, B]} of rows [T, B] of obs, and update the running statistics."""
         if not torch.is_grad_enabled():
             raise RuntimeError("unroll is for learning, but gradients are off; use predict")
         logits, value = self._compute(batch["obs"].flatten(0, 1), by_batch=True)
         lead = batch["obs"].shape[:2]
         return {"logits": logits.unflatten(0, lead), "value": value.unflatten(0, lead)}
 
-    # -------------------------------------------------------------------------------- both ways
+    # -------------------------------------------------------------------------------- for acting and learning
 
     @torch.no_grad()
     def predict(self, planes: Tensor) -> tuple[Tensor, Tensor]:
-        """Return logits [N, A] and values [N] by the running statistics."""
+        """Return logits [N, A] and values [N] of planes, normalized by the running statistics."""
         return self._compute(planes, by_batch=False)
 
     def _compute(self, planes: Tensor, by_batch: bool) -> tuple[Tensor, Tensor]:
@@ -121,13 +122,13 @@ class DualResidualNetwork(Policy):
 @dataclass(frozen=True)
 class BoardNetworkFactory(PolicyFactory):
     """Makes a DualResidualNetwork for an environment of planes and Discrete actions; defaults are the paper's. Workers
-    get the factory, never weights. Raises UserError.
+    get the factory, never weights. Raises UserError: observations or actions are of another kind.
     """
 
     spec: EnvSpec
     blocks: int = 19
     filters: int = 256
-    hidden: int = 256  # of the value's head
+    hidden: int = 256  # size of the value head's hidden layer
     init: str = "torch"
 
     def __post_init__(self) -> None:
@@ -154,14 +155,14 @@ class BoardNetworkFactory(PolicyFactory):
             return DualResidualNetwork(planes, actions, *sizes, self.init)
 
 
-# A residual network for acting alone: its batch normalizations are folded into the convolutions.
+# A residual network for acting only, whose batch normalizations are folded into the convolutions.
 
 
 class FoldedNetwork(nn.Module):
     """Computes DualResidualNetwork.predict by fewer operations: (x ∗ W − mean)·scale/deviation + shift is one
-    convolution with a bias. One convolution also replaces both heads' 1×1 convolutions. `take` copies the weights.
+    convolution with a bias; the 1×1 convolutions of both heads are also one convolution. `take` copies the weights.
 
-    dtype: of the convolutions; later layers keep the network's.
+    dtype: type of the convolutions; later layers keep the network's type.
     """
 
     def __init__(self, network: DualResidualNetwork, dtype: torch.dtype = torch.float32):
@@ -169,7 +170,7 @@ class FoldedNetwork(nn.Module):
         stem, *tower = network.trunk()
         self.stem = _empty_conv(stem.conv, stem.conv.out_channels, dtype)
         self.tower = nn.ModuleList(_empty_conv(c.conv, c.conv.out_channels, dtype) for c in tower)
-        self.split = network.policy.conv.out_channels  # filters of the policy's head, before those of the value's
+        self.split = network.policy.conv.out_channels  # number of filters of the policy head, before the value head's
         self.heads = _empty_conv(network.policy.conv, self.split + network.value.conv.out_channels, dtype)
         self.logits, self.hidden, self.output = map(copy.deepcopy, (network.logits, network.hidden, network.output))
         self.requires_grad_(False)
@@ -187,7 +188,7 @@ class FoldedNetwork(nn.Module):
             layer.load_state_dict(new.state_dict())
 
     def trunk(self) -> list[nn.Conv2d]:
-        """Return the convolutions below the heads, in order."""
+        """Return the convolutions before the heads, in order."""
         return [self.stem, *(cast("nn.Conv2d", conv) for conv in self.tower)]
 
     def forward(self, planes: Tensor) -> tuple[Tensor, Tensor]:
@@ -203,13 +204,13 @@ class FoldedNetwork(nn.Module):
 
 
 def folded(conv: NormalizedConv) -> tuple[Tensor, Tensor]:
-    """Return weight [out, in, k, k] and bias [out] of the convolution that also normalizes, computed in float64."""
+    """Return weight [out, in, k, k] and bias [out] of one convolution that equals `conv`, computed in float64."""
     factor = conv.scale.double() * (conv.variance.double() + conv.eps).rsqrt()
     return conv.conv.weight.double() * factor.view(-1, 1, 1, 1), conv.shift.double() - conv.mean.double() * factor
 
 
 def _empty_conv(like: nn.Conv2d, filters: int, dtype: torch.dtype) -> nn.Conv2d:
-    """Make a convolution like `like` with a bias, channels last: the faster layout for such planes on a CPU."""
+    """Make a convolution like `like` with `filters` filters and a bias, channels last: faster for planes on a CPU."""
     kernel, around = like.kernel_size[0], like.padding[0]
     conv = nn.Conv2d(like.in_channels, filters, kernel, padding=around, dtype=dtype, device=like.weight.device)
     conv.weight.data = conv.weight.data.contiguous(memory_format=torch.channels_last)

@@ -1,14 +1,14 @@
 """Growth of a network that stays the same function of its earlier inputs: OpenAI et al. 2019, Dota 2, Appendix B.
 
-Old rows of a layer [rows, columns] keep their weights; for new columns their weights are 0. New rows have the weights
-of a new network, which makes their outputs differ; rows of an action's new values are 0.
+In a layer's weights [rows, columns], old rows keep their weights and have 0 in new columns. New rows are fresh, as in
+an untrained network, so that their outputs differ; rows of an action's new values are 0.
 
-              old columns   new columns
-    old rows  the old ones  0
-    new rows  fresh         fresh, or 0 for actions
+              old columns              new columns
+    old rows  old weights              0
+    new rows  fresh, or 0 for actions  fresh, or 0 for actions
 
-So outputs are the same for old inputs, bitwise if the matrix product adds in the same order. Old rows' weights for new
-columns get a gradient at once. An optimizer's statistics are kept in the same way; new ones are 0.
+So outputs are the same for old inputs, bitwise if the matrix product adds in the same order. The zeros in new columns
+get a gradient at once. An optimizer's statistics are kept in the same way; those of new weights are 0.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ from polyplay.core.errors import UserError
 from polyplay.nets.actor_critic import ActorCritic
 from polyplay.nets.layers import Axis, AxisSegment, TensorAxes, axis
 
-RENEWED = 10_000  # most rows that grown running statistics remember: new ones then adapt quickly
+RENEWED = 10_000  # most rows that enlarged running statistics remember, so that added ones adapt quickly
 Arrays = Mapping[str, np.ndarray]
 
 
 def tensor_axes(net: nn.Module) -> tuple[dict[str, TensorAxes], dict[str, str]]:
-    """Return the axes of every tensor in a state_dict, and each tensor's key, which finds it in another network.
+    """Return each tensor's axes by its name in the state_dict, and its key, which finds it in another network.
 
     A tensor that is not in its module's `axes` never grows. If inner modules may have other places in another network,
-    or may be missing, their module has a dict `stable` of lasting names for them.
+    or may be missing, their module has a dict `stable`, which maps their paths to lasting names.
     """
     modules = {f"{path}.": vars(module) for path, module in net.named_modules()}
     stable = {p + k: name for p, own in modules.items() for k, name in own.get("stable", {}).items()}
@@ -47,8 +47,8 @@ def tensor_axes(net: nn.Module) -> tuple[dict[str, TensorAxes], dict[str, str]]:
 
 @dataclass(frozen=True)
 class AxisMatch:
-    """Indices of one axis's numbers in another axis: old[i] becomes new[i]. silent: indices of new numbers that begin
-    with 0. missing: parts that the other axis lacks.
+    """Match of an old axis with a new one: number old[i] of the old axis becomes number new[i] of the new axis. silent:
+    new numbers that start at 0. missing: parts that the new axis lacks.
     """
 
     old: np.ndarray
@@ -58,7 +58,7 @@ class AxisMatch:
 
 
 def match_axes(name: str, before: Axis, after: Axis) -> AxisMatch:
-    """Match two axes. Raises UserError: some numbers of the tensor `name` would be lost."""
+    """Match the axes before and after growth. Raises UserError: numbers of the tensor `name` would be lost."""
     there, at = dict[str, tuple[AxisSegment, np.ndarray]](), 0
     for s in after:
         there[s.name] = s, np.arange(at, at + s.size).reshape(s.shape)
@@ -86,14 +86,14 @@ def match_axes(name: str, before: Axis, after: Axis) -> AxisMatch:
 
 @dataclass(frozen=True)
 class TensorGrowth:
-    """A tensor of the new network, and the name of its source in the old one; None: it has no source."""
+    """A tensor of the new network. source: its name in the old network; None: a new tensor. matches: one per axis."""
 
     axes: TensorAxes
     source: str | None
     matches: tuple[AxisMatch, ...]
 
     def keep(self, old: np.ndarray, new: np.ndarray, deaf: bool = True) -> np.ndarray:
-        """Return `new` with the old numbers in their places. deaf: old rows have 0 for new columns."""
+        """Return `new` with the numbers of `old` in their new places. deaf: old rows get 0 in new columns."""
         out = np.array(new)
         if deaf and self.matches and self.axes.fill is None:
             out[self.matches[0].new] = 0.0
@@ -101,7 +101,7 @@ class TensorGrowth:
         return out
 
     def fresh(self, new: np.ndarray) -> np.ndarray:
-        """Return the tensor's first values, given those of a new network."""
+        """Return the tensor's first values, from the values `new` of an untrained new network."""
         out = np.array(new) if self.axes.fill is None else np.full_like(new, self.axes.fill)
         for i, match in enumerate(self.matches):
             np.moveaxis(out, i, 0)[match.silent] = 0.0
@@ -109,8 +109,8 @@ class TensorGrowth:
 
 
 class NetworkGrowth:
-    """Makes each tensor of `new` from one of `old`. Raises UserError: numbers would be lost, or new ones do not belong
-    to an observation, an action or an existing layer.
+    """Makes each tensor of the network `new` from a tensor of `old`. Raises UserError: numbers would be lost, or added
+    numbers do not belong to an observation, an action or an existing layer.
     """
 
     def __init__(self, old: ActorCritic, new: ActorCritic):
@@ -135,11 +135,11 @@ class NetworkGrowth:
                 raise UserError(f"surgery: {name} would have {len(x.axes)} axes instead of {len(old_axes)}")
             both = zip(old_axes, x.axes, strict=bool(source))
             self.tensors[name] = TensorGrowth(x, source, tuple(match_axes(name, *axes) for axes in both))
-        match_axes("torso", *(net.torso.unit_axis for net in (old, new)))  # this axis is in no tensor's shape
+        match_axes("torso", *(net.torso.unit_axis for net in (old, new)))  # units: no tensor has this axis
 
     @property
     def changed(self) -> dict[str, tuple[tuple[int, ...] | None, tuple[int, ...]]]:
-        """Shapes of the tensors that grow, before and after; None: the tensor is new."""
+        """Shapes before and after of the tensors that grow, by name; None: the tensor is new."""
         before, after = self.shapes
         both = {name: (before.get(growth.source or ""), after[name]) for name, growth in self.tensors.items()}
         return {name: shapes for name, shapes in both.items() if shapes[0] != shapes[1]}
@@ -151,7 +151,7 @@ class NetworkGrowth:
         return sorted({part for parts in found for part in parts})
 
     def grow(self, state: Arrays, fresh: Arrays) -> dict[str, np.ndarray]:
-        """Return the new network's tensors, from the old one's and those of an untrained new network."""
+        """Return the new network's tensors. state: the old network's; fresh: those of an untrained new network."""
         changed, out = self.changed, dict[str, np.ndarray]()
         modules = {name.rpartition(".")[0] for name in changed}
         for name, growth in self.tensors.items():
@@ -162,7 +162,7 @@ class NetworkGrowth:
         return out
 
     def grow_statistics(self, flat: np.ndarray, rest: float = 0.0) -> np.ndarray:
-        """Return the optimizer's numbers of all weights, flat in the order of parameters; `rest` for new weights."""
+        """Return the optimizer's numbers `flat` for the new network, in parameter order; `rest`: of new weights."""
         (before, after), (old_names, new_names) = self.shapes, self.parameters
         sizes = [int(np.prod(before[name], dtype=np.int64)) for name in old_names]
         parts = dict(zip(old_names, np.split(flat, np.cumsum(sizes)[:-1]), strict=True))
@@ -176,6 +176,6 @@ class NetworkGrowth:
 
 
 def _activations(net: ActorCritic) -> str:
-    """Return the classes of the activation modules, which no tensor shows."""
+    """Return the class names of the activations, which are not visible in the tensors."""
     found = {type(m).__name__ for m in net.modules() if type(m).__module__ == nn.ReLU.__module__}
     return " and ".join(sorted(found)) or "none"

@@ -1,8 +1,8 @@
-"""Torsos: Atari, MLP, FTW, Five.
+"""Torsos, which make features of observations: for Atari, MLPs, FTW's, OpenAI Five's.
 
-Convolutional networks for images uint8 [C, H, W], by their papers' names.
+Convolutional networks take images uint8 [C, H, W], and have their papers' names.
 
-Parameters are counted for 4×84×84 and 6 actions, heads included.
+Numbers of parameters are for images of 4×84×84 and 6 actions, heads included.
 """
 
 from __future__ import annotations
@@ -26,19 +26,19 @@ from polyplay.nets import layers
 from polyplay.nets.layers import Conv2d, Linear, Tape, axis, initialize, pixels
 from polyplay.nets.policy import Torso, task_axis
 
-# Fully connected network for vectors, and for trees of them.
+# Fully connected networks for vectors, and for trees of vectors.
 
 
-# Elementwise kernels whose bits don't depend on an element's place in the batch; ELU's and SiLU's do.
+# Activations whose bitwise result does not depend on an element's place in the batch, unlike ELU and SiLU.
 ACTIVATIONS = {"tanh": nn.Tanh, "relu": nn.ReLU}
 
 
 class MLP(Torso):
-    """Observation → [N, features]. Leaves of a tree are flattened and concatenated in the spec's order.
+    """Fully connected network: observations → [N, features]. Leaves are flattened and concatenated in the spec's order.
 
-    Discrete and MultiDiscrete leaves (those in the spec's `classes`: path → number of values, or a tuple of them)
-    become one-hot, bytes are scaled from their declared bounds to [0, 1], other numbers are unchanged. Two layers of 64
-    with tanh are PPO's for MuJoCo (Schulman et al. 2017; there the value has a separate network).
+    Discrete and MultiDiscrete leaves (those in the spec's `classes`: path → number of values, or a tuple of numbers)
+    become one-hot, bytes are scaled from their declared bounds to [0, 1], and other numbers are unchanged. The default
+    layers are PPO's for MuJoCo (Schulman et al. 2017), where the value has a separate network.
     """
 
     tiled = True
@@ -66,7 +66,7 @@ class MLP(Torso):
 
 
 class Flat(Torso):
-    """Observations as one vector [N, features]: classes one-hot, bytes from 0 to 1, other numbers unchanged."""
+    """Observations as one vector [N, features]: classes one-hot, bytes scaled to [0, 1], other numbers unchanged."""
 
     def __init__(self, spec: EnvSpec):
         super().__init__()
@@ -81,9 +81,9 @@ class Flat(Torso):
 
 
 class Combined(Torso):
-    """Observation of any parts → [N, features]. Each image has convolutions (Nature's from 36 pixels a side, else two
-    of 3×3) and a layer of `hidden`. All other parts together have a layer of `width`. A layer of `hidden` joins several
-    of these. hidden 0: no layer after the convolutions, and no joining layer.
+    """Network for observations with images and other parts → [N, features]. Each image has convolutions (Nature's if
+    its sides have 36 pixels or more, else two of 3×3) and a layer of `hidden`. All other parts together have a layer of
+    `width`. A layer of `hidden` joins the results, if several. hidden=0: no layers of `hidden`.
     """
 
     def __init__(self, spec: EnvSpec, hidden: int = 256, width: int = 64, init: str = "orthogonal"):
@@ -125,7 +125,7 @@ class Combined(Torso):
 
 class WithTask(Torso):
     """Joins an image network's features with the task by a layer. width: size of a learned embedding of the task; 0:
-    the task is one-hot. joined False: both are only concatenated, for a head with its own layer.
+    the task is one-hot. joined=False: features and task are only concatenated, for a head with its own layer.
     """
 
     def __init__(self, seen: Torso, tasks: tuple[str, ...], width: int, joined: bool = True, init: str = "orthogonal"):
@@ -149,7 +149,7 @@ class WithTask(Torso):
 class SeparateMLPs(Torso):
     """Two MLPs, one for the policy and one for the value, as in PPO for MuJoCo (Schulman et al. 2017, §6.1).
 
-    Observation → [N, features]: first the policy's, then the value's, which are the last `value_features`.
+    Observations → [N, features]: first the policy's features, then the value's, which are the last `value_features`.
     """
 
     tiled = True
@@ -167,19 +167,19 @@ class SeparateMLPs(Torso):
 
 
 def _one_hot(x: Tensor, n: int | tuple[int, ...]) -> Tensor:
-    """Encode numbers [N, ...] below n, or each below its own n, as float32 [N, numbers]."""
+    """One-hot encode integers [N, ...] as float32 [N, numbers]. n: number of values, or a tuple with each integer's."""
     if isinstance(n, tuple):
-        first = torch.tensor([0, *n[:-1]], device=x.device).cumsum(0)  # the first number of each part
+        first = torch.tensor([0, *n[:-1]], device=x.device).cumsum(0)  # offset of each integer's part
         return torch.zeros(x.shape[0], sum(n), device=x.device).scatter_(1, x.reshape(x.shape[0], -1) + first, 1.0)
     return layers.one_hot(x, n)
 
 
-Layers = tuple[tuple[int, int, int], ...]  # channels, kernel, stride
-Padding = tuple[int, ...] | Literal["same"]  # pixels around each layer's input, () for none; or as TensorFlow's SAME
+Layers = tuple[tuple[int, int, int], ...]  # (channels, kernel, stride) of each convolution
+Padding = tuple[int, ...] | Literal["same"]  # pixels around each layer's input, () for none; or TensorFlow's SAME
 
 
 def image(name: str, obs: Spec, least: int) -> tuple[int, int, int]:
-    """Return the observation's C, H, W. Raises UserError: not one image of at least `least` pixels each way."""
+    """Return C, H, W of the observation. Raises UserError: not one image with sides of at least `least` pixels."""
     if isinstance(obs, Field) and len(obs.shape) == 3 and min(obs.shape[1:]) >= least:
         return obs.shape
     raise UserError(
@@ -197,15 +197,15 @@ def image_ends(spec: EnvSpec, path: str = "") -> tuple[int, int]:
 
 
 def image_scale(spec: EnvSpec, path: str = "") -> tuple[float, float]:
-    """Return `scale` and `low` of layers.pixels for the image's bytes at `path`: 1/255 and 0 for pixels."""
+    """Return the arguments `scale` and `low` of layers.pixels for the image at `path`: 1/255 and 0 for pixels."""
     low, high = image_ends(spec, path)
     return 1.0 / (high - low), float(low)
 
 
 class Conv(Torso):
-    """Convolutions and one fully connected layer, each followed by ReLU. [N, C, H, W] → [N, features].
+    """Convolutions and one fully connected layer, each followed by ReLU: [N, C, H, W] → [N, features].
 
-    name: a key of CONVS. hidden: width of the fully connected layer; 0 for none.
+    name: a key of CONVS. hidden: width of the fully connected layer; 0: no such layer.
     """
 
     recalls = True
@@ -216,7 +216,7 @@ class Conv(Torso):
         self.scale = image_scale(spec)
         same, least = padding == "same", 1
         around = (0,) * len(layers) if isinstance(padding, str) or not padding else padding
-        for _, kernel, stride in () if same else reversed(layers):  # least: the least side that leaves a pixel
+        for _, kernel, stride in () if same else reversed(layers):  # least: the shortest side that leaves a pixel
             least = (least - 1) * stride + kernel
         channels, *sides = image(name, spec.obs, least)
         self.convs, self.pads = nn.ModuleList(), []
@@ -233,7 +233,7 @@ class Conv(Torso):
         initialize(self, init)
 
     def forward(self, obs: Tensor, tape: Tape | None = None) -> Tensor:
-        """tape: receives every layer's output."""
+        """Return the features. tape: a list that receives every layer's output."""
 
         def apply(layer: nn.Module, x: Tensor) -> Tensor:
             y = F.relu(layer(x), inplace=True)
@@ -249,7 +249,7 @@ class Conv(Torso):
         return self._through(obs, lambda layer, x: layers.recall(layer, x, next(outputs)))
 
     def _through(self, obs: Tensor, apply: Callable[[Any, Tensor], Tensor]) -> Tensor:
-        """Return the features, computing each layer by `apply`."""
+        """Return the features; apply(layer, x) computes each layer."""
         x = pixels(obs, *self.scale)
         for conv, pad in zip(self.convs, self.pads, strict=True):
             x = apply(conv, F.pad(x, pad) if any(pad) else x)
@@ -257,13 +257,13 @@ class Conv(Torso):
 
 
 def _around(sides: list[int], kernel: int, stride: int) -> tuple[int, ...]:
-    """Return the padding around an image, in F.pad's order; an odd pixel goes to the end (TensorFlow's SAME)."""
+    """Return the padding of TensorFlow's SAME, in F.pad's order; an odd pixel goes to the end of a side."""
     h, w = (max((-(-n // stride) - 1) * stride + kernel - n, 0) for n in sides)
     return w // 2, w - w // 2, h // 2, h - h // 2
 
 
 class Residual(nn.Module):
-    """x + conv(relu(conv(relu(x)))), 3×3."""
+    """Residual block: x + conv(relu(conv(relu(x)))), with 3×3 convolutions."""
 
     def __init__(self, channels: int):
         super().__init__()
@@ -275,7 +275,7 @@ class Residual(nn.Module):
 
 
 class Section(nn.Module):
-    """3×3 convolution, 3×3/2 max pooling with TensorFlow's SAME padding, two residual blocks."""
+    """A 3×3 convolution, 3×3 max pooling with stride 2 and TensorFlow's SAME padding, two residual blocks."""
 
     def __init__(self, inputs: int, channels: int):
         super().__init__()
@@ -316,48 +316,48 @@ class Impala(Torso):
 NATURE: Layers = ((32, 8, 4), (64, 4, 2), (64, 3, 1))
 SMALL: Layers = ((16, 8, 4), (32, 4, 2))
 TINY: Layers = ((32, 3, 2), (64, 3, 1))
-# name: convolutions, default width of the layer after them and default initialization, padding
+# name: convolutions, default width of the layer after them, default initialization, padding. Arrows show images' sides
 CONVS: dict[str, tuple[Layers, int, str, Padding]] = {
-    # DQN's (Mnih et al. 2015), baselines' A2C and PPO, IMPALA's shallow Atari net. 1,687,719 parameters
+    # DQN (Mnih et al. 2015), baselines' A2C and PPO, IMPALA's shallow Atari net. 1,687,719 parameters
     "nature": (NATURE, 512, "orthogonal", ()),
-    # A3C's (Mnih et al. 2016), no padding: 84 → 20 → 9. 677,943 parameters
+    # A3C (Mnih et al. 2016), no padding: sides 84 → 20 → 9. 677,943 parameters
     "a3c": (SMALL, 256, "torch", ()),
-    # Accel RL's cnn spec 0, for 104×80: 25×19 → 12×9. 899,127 parameters there
+    # Accel RL's cnn spec 0, for images of 104×80 → 25×19 → 12×9, where it has 899,127 parameters
     "accel": (SMALL, 256, "orthogonal", (0, 1)),
-    # Accel RL's cnn spec 1, for 104×80: 25×19 → 12×9 → 12×9. 3,621,031 parameters there
+    # Accel RL's cnn spec 1, for images of 104×80 → 25×19 → 12×9 → 12×9, where it has 3,621,031 parameters
     "accel_large": (NATURE, 512, "orthogonal", (0, 1, 1)),
-    # GA3C's small network as its code has it, SAME padding: 84 → 21 → 11. 1,005,623 parameters
+    # GA3C's small network as in its code, SAME padding: sides 84 → 21 → 11. 1,005,623 parameters
     "ga3c": (SMALL, 256, "torch", "same"),
-    # the large network of GA3C's talk, SAME padding: 84 → 21 → 11 → 6. 649,351 parameters
+    # the large network of GA3C's talk, SAME padding: sides 84 → 21 → 11 → 6. 649,351 parameters
     "ga3c_large4": (((32, 8, 4), (32, 4, 2), (64, 4, 2)), 256, "torch", "same"),
-    # the same with stride 3: 84 → 28 → 14 → 7. 862,343 parameters
+    # ga3c_large4 with first stride 3: sides 84 → 28 → 14 → 7. 862,343 parameters
     "ga3c_large3": (((32, 8, 3), (32, 4, 2), (64, 4, 2)), 256, "torch", "same"),
-    # the same with stride 2: 84 → 42 → 21 → 11. 2,041,991 parameters
+    # ga3c_large4 with first stride 2: sides 84 → 42 → 21 → 11. 2,041,991 parameters
     "ga3c_large2": (((32, 8, 2), (32, 4, 2), (64, 4, 2)), 256, "torch", "same"),
-    # the same with stride 1: 84 → 84 → 42 → 21. 7,284,871 parameters
+    # ga3c_large4 with first stride 1: sides 84 → 84 → 42 → 21. 7,284,871 parameters
     "ga3c_large1": (((32, 8, 1), (32, 4, 2), (64, 4, 2)), 256, "torch", "same"),
-    # as in DQN's released code: a pixel of padding around its input; 84 → 20 as without it. 1,687,719 weights
+    # DQN's released code, with a pixel of padding around the image: sides 84 → 20 as without it. 1,687,719 parameters
     "dqn": (NATURE, 512, "torch", (1, 0, 0)),
-    # Dopamine's, SAME padding: 84 → 21 → 11 → 11. 4,047,015 parameters
+    # Dopamine, SAME padding: sides 84 → 21 → 11 → 11. 4,047,015 parameters
     "dopamine": (NATURE, 512, "dopamine", "same"),
-    # rlpyt's feed-forward policies, for 104×80: 25×19 → 12×9. 1,785,911 parameters there
+    # rlpyt's feed-forward policies, for images of 104×80 → 25×19 → 12×9, where they have 1,785,911 parameters
     "rlpyt": (SMALL, 512, "torch", (0, 1)),
-    # ours, for images below 36 pixels a side
+    # Polyplay's own, for images with sides below 36 pixels
     "small": (TINY, 256, "orthogonal", ()),
 }
 
 
-# FTW's torso (Jaderberg et al. 2019, supplement, figure S11), and a similar one for small views such as arena:ctf's
-# window. Other numbers join before the last layer.
+# FTW's torso (Jaderberg et al. 2019, supplement, figure S11), and a similar one for small images such as arena:ctf's
+# window. Observations other than the image join before the last layer.
 
 
-LARGE = 36  # least pixels a side for a paper's convolutions
-LEAST = 7  # least pixels a side for `small`
+LARGE = 36  # least side in pixels for a paper's convolutions
+LEAST = 7  # least side in pixels for `small`
 
 
 class FTWTorso(Torso):
-    """Bytes [N, C, H, W], alone or in a tree with numbers → [N, hidden]. Large views: 32 filters of 8×8/4, 64 of 4×4/2,
-    then two layers of 64 of 3×3, each added to its input. Small views: 32 filters of 3×3, 64 of 3×3/2.
+    """FTW's torso: bytes [N, C, H, W], alone or in a tree with numbers → [N, hidden]. Filters (kernel/stride) from 36
+    pixels a side: 32 of 8×8/4, 64 of 4×4/2, two layers of 64 of 3×3 added to their inputs; else 32 of 3×3, 64 of 3×3/2.
     """
 
     def __init__(self, spec: EnvSpec, hidden: int = 256, init: str = "orthogonal"):
@@ -398,25 +398,25 @@ class FTWTorso(Torso):
         return F.relu(self.fc(torch.cat([x.flatten(1), *numbers], 1) if numbers else x.flatten(1)))
 
 
-# A torso like OpenAI Five's (OpenAI et al. 2019, Dota 2): units of a set share layers and are pooled, and other numbers
+# A torso like OpenAI Five's (OpenAI et al. 2019, Dota 2): the units of a set share layers and are pooled; other numbers
 # join before the last layer.
 
 
-HERO, ALLIES = "own", "allies"  # a vector and a set, whose embeddings are pooled together
+HERO, ALLIES = "own", "allies"  # paths of a vector and a set, whose embeddings are pooled together
 
 
 class FiveTorso(Torso):
-    """Vectors [N, n] and sets of units [N, units, numbers], whose first number says whether a unit is present →
-    features [N, hidden]. hidden 0: no last layer. Each set has two layers that embed its units; features include the
-    embeddings' maximum over present units, 0 if there are none.
+    """Vectors [N, n] and sets of units [N, units, numbers], in which a unit's first number says whether the unit is
+    present → features [N, hidden]. hidden=0: no last layer. Each set has two layers that embed its units. The last
+    layer takes the embeddings' maximum over present units of each set, 0 if no unit is present.
 
-    Cross-hero pool: in the paper, a maximum over the first quarters of five vectors, each from one hero's observation.
-    A row here is one hero's observation, so the maximum is over the first quarters of this row's embeddings of `own`
-    and `allies`, if an observation has both.
+    Cross-hero pool: the paper takes a maximum over the first quarters of five vectors, one from each hero's
+    observation. A row here is one hero's observation. If the observation has both `own` and `allies`, the maximum is
+    over the first quarters of their embeddings.
 
-    If a part of conditional actions has one value per unit, `pointer` has the part's name and the embedding's size.
-    Then the last `unit_features` of [N, features] are the embeddings of all units in the observation's order, 0 for
-    absent ones: see UnitPointer.
+    If a part of conditional actions has one value per unit, `pointer` is the part's name and the embedding's size. Then
+    the last `unit_features` of the features are the embeddings of all units in the observation's order, 0 for absent
+    units: see UnitPointer.
     """
 
     def __init__(self, spec: EnvSpec, hidden: int = 128, embedding: int = 32, init: str = "orthogonal"):
@@ -439,7 +439,7 @@ class FiveTorso(Torso):
         self.last = Linear.along(self.feature_axis, columns) if hidden else None
         units = sum(fields[path][0] for path in self.unit_sets)
         part = _pointing(spec.action, units)
-        sets = {path: None if part else path for path in self.unit_sets}  # if no action names units, a set may vanish
+        sets = {path: None if part else path for path in self.unit_sets}  # None: surgery may drop the set
         self.unit_axis = tuple(layers.AxisSegment(f"units of {k}", fields[k][:1], part=v) for k, v in sets.items())
         self.pointer = (part, embedding) if part else None
         self.unit_features = units * embedding if part else 0
@@ -454,13 +454,13 @@ class FiveTorso(Torso):
             own = self.hero(leaves[HERO].float())
             heroes = torch.cat([own.unsqueeze(1), units[self.unit_sets.index(ALLIES)]], 1)
             beside += [own, heroes[:, :, : self.quarter].amax(1)]
-        x = torch.cat([*beside, *(one.amax(1) for one in units)], 1)  # embeddings are not negative: see _embed
+        x = torch.cat([*beside, *(one.amax(1) for one in units)], 1)  # embeddings are ≥ 0, see _embed
         x = x if self.last is None else F.relu(self.last(x))
         return torch.cat([x, *(one.flatten(1) for one in units)], 1) if self.pointer else x
 
 
 def _numbers(spec: EnvSpec) -> dict[str, tuple[int, ...]]:
-    """Return shapes by path. Raises UserError: an observation is neither a vector nor a set of units."""
+    """Return observations' shapes by path. Raises UserError: they are not vectors and at least one set of units."""
     fields = dict(tree.leaves(spec.obs))
     real = all(len(field.shape) <= 2 and field.dtype.startswith("float") for field in fields.values())
     if not isinstance(spec.obs, dict) or not real or all(len(field.shape) < 2 for field in fields.values()):
@@ -470,7 +470,7 @@ def _numbers(spec: EnvSpec) -> dict[str, tuple[int, ...]]:
 
 
 def _pointing(action: ActionSpec, units: int) -> str | None:
-    """Return the part of the actions that names a unit. Raises UserError: several parts could."""
+    """Return the actions' part that chooses a unit, or None if none does. Raises UserError: several parts do."""
     uses = action.uses if isinstance(action, Conditional) else {}
     parts = [name for name in uses if action[name] == Discrete(units)]  # type: ignore[index]
     if len(parts) > 1:
@@ -479,13 +479,13 @@ def _pointing(action: ActionSpec, units: int) -> str | None:
 
 
 def _two_layers(path: str, numbers: int, embedding: int) -> nn.Sequential:
-    """Make two layers that embed; no network may change the size of embeddings."""
+    """Make two layers that embed a unit; surgery may not change the size of embeddings."""
     rows = axis("embedding", embedding, fixed=True)
     first, second = Linear.along(rows, axis(f"observation {path}", numbers)), Linear.along(rows, rows)
     return nn.Sequential(first, nn.ReLU(inplace=True), second, nn.ReLU(inplace=True))
 
 
 def _embed(layers: nn.Module, units: Tensor) -> Tensor:
-    """Embed [N, units, numbers] → [N, units, embedding]; embeddings are ≥ 0, and 0 for absent units."""
+    """Embed units [N, units, numbers] → [N, units, embedding]. Embeddings are ≥ 0; those of absent units are 0."""
     made: Tensor = layers(units.float().flatten(0, 1)).unflatten(0, (-1, units.shape[1]))
     return made * (units[:, :, :1] > 0)

@@ -1,1 +1,1 @@
-"""Matches between agents' weights, ratings, and populations whose members copy each other."""
+"""Matches between weights of agents, ratings, and populations whose members copy each other."""

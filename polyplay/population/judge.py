@@ -1,12 +1,12 @@
-"""The judge, its gate, and the rater of versions beside training.
+"""Judge and rater: workers that play matches of the learner's weights during training.
 
-The judge plays the learner's weights against the best so far, and publishes them if they win.
+The judge plays the learner's weights against the best weights so far, and publishes the learner's weights if they win.
 
     learn ── Params ──► judge: a match every N updates ── Params of the best ──► self_play
                           └──► checkpoints/champion-UPDATE, matches.jsonl, games.jsonl
 
-Matches are not saved: after the loss of a judge, or in a resumed run, the match begins again. Its random draws depend
-only on the candidate's update. In one thread a match is one turn, so a resumed run repeats it exactly.
+Matches are not saved: after the loss of a judge, or in a resumed run, the match starts again. A match's random draws
+depend only on the candidate's update. In one thread a match is one turn, so a resumed run repeats it exactly.
 """
 
 from __future__ import annotations
@@ -49,13 +49,13 @@ from polyplay.weights.params import AgentParams, FlatParams, Params
 
 @dataclass(frozen=True)
 class Gate:
-    """Rules of matches: when one is due, its games, and the points that a candidate needs. A draw is half a point."""
+    """Rules of a match: when it is due, its games, and the points that a candidate needs. A draw is half a point."""
 
-    share: float  # share of the points; a candidate needs more
+    share: float  # a candidate needs more than this share of the points
     games: int  # games per match, half of them with each color
     every: int  # updates between matches
     plies: int  # opening plies of a game, drawn from the best network's policy
-    reign: int = 0  # games that the best weights play before a match
+    reign: int = 0  # games that the best weights must play before the next match
 
     def __post_init__(self) -> None:
         if not 0.5 <= self.share < 1:
@@ -64,8 +64,8 @@ class Gate:
             raise UserError(f"--gate-games {self.games}: must be an even number, half of the games with each color")
 
     def verdict(self, points: float, played: int) -> bool | None:
-        """Tell whether the candidate passes; None: the remaining games decide this."""
-        needed = self.share * self.games + 1e-9  # points are multiples of a half
+        """Tell whether the candidate passes, after `played` games with `points` points; None: undecided."""
+        needed = self.share * self.games + 1e-9  # 1e-9 against rounding: points are multiples of ½
         if points > needed:
             return True
         return None if points + self.games - played > needed else False
@@ -75,7 +75,7 @@ class Gate:
         return (version // self.every + 1) * self.every
 
 
-REST = 0.1  # seconds between two looks at the learner's update
+REST = 0.1  # seconds between two checks of the learner's update
 
 
 def judge(
@@ -94,7 +94,7 @@ def judge(
         yield
     matches = Matches(ctx, envs.lanes, board, policy, options, gate)
     version = matches.restore(params, publish)
-    replaced = ctx.incarnation % 1000  # begin the lost match again
+    replaced = ctx.incarnation % 1000  # not 0 after the loss of a judge: begin its match again
     due = max(params.version, version + 1) if replaced else gate.due_after(max(version, params.version - 1))
     while True:
         while (reigns := matches.games_played < matches.reign_ends) or params.version < due:
@@ -108,7 +108,7 @@ def judge(
 
 
 class Matches:
-    """The champion, the candidate, and their matches."""
+    """Matches of candidates against the champion (the best weights so far)."""
 
     def __init__(
         self,
@@ -126,18 +126,18 @@ class Matches:
         )
         saved = {} if ctx.resume is None else checkpoint.manifest(ctx.resume)["counters"]
         self.games_before = sum(saved.get("games", {}).values()) or int(saved.get("episodes", 0))
-        self.reign_ends = gate.reign  # number of games, of all players, at which the champion may be replaced
+        self.reign_ends = gate.reign  # games of all players after which the champion may be replaced
         self.search = options.quiet
         self.opening = replace(options.quiet, root="puct", simulations=0, temperature=((0, 1.0),))
 
     @property
     def games_played(self) -> int:
-        """Games played by all players since the run started."""
+        """Games that all players together have played since the run started."""
         return self.games_before + int(self.ctx.all_counters.column("episodes").sum())
 
     def restore(self, params: Params, best: Params) -> int:
-        """Publish the present champion: the saved one, that of an earlier judge, or the learner's weights. Return the
-        champion's version.
+        """Publish the present champion: the saved one, else that of an earlier judge, else the learner's weights.
+        Return the version of the champion.
         """
         if self.ctx.directory is not None and (saved := checkpoint.champions(self.ctx.directory)):
             arrays = checkpoint.open_checkpoint(saved[-1]).arrays(checkpoint.policy_name(0))
@@ -153,7 +153,7 @@ class Matches:
         return self.champion.version
 
     def play(self, params: Params, best: Params) -> Row:
-        """Play the learner's current weights against the champion; publish the former if they pass. Return the row."""
+        """Play the learner's weights against the champion, and publish them if they pass. Return the match's row."""
         version = params.pull(self.candidate.vector)
         self.candidate.take(version)
         points, distinct = self._match()
@@ -169,7 +169,7 @@ class Matches:
         return row
 
     def _match(self) -> tuple[np.ndarray, int]:
-        """Return the candidate's points in the games up to the verdict, and the number of different openings."""
+        """Play until the verdict; return the candidate's points per game, and the number of different openings."""
         starts, notes = self._openings()
         firsts = starts.begins == (notes.length % 2 == 0)  # whether the candidate moved first, per game
         ended = list[float]()
@@ -184,7 +184,7 @@ class Matches:
         return np.array(ended), len(np.unique(starts.records, axis=0))
 
     def _openings(self) -> tuple[MatchStarts, GameNotes]:
-        """Return openings, each for two games, and notes with the moves that lead to them."""
+        """Return openings, each for two games, and the notes of all games, which contain the opening moves."""
         seed = seed_of(self.ctx.seed, self.candidate.version + 1)
         draw = Search(self.board, self.games, self.opening, self.champion, seed)
         records, moves = play.draw_openings(
@@ -207,7 +207,7 @@ class Matches:
         return choose
 
     def _tell(self, points: np.ndarray, firsts: np.ndarray, notes: GameNotes) -> None:
-        """Log finished games for the main process. firsts, bool [n]: the candidate moved first."""
+        """Log finished games for the main process. firsts: bool [n], whether the candidate moved first."""
         for game in np.flatnonzero(~np.isnan(points)).tolist():
             sides = (self.candidate.version, self.champion.version)
             black, white = sides if firsts[game] else sides[::-1]
@@ -225,17 +225,17 @@ class Matches:
             self.ctx.log("warning", f"champion {self.champion.version} was not saved: {refusal_text(e)}")
 
 
-# The rater plays the learner's weights against references beside training, and rates them by TrueSkill.
+# The rater plays the learner's weights against references during training, and rates them by TrueSkill.
 #
 #     learn ── Params ──► rater: matches of a version every N updates ──► ratings.jsonl
 #                           └── before the first: round-robin matches of references ──► references.json
 #
 # A line is written before it is applied, and holds all inputs of its rating. So a restarted rater, or a resumed run,
-# restores every rating from the lines. It plays the remaining matches of a version if that is still the newest.
+# restores every rating from the lines. The rater plays the remaining matches of a version that is still the newest.
 
 
 RATING_METRIC = "trueskill"  # metric: the rating of the last rated version
-BATCH = 16  # most matches of a line, half of them on each side
+BATCH = 16  # most matches in a line of ratings.jsonl, half of them on each side
 
 
 def rater(
@@ -248,8 +248,8 @@ def rater(
     every: int,
     matches: int,
 ) -> Iterator[None]:
-    """Rate the first weights by `matches` matches; then, whenever `every` updates have followed a rated version, rate
-    the newest weights. Only the first agent's are rated. references: scripted bots; random play is added to them.
+    """Rate the first weights by `matches` matches. Whenever `every` updates have followed a rated version, rate the
+    newest weights. Only the first of several agents is rated. references: scripted bots; random play is always added.
     """
     names = check_references(games.spec, references, matches)
     place = contextlib.nullcontext(ctx.directory) if ctx.directory else tempfile.TemporaryDirectory()  # in a dry run
@@ -266,7 +266,7 @@ def rater(
 
 
 def check_references(spec: EnvSpec, references: Sequence[str], matches: int) -> tuple[str, ...]:
-    """Return the names, `random` first. Raises UserError: no such bot, no two teams, or an odd number of matches."""
+    """Return the names, `random` first. Raises UserError: unknown bots, teams that do not fit, or odd `matches`."""
     if unknown := sorted({*references} - {*spec.bots, ratings.RANDOM}):
         given = f"references: unknown bots: {', '.join(unknown)}"
         raise UserError(f"{given}; allowed: {', '.join([ratings.RANDOM, *spec.bots])}")
@@ -285,7 +285,7 @@ def rated_games(envs: Envs) -> Envs:
 
 
 class Rater:
-    """Rates versions; the lines of ratings.jsonl are its state."""
+    """Rater of versions of the learner's weights. All state is in the lines of ratings.jsonl."""
 
     def __init__(self, ctx: WorkerContext, directory: Path, games: Envs, policy: PolicyFactory, params: Params):
         self.ctx, self.directory, self.games, self.params = ctx, directory, games, params
@@ -299,7 +299,7 @@ class Rater:
         self.begun = time.monotonic() - (reports[-1] if reports else 0.0)
 
     def meet(self, names: Sequence[str]) -> Generator[None, None, dict[str, float]]:
-        """Return the μ of references; play round-robin matches if references.json lacks them."""
+        """Return the TrueSkill mean μ of each reference; play round-robin matches if references.json lacks these."""
         settings = ratings.reference_settings(self.games.title, names)
         if known := ratings.read_references(self.directory, settings):
             return known
@@ -316,7 +316,7 @@ class Rater:
         return {name: mu for name, (mu, _) in skills.items()}
 
     def is_due(self, every: int, matches: int) -> bool:
-        """Tell whether the newest weights are due, or lack matches; if so, load them."""
+        """Tell whether the newest weights must be rated or lack matches; if so, load them."""
 
         def wanted(version: int) -> bool:
             if not self.rated or version >= self.rated[-1].version + every:
@@ -329,7 +329,7 @@ class Rater:
         return wanted(self.version)
 
     def rate(self, references: dict[str, float], matches: int) -> Iterator[None]:
-        """Play the matches that the current weights lack, batch by batch."""
+        """Play the matches that the loaded weights lack, and write a line for each batch of matches."""
         steps = self.steps_before + int(self.ctx.all_counters.column("steps").sum())
         wall = round(time.monotonic() - self.begun, 3)
         now = ratings.RatedVersion(self.version, steps, wall, ratings.first_skill(self.rated))
@@ -345,8 +345,8 @@ class Rater:
         self.ctx.counters.tally(RATING_METRIC, now.skill[0], 1)
 
     def _play(self, now: ratings.RatedVersion, name: str, reference: float, matches: int) -> Generator[None, None, Row]:
-        """Play matches against a reference; return the line of ratings.jsonl for these matches."""
-        seed = seed_of(self.ctx.seed, 1 + now.version) + now.matches  # differs by version and batch
+        """Play matches against the reference `name`; return the line of ratings.jsonl for these matches."""
+        seed = seed_of(self.ctx.seed, 1 + now.version) + now.matches  # different for each version and batch of matches
         player = play.policy_player(self.net, play.PlayOptions(matches, seed))
         points = yield from play.both_side_steps(self.games, player, self._reference(name, seed), matches, seed)
         mu, sigma = ratings.rate_against(now.skill, reference, points.tolist())
@@ -360,7 +360,7 @@ class Rater:
         return play.scripted_player(load_bot(self.games.spec, name))
 
     def _write(self, name: str, write: Callable[[], None]) -> Iterator[None]:
-        """Try to write until that succeeds; until then, play nothing."""
+        """Call `write` until it succeeds; the rater plays no match before that."""
         for tried in count():
             try:
                 return write()

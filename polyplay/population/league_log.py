@@ -1,14 +1,15 @@
-"""The league's log: the lines of matches.jsonl, applied in order, give its state. Imports no torch.
+"""Log of a league: the lines of matches.jsonl, applied in order, give the league's state. This module imports no torch.
 
-begin   a session of the run begins: its players; counts of data handed over in memory restart at 0; versions: updates
-        of the agents that the session continues
-table   an actor's new players; costs: the quality that a past agent loses by each defeat
-of      matches: `of` lists the different ones, each with the player of each block of seats and each team's outcome;
-        `played` lists indices into `of`, in the order in which the matches were rated
-lost    number of an actor's matches that were lost, because the referee was too slow
-post    the past agent AGENT-VERSION enters, as `player`
+begin   a session of the run begins, with its settings; counts of data that workers hand over in memory restart at 0;
+        versions: number of updates of each agent from which the session continues
+table   new players at an actor's table; costs: the quality that each player loses by a defeat
+of      results of matches: `of` lists the different ones, each with the player of each block of seats and each team's
+        outcome; `played` lists indices into `of`, in the order in which the matches were rated
+lost    number of an actor's matches that are not rated, because the referee was too slow
+post    the past agent AGENT-VERSION enters, as player number `player`
 leave   a past agent leaves
-look    agent `look` looked at another; copy: it will continue with weights of `donor`, and `values` instead of `old`
+look    agent `look` was compared with another; if the line has `copy`, a number, the agent will continue with the
+        weights of agent `donor`, and with the hyperparameters `values` instead of `old`
 copied  copy `copied` was made: the agent's `version` has the weights of the donor's `donor_version`; at: the time
 """
 
@@ -36,7 +37,7 @@ LOG, SUMMARY, SCHEMA = "matches.jsonl", "league.json", 1
 
 
 class MatchLog(JsonLines):
-    """Lines of a league. Each is written before it is applied. lines: the number of lines."""
+    """File matches.jsonl of a league. A line is written before it is applied. lines: number of lines in the file."""
 
     def __init__(self, directory: Path):
         super().__init__(directory / LOG)
@@ -45,8 +46,8 @@ class MatchLog(JsonLines):
             self.lines = sum(1 for _ in file)
 
     def cut(self, lines: int) -> None:
-        """Keep only the first `lines` lines; the run plays the matches of later lines again. Raises OSError; UserError:
-        the file has fewer lines.
+        """Keep only the first `lines` lines; the run plays the matches of the other lines again. Raises OSError;
+        UserError: the file has fewer lines.
         """
         if self.lines < lines:
             text = f"{self.directory / LOG} has {self.lines:,} lines, and the checkpoint was written after {lines:,}"
@@ -60,12 +61,12 @@ class MatchLog(JsonLines):
         os.fsync(self.file.fd)
 
     def write(self, *rows: Mapping[str, object]) -> None:
-        """Write lines. Raises OSError: nothing was written."""
+        """Append lines. Raises OSError: nothing was written."""
         super().write(*rows)
         self.lines += len(rows)
 
     def save(self, summary: Row) -> None:
-        """Write the state after all lines to league.json, for people and tournaments. Raises OSError."""
+        """Write `summary`, the state after all lines, to league.json, for people and tournaments. Raises OSError."""
         whole = {"schema": SCHEMA, "lines": self.lines, **summary}
         write_bytes(self.directory / SUMMARY, json.dumps(whole).encode())
 
@@ -75,12 +76,12 @@ def has_league(directory: Path) -> bool:
     return "begin" in next(read_lines(directory / LOG), {})
 
 
-Match = tuple[Sequence[int], Sequence[float]]  # the player of each block of seats, the outcome of each team
-Pairing = tuple[list[int], list[int], float]  # two teams and the points of the first
+Match = tuple[Sequence[int], Sequence[float]]  # player of each block of seats, outcome of each team
+Pairing = tuple[list[int], list[int], float]  # players of two teams, points of the first team
 
 
 class LeagueRatings:
-    """Ratings from matches, in separate arrays until `bind` moves them to the League's memory."""
+    """Ratings of a league's players by matches, in local arrays until `bind` moves them to shared memory."""
 
     def __init__(self, league: League):
         self.sides, self.agents = league.sides, league.agents
@@ -92,30 +93,30 @@ class LeagueRatings:
         self.elo, self.quality, self.games, self.points = arrays
 
     def bind(self, league: League) -> None:
-        """Copy the ratings to the league's memory, and change them only there afterwards."""
+        """Copy the ratings to the league's shared memory; later changes are made only in this memory."""
         for shared, own in zip(league.rated, self.arrays, strict=True):
             shared[:] = own
         self._work_in(league.rated)
 
     def inherit(self, player: int, agent: int, quality: float) -> None:
-        """Give a past agent its agent's present rating."""
+        """Set a player's Elo rating to that of another player, `agent`, and the player's quality to `quality`."""
         self.elo[player], self.quality[player] = self.elo[agent], quality
 
     def forget(self, player: int | slice) -> None:
-        """Reset a player's ratings to those before the first match."""
+        """Reset a player's rating, quality and results to their values before the first match."""
         self.elo[player], self.quality[player] = START, 0
         for matrix in (self.games, self.points):
             matrix[player] = matrix[:, player] = 0
 
     def about(self, player: int, names: Sequence[str]) -> Row:
-        """Return a player's numbers for league.json. against: its matches and its points against each other player."""
+        """Return a player's numbers for league.json. against: matches and points, by the other player's name."""
         met = np.flatnonzero(self.games[player]).tolist()
         row: Row = {"elo": float(self.elo[player]), "quality": float(self.quality[player])}
         return row | {"against": {names[j]: [int(self.games[player, j]), float(self.points[player, j])] for j in met}}
 
     def play(self, of: Sequence[Match], played: Sequence[int], costs: Mapping[int, float]) -> None:
-        """Rate matches. of: the different ones; played: indices into `of`, in order. costs: the quality that a player
-        loses each time a living agent beats it.
+        """Rate matches. of: the different matches; played: indices into `of`, in order of play. costs: the quality that
+        a past agent loses each time a current agent beats it.
         """
         pairings = [self._pairings(*match) for match in of]
         for i, n in Counter(played).items():
@@ -130,7 +131,7 @@ class LeagueRatings:
             self.elo[p] = elo[p]
 
     def _pairings(self, players: Sequence[int], outcome: Sequence[float]) -> list[Pairing]:
-        """Return a match as matches of two teams. A player counts once per team, and not at all if it plays in both."""
+        """Split a match into matches of two teams. A player counts once per team; players of both do not count."""
         teams = [dict.fromkeys(players[block] for block in blocks) for blocks in self.sides]
         found: list[Pairing] = []
         for t in range(len(teams)):
@@ -142,7 +143,7 @@ class LeagueRatings:
         return found
 
     def _count(self, pairing: Pairing, n: int, costs: Mapping[int, float]) -> None:
-        """Count `n` matches of this pairing in the matrices, and subtract their costs from the qualities."""
+        """Count `n` matches of two teams in the matrices; lower the quality of past agents beaten by current ones."""
         first, second, points = pairing
         for a, b, won in ((first, second, points), (second, first, 1 - points)):
             at = np.ix_(a, b)
@@ -154,7 +155,7 @@ class LeagueRatings:
 
 
 def _rate(pairing: Pairing, elo: dict[int, float]) -> None:
-    """Change the ratings of a match's players; all players of a team change equally."""
+    """Change the Elo ratings of the players of a match, by the same number for all players of a team."""
     first, second, points = pairing
     mine, theirs = (sum(elo[p] for p in team) / len(team) for team in (first, second))
     change = elo_change(mine, theirs, points)
@@ -163,38 +164,38 @@ def _rate(pairing: Pairing, elo: dict[int, float]) -> None:
             elo[p] += by
 
 
-# Jaderberg et al. 2019: an agent that has played enough matches looks at another one, drawn at random. If the other
-# beats it with probability 0.7 or more, the agent copies the other's weights, optimizer and hyperparameters. Some
-# hyperparameters are then perturbed or resampled.
+# Jaderberg et al. 2019: an agent that has played enough matches is compared with another agent, drawn at random. If the
+# other agent wins with probability 0.7 or more, the first agent copies the other's weights, optimizer state and
+# hyperparameters. Some hyperparameters are then perturbed or resampled.
 
 
 @dataclass
 class CopyHistory:
-    """Looks and copies in the log."""
+    """Comparisons of agents (looks) and copies that are in the log."""
 
-    matches: Counter[int] = field(default_factory=Counter)  # of an agent, since it began or copied
-    looked: Counter[int] = field(default_factory=Counter)  # matches at an agent's last look
+    matches: Counter[int] = field(default_factory=Counter)  # agent → matches since the agent began or copied
+    looked: Counter[int] = field(default_factory=Counter)  # agent → `matches` at the agent's last look
     looks: int = 0
-    copies: int = 0  # copies decided
-    pending: Row | None = None  # line of a copy that is not made yet
+    copies: int = 0  # number of copies decided
+    pending: Row | None = None  # line of the copy that is decided but not made
     made: list[Row] = field(default_factory=list)
 
     def count(self, matches: Sequence[Match], played: Sequence[int], agents: int) -> None:
-        """Count matches, in the form of LeagueRatings.play."""
+        """Count the matches of each agent. matches, played: `of` and `played` of LeagueRatings.play."""
         for i, n in Counter(played).items():
             for p in set(matches[i][0]):
                 if p < agents:
                     self.matches[p] += n
 
     def look(self, line: Row) -> None:
-        """Apply the line of a look."""
+        """Apply the line of an agent's comparison with another agent."""
         self.looks += 1
         self.looked[line["look"]] = self.matches[line["look"]]
         if "copy" in line:
             self.copies, self.pending = line["copy"], line
 
     def complete(self, line: Row, ratings: LeagueRatings) -> None:
-        """Apply the line of a completed copy: if it is the pending one, the agent gets its donor's rating."""
+        """Apply the line of a completed copy. If this copy is the pending one, the agent gets the donor's rating."""
         if self.pending is None or self.pending["copy"] != line["copied"]:
             return
         agent, donor = self.pending["look"], self.pending["donor"]
@@ -208,7 +209,7 @@ class CopyHistory:
         self.pending = None
 
     def begin(self, versions: Mapping[str, int], ratings: LeagueRatings) -> None:
-        """Continue a run whose agents have these updates: undo copies made after them, the newest first."""
+        """Begin a session from these updates of the agents: undo copies made after these updates, the newest first."""
         self.pending = None
         for copy in reversed(self.made):
             if copy["version"] > versions.get(str(copy["agent"]), 0):
@@ -217,14 +218,14 @@ class CopyHistory:
 
 
 class LeagueAgents(Population):
-    """The agents of a league, for a referee's decisions. A copy is ordered once its line is in the log."""
+    """The agents of a league, for the referee's decisions on copies. A copy is ordered once its line is in the log."""
 
     def __init__(self, league: League, history: CopyHistory, evolution: Evolution):
         self.league, self.history, self.evolution = league, history, evolution
-        self.copied: Row = {}  # the copy in the line of a look
+        self.copied: Row = {}  # part of a look's line about the copy; {}: no copy
 
     def standings(self) -> list[Standing]:
-        """Return standings. The score is the Elo rating, or None until an agent has played `every` matches."""
+        """Return standings. The score is the Elo rating, or None before an agent has played `every` matches."""
         league, played, every = self.league, self.history.matches, self.evolution.every
         elo = [float(league.elo[a]) if played[a] >= every else None for a in range(league.agents)]
         values = [dict(zip(league.varied, hyper, strict=True)) for hyper in league.hyper.tolist()]
@@ -235,7 +236,7 @@ class LeagueAgents(Population):
         self.copied = {"donor": donor, "old": self.standings()[receiver].values, "values": numbers}
 
     def due(self) -> int | None:
-        """Return an agent that must look now; None: no agent must, a copy is pending, or a learner has not begun."""
+        """Return an agent to be compared now. None: no agent is due, a copy is pending, or a learner has not begun."""
         history, every = self.history, self.evolution.every
         if not every or history.pending is not None or np.isnan(self.league.hyper).any():
             return None
@@ -243,7 +244,7 @@ class LeagueAgents(Population):
         return longest if history.matches[longest] - history.looked[longest] >= every else None
 
     def look(self, agent: int, seed: int) -> Row:
-        """Return the line of a due agent's look. seed: of the run."""
+        """Compare a due agent with another agent; return the line for the log. seed: the run's seed."""
         self.copied = {}
         rng = np.random.default_rng([seed, agent, self.history.looks])
         _, why = evolve(self, agent, self.evolution, rng)
@@ -253,34 +254,34 @@ class LeagueAgents(Population):
 
 @dataclass
 class LeagueTable:
-    """The players that an actor must seat, and its previous players, whose last matches may still arrive."""
+    """Players at an actor's table, and the table's previous players, whose last matches may still arrive."""
 
     draw: int = 0
     players: list[int] = field(default_factory=list)
-    costs: dict[int, float] = field(default_factory=dict)  # by player
+    costs: dict[int, float] = field(default_factory=dict)  # player → quality lost by a defeat
     before: list[int] = field(default_factory=list)
     costs_before: dict[int, float] = field(default_factory=dict)
-    since: int = 0  # matches with this draw
+    since: int = 0  # matches since these players were drawn
 
 
 class LeagueState:
-    """Ratings, players and tables."""
+    """State of a league: ratings, players and tables."""
 
     def __init__(self, league: League):
         self.ratings = LeagueRatings(league)
         self.settings = {"agents": league.agents, "past": league.past, "bots": list(league.bots)}
         self.settings |= {"teams": list(league.teams), "seated": league.seated}
         self.actors, self.session, self.sides = league.actors, 0, league.sides
-        self.places = range(league.agents, league.players - len(league.bots))  # players of past agents
+        self.places = range(league.agents, league.players - len(league.bots))  # player numbers for past agents
         names = [*map(str, range(league.agents)), *[""] * len(self.places), *(f"bot:{name}" for name in league.bots)]
-        self.names = names  # names of players; "": an empty place
+        self.names = names  # names of players, by number; "": an empty place
         self.numbers = {name: p for p, name in enumerate(names) if name}
-        self.past_agents: list[int] = []  # past agents, the oldest first
-        self.tables: defaultdict[int, LeagueTable] = defaultdict(LeagueTable)  # tables of actors
-        self.taken: Counter[int] = Counter()  # matches of an actor
+        self.past_agents: list[int] = []  # player numbers of past agents, the oldest first
+        self.tables: defaultdict[int, LeagueTable] = defaultdict(LeagueTable)  # by actor
+        self.taken: Counter[int] = Counter()  # actor → matches in the log in this session
         self.lost: Counter[int] = Counter()
-        self.entered: Counter[int] = Counter()  # past agents of an agent
-        self.history: list[Row] = []  # past agents that left
+        self.entered: Counter[int] = Counter()  # agent → past agents that entered in this session
+        self.history: list[Row] = []  # rows about past agents that left
         self.copies = CopyHistory()
 
     def identity(self, player: int) -> Identity:
@@ -292,7 +293,7 @@ class LeagueState:
         return Identity(leagues.PAST, *map(int, name.split("-"))) if name else Identity(leagues.NOBODY, 0, 0)
 
     def apply(self, line: Row) -> None:
-        """Apply one line. Raises UserError: it begins a session of another league."""
+        """Apply one line. Raises UserError: the line begins a session of a league with other settings."""
         if "of" in line:
             self._play(line["actor"], line["draw"], line["of"], line["played"])
         elif "table" in line:
@@ -311,7 +312,7 @@ class LeagueState:
             self._begin(line)
 
     def beginning(self, versions: Mapping[str, int]) -> Row:
-        """Return the line of the next session, with all settings by which matches change ratings."""
+        """Return the line of the next session, with all settings on which ratings depend. versions: agents' updates."""
         return {**self.about, "begin": self.session + 1, "versions": dict(versions)}
 
     @property
@@ -341,7 +342,7 @@ class LeagueState:
         self.ratings.play(matches, played, table.costs if table.draw == draw else table.costs_before)
 
     def _draw(self, table: LeagueTable, draw: int, names: Sequence[str], costs: Sequence[float]) -> None:
-        table.before, table.costs_before = table.players, table.costs  # last matches of the old draw may still arrive
+        table.before, table.costs_before = table.players, table.costs  # last matches of the old table may still arrive
         table.draw, table.players, table.since = draw, [self.numbers[name] for name in names], 0
         table.costs = {p: cost for p, cost in zip(table.players, costs, strict=True) if cost}
 
@@ -373,12 +374,12 @@ class LeagueState:
         return {**self.about, "players": players, "history": self.history, "copies": self.copies.made}
 
 
-POINTS = 400  # points of a curve, about
+POINTS = 400  # approximate number of points of a curve
 
 
 class LeagueHistory(NamedTuple):
-    """Elo ratings over a run. matches: int64 [n], rated so far; elo: float64 [n, agents], after these matches; copies:
-    CopyHistory.made, each with `match`, the number of matches rated before the copy.
+    """Elo ratings over a run. matches: int64 [n], number of matches rated so far; elo: float64 [n, agents], ratings
+    after these matches; copies: CopyHistory.made, each with `match`, the number of matches rated before the copy.
     """
 
     matches: np.ndarray
@@ -386,7 +387,7 @@ class LeagueHistory(NamedTuple):
     copies: list[Row]
 
     def values_over(self, agent: int, first: Row) -> list[tuple[int, Row]]:
-        """Return (matches rated before, hyperparameters) for each change of an agent's. first: its initial ones."""
+        """Return (matches rated before, hyperparameters) for `first`, the initial ones, and each copy by `agent`."""
         begin, values, found = 0, first, list[tuple[int, Row]]()
         for copy in self.copies:
             if copy["agent"] == agent:
@@ -396,7 +397,7 @@ class LeagueHistory(NamedTuple):
 
 
 def read_history(directory: Path) -> LeagueHistory:
-    """Read the history of a league's run, also while it runs. Raises UserError: no league, or a damaged log."""
+    """Read the ratings over a league's run, even during the run. Raises UserError: no league, or a damaged log."""
     lines = list(read_lines(directory / LOG))
     if not lines or "begin" not in lines[0]:
         raise UserError(f"RUN: {directory} has no {LOG} of a league: name a run of league or ftw")
@@ -412,7 +413,7 @@ def read_history(directory: Path) -> LeagueHistory:
             rated += len(line.get("played", ()))
             if len(state.copies.made) > len(copies):
                 copies.append({**state.copies.made[-1], "match": rated})
-            del copies[len(state.copies.made) :]  # a resumed run lacks these
+            del copies[len(state.copies.made) :]  # a resumed run undid these copies
             if rated >= found[-1][0] + every:
                 found.append((rated, state.ratings.elo[: state.places.start].copy()))
     except (ArithmeticError, LookupError, TypeError, ValueError) as e:

@@ -1,4 +1,4 @@
-"""Ratings updated match by match: Elo of teams, TrueSkill of two players; references. Imports no torch."""
+"""Elo of teams and TrueSkill of two players, updated match by match; references. This module imports no torch."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Skill = tuple[float, float]  # a player's mean μ and standard deviation σ
 
 
 def win_probability(elo: float, other: float) -> float:
-    """Return a player's chance against another by Elo's model: 400 points are odds of 10 to 1. A draw is half a win."""
+    """Return a player's chance to beat another by Elo's model: 400 points are odds of 10 to 1. A draw is half a win."""
     return 1 / (1 + 10 ** ((other - elo) / 400))
 
 
@@ -25,24 +25,24 @@ K = 16.0  # most points by which a match changes a rating
 
 
 def elo_change(first: float, second: float, points: float) -> float:
-    """Return the points that each player of the first team gains, and of the second loses. points: of the first team:
-    1 won, ½ drawn, 0 lost. A team has the mean rating of its players.
+    """Return the rating points that each player of the first team gains, and each of the second team loses. first,
+    second: mean ratings of the teams' players. points: result of the first team: 1 won, ½ drawn, 0 lost.
     """
     return K * (points - win_probability(first, second))
 
 
-# TrueSkill (Herbrich et al. 2006). For two players, its message passing has a closed form. The constants are those of
+# TrueSkill (Herbrich et al. 2006). For two players, the message passing has a closed form. The constants are those of
 # OpenAI Five (Berner et al. 2019), where the skill of a version does not drift.
 
 
 MU, SIGMA = 25.0, 25 / 3  # skill of a player that has not played yet
 BETA = 25 / 6  # standard deviation of a player's performance in a match
-DRAW = 0.02  # probability of a draw between equals
-MARGIN = BETA * (NORMAL.inv_cdf((DRAW + 1) / 2) * math.sqrt(2))  # least difference of performances that is not a draw
+DRAW = 0.02  # probability of a draw between equal players
+MARGIN = BETA * (NORMAL.inv_cdf((DRAW + 1) / 2) * math.sqrt(2))  # a smaller difference of performances is a draw
 
 
 def trueskill(first: Skill, second: Skill, points: float) -> tuple[Skill, Skill]:
-    """Return both players' skills after a match. points: of the first player: 1 won, ½ drawn, 0 lost."""
+    """Return both players' skills after a match. points: result of the first player: 1 won, ½ drawn, 0 lost."""
     variance = (first[1] * first[1] + BETA**2) + (second[1] * second[1] + BETA**2)
     c, lost = math.sqrt(variance), points < 0.5
     ahead = (second[0] - first[0] if lost else first[0] - second[0]) / c
@@ -65,45 +65,45 @@ def _cdf(x: float) -> float:
 
 
 def _won(x: float) -> tuple[float, float]:
-    """Return v and w of a win. x: standard deviations by which the expected result lay beyond the draw margin."""
+    """Return v and w of a win (TrueSkill). x: expected lead of the winner − draw margin, in standard deviations."""
     below = _cdf(x)
     if below <= 1e-300:
-        return -x, 1.0  # the limits
+        return -x, 1.0  # the limits for x → −∞
     v = _density(x) / below
     return v, min(max(v * (v + x), 0.0), 1.0)
 
 
 def _drawn(x: float, margin: float) -> tuple[float, float]:
-    """Return v and w of a draw. x: standard deviations by which the first player was expected to be better."""
+    """Return v and w of a draw (TrueSkill). x: expected lead of the first player, in standard deviations."""
     low, high = -margin - abs(x), margin - abs(x)
     inside = _cdf(high) - _cdf(low)
     if inside <= 1e-300:
-        v, w = high, 1.0  # the limits
+        v, w = high, 1.0  # the limits for |x| → ∞
     else:
         v = (_density(low) - _density(high)) / inside
         w = v * v + (high * _density(high) - low * _density(low)) / inside
     return (v if x >= 0 else -v), min(max(w, 0.0), 1.0)
 
 
-# Versions of an agent are rated against references of fixed skill (Berner et al. 2019). Random play has skill 0. With
-# σ = 25/3 and β = σ/2, a player that wins 80 % of matches is better by 4.96 points: √2·β times the normal quantile of
-# 0.8. The paper says 8.3.
+# Versions of an agent are rated against references of fixed skill (Berner et al. 2019). Random play has skill 0. With σ
+# = 25/3 and β = σ/2, a lead of 4.96 points wins 80 % of matches: √2·β times the normal quantile of 0.8. The paper says
+# 8.3.
 
 
-RATINGS = "ratings.jsonl"  # matches of a run's versions against references
-NUMBERS = "version", "steps", "wall_seconds", "reference_mu", "mu", "sigma"  # numbers of a line
-NEAR, FEWEST = 10.0, 2  # references within NEAR points are considered, but at least the FEWEST nearest
+RATINGS = "ratings.jsonl"  # file with the matches of a run's versions against references
+NUMBERS = "version", "steps", "wall_seconds", "reference_mu", "mu", "sigma"  # numeric fields of a line
+NEAR, FEWEST = 10.0, 2  # references within NEAR points are considered, or the FEWEST nearest
 
 
 @dataclass
 class RatedVersion:
-    """A version and its matches. steps, wall_seconds: of the run, when the version's weights were taken."""
+    """A version of the weights and its matches. steps, wall_seconds: of the run, when the rater took the weights."""
 
     version: int
     steps: int
     wall_seconds: float
     skill: Skill
-    points: dict[str, list[float]] = field(default_factory=dict)  # of its matches against each reference
+    points: dict[str, list[float]] = field(default_factory=dict)  # reference → points of matches
 
     @property
     def matches(self) -> int:
@@ -111,7 +111,7 @@ class RatedVersion:
 
 
 def rate_against(skill: Skill, reference: float, points: Iterable[float]) -> Skill:
-    """Return a player's skill after matches against a reference of fixed skill. points: the player's, in order.
+    """Return a player's skill after matches against a reference of fixed skill. points: the player's results, in order.
 
     After each match, with v and w of Herbrich et al. 2006: μ ← μ ± σ²/c · v, σ² ← σ² (1 − σ²/c² · w), c² = σ² + 2β².
     """
@@ -121,7 +121,7 @@ def rate_against(skill: Skill, reference: float, points: Iterable[float]) -> Ski
 
 
 def first_skill(rated: Sequence[RatedVersion]) -> Skill:
-    """Return the skill that the next version begins with: μ of the previous version, or random play's if none."""
+    """Return the skill that the next version begins with: σ = SIGMA, and μ of the previous version, or 0 if none."""
     return (rated[-1].skill[0] if rated else 0.0), SIGMA
 
 
@@ -135,7 +135,7 @@ def rate_lines(lines: Iterable[Row]) -> list[RatedVersion]:
 
 
 def take_line(rated: list[RatedVersion], line: Row) -> None:
-    """Apply the next line: matches of a new version, or more of the last one."""
+    """Apply the next line of ratings.jsonl: matches of a new version, or more matches of the last version."""
     if not rated or rated[-1].version != line["version"]:
         start = first_skill(rated)
         rated.append(RatedVersion(line["version"], line["steps"], line["wall_seconds"], start))
@@ -145,8 +145,8 @@ def take_line(rated: list[RatedVersion], line: Row) -> None:
 
 
 def next_reference(mu: float, points: Mapping[str, Sequence[float]], references: Mapping[str, float]) -> str:
-    """Return the reference that a version plays next: the least played of those within 10 points of its μ (at least the
-    two nearest); if several are, the nearest. points: results of the version's matches, by reference.
+    """Return the reference that a version plays next: of the references within 10 points of its μ (at least the two
+    nearest), the least played; of several, the nearest. points: results of the version's matches, by reference.
     """
     nearest = sorted(references, key=lambda name: (abs(references[name] - mu), name))
     near = sum(abs(skill - mu) <= NEAR for skill in references.values())
@@ -170,8 +170,8 @@ def reference_settings(environment: str, names: Sequence[str]) -> Row:
 
 
 def reference_skills(names: Sequence[str], pairs: Mapping[tuple[str, str], Sequence[float]]) -> dict[str, Skill]:
-    """Return skills from round-robin matches of names, which include `random`, whose μ is 0. Matches are rated in
-    rounds: the first match of each pair, the second of each, and so on.
+    """Return skills from round-robin matches of names. `random`, one of the names, gets μ = 0. Matches are rated in
+    rounds: the first match of each pair, the second of each pair, and so on.
     """
     skills: dict[str, Skill] = dict.fromkeys(names, (MU, SIGMA))
     for scored in zip(*pairs.values(), strict=True):
@@ -181,7 +181,7 @@ def reference_skills(names: Sequence[str], pairs: Mapping[tuple[str, str], Seque
 
 
 def read_references(directory: Path, settings: Mapping[str, object] | None = None) -> dict[str, float]:
-    """Return a run's references and their μ; empty: the file is missing or damaged, or has other settings."""
+    """Return the μ of a run's references, by name; {}: the file is missing or damaged, or has other settings."""
     try:
         found = read_object(directory / REFERENCES)
         same = all(found[name] == value for name, value in (settings or {}).items())

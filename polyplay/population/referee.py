@@ -2,8 +2,8 @@
 
     League ──► results, past agents ──► lines of matches.jsonl ──► LeagueState ──► ratings, players, tables ──► League
 
-A line is written before it is applied; the memory of handed-over data is released after that. So a restarted referee,
-or a resumed run, restores every rating from the lines. Imports no torch.
+A table is the group of players in an actor's matches. A line is written before it is applied; then the memory of data
+handed over is released. So a restarted referee restores every rating from the lines. This module imports no torch.
 """
 
 from __future__ import annotations
@@ -30,29 +30,29 @@ from polyplay.population.league_log import LOG, SUMMARY, LeagueAgents, LeagueSta
 from polyplay.population.ratings import win_probability
 from polyplay.population.rules import Evolution
 
-# Rules that draw the players of a table:
+# Rules that draw the other players of a table (group of players in an actor's matches), beside its first player:
 #
-# latest   other living agents, with their newest weights; an agent meets itself if it is the only one
-# uniform  any of the living agents, past agents, bots
+# latest   other current agents, with their newest weights; an agent meets itself if it is the only one
+# uniform  any of the current agents, past agents and bots
 # past:P   with probability P a past agent, drawn by quality; else the same as latest
-# elo      the same players as uniform, but preferably those that the first player beats half the time
+# elo      the same players as uniform, but preferably players that the first player beats about half the time
 
 
 LATEST, UNIFORM, PAST_SELVES, BY_ELO = "latest", "uniform", "past", "elo"
-DEVIATION = 1 / 6  # standard deviation of the win probability around ½ (Jaderberg et al. 2019)
-RATE = 0.01  # η of the qualities (Berner et al. 2019, appendix N)
+DEVIATION = 1 / 6  # standard deviation, around ½, of the win probability in BY_ELO (Jaderberg et al. 2019)
+RATE = 0.01  # learning rate η of the qualities (Berner et al. 2019, appendix N)
 
 
 @dataclass(frozen=True)
 class Opponents:
-    """A rule's name, and the share of past agents."""
+    """A rule by which opponents are drawn. share: probability of a past agent."""
 
     rule: str
     share: float = 0.0
 
     @classmethod
     def parse(cls, text: str) -> Opponents:
-        """Parse --opponents, as `past:0.2`. Raises UserError."""
+        """Parse the text of --opponents, such as `past:0.2`. Raises UserError."""
         rule, colon, rest = text.partition(":")
         if text in (LATEST, UNIFORM, BY_ELO):
             return cls(text)
@@ -71,10 +71,10 @@ class Opponents:
     def draw(
         self, first: int, league: League, past: Sequence[int], random: np.ndarray
     ) -> tuple[list[int], list[float]]:
-        """Return the players of a table, beginning with `first`, and the quality that each loses by a defeat.
+        """Return the players of a table, beginning with `first`, and the quality that each player loses by a defeat.
 
-        past: existing past agents. random: float [seated, 2], uniform in (0, 1). No player is drawn twice while others
-        are left, except past agents drawn by quality.
+        past: player numbers of existing past agents. random: float [seated, 2], uniform in (0, 1). No player is drawn
+        twice while others are left, except past agents drawn by quality.
         """
         agents, bots = range(league.agents), range(league.players - len(league.bots), league.players)
         pool = [*agents, *past, *bots] if self.rule in (UNIFORM, BY_ELO) else list(agents)
@@ -96,31 +96,31 @@ class Opponents:
 
 
 def match_weight(chance: float) -> float:
-    """Return the weight of a match that is won with this probability: a normal density, 1 at even odds."""
+    """Return the weight of a match that is won with probability `chance`: a normal density, scaled to 1 at ½."""
     return math.exp(-(((chance - 0.5) / DEVIATION) ** 2) / 2)
 
 
 def quality_chances(quality: np.ndarray) -> np.ndarray:
-    """Return the probabilities of drawing past agents: softmax of their qualities."""
+    """Return the probability of drawing each past agent: softmax of the qualities."""
     weights = np.exp(quality - quality.max())
     return weights / weights.sum()
 
 
 def quality_cost(chance: float, n: int) -> float:
-    """Return the quality that one of `n` past agents, drawn with probability `chance`, loses by a defeat. All past
+    """Return the quality that one of `n` past agents, drawn with probability `chance`, loses by a defeat. So all past
     agents lose the same in expectation.
     """
     return RATE / (n * chance)
 
 
 def draw_index(weights: np.ndarray, where: float) -> int:
-    """Return the index drawn with these weights by a uniform number."""
+    """Return an index, drawn with these weights by the uniform number `where`, from 0 to 1."""
     ends = np.cumsum(weights)
     return min(int(np.searchsorted(ends, where * ends[-1], side="right")), len(ends) - 1)
 
 
 def keep_seats(players: Sequence[int], costs: Sequence[float], before: Sequence[int]) -> tuple[list[int], list[float]]:
-    """Return the same players, with those of the previous table in their old seats, so fewer weights must move."""
+    """Return the players and costs in a new order, in which players of the previous table keep their seats."""
     places: list[int | None] = [None] * len(players)
     rest = []
     for i, player in enumerate(players):
@@ -133,8 +133,8 @@ def keep_seats(players: Sequence[int], costs: Sequence[float], before: Sequence[
     return [players[i] for i in order], [costs[i] for i in order]
 
 
-STATE = "league/state"  # file of a checkpoint between two rounds of turns
-MOST = 256  # most matches of one line
+STATE = "league/state"  # the referee's file in a checkpoint that is made between two rounds of turns
+MOST = 256  # most matches in a line of the log
 SAVE = 30.0  # seconds between writes of league.json
 NO_COPIES = Evolution()
 
@@ -147,7 +147,7 @@ def referee(
     matches: int,
     evolution: Evolution = NO_COPIES,
 ) -> Iterator[None]:
-    """Rate reported matches. matches: number that a table plays before its players are drawn again."""
+    """Rate reported matches. matches: number of matches at a table before its players are drawn again."""
     place = contextlib.nullcontext(ctx.directory) if ctx.directory else tempfile.TemporaryDirectory()  # in a dry run
     with place as directory:
         rating = Referee(replace(ctx, directory=Path(directory)), rates, opponents, matches, evolution)
@@ -162,7 +162,7 @@ def referee(
 
 
 class Referee:
-    """Rates, draws and decides. The log's lines are its state; the League's memory is updated from this state."""
+    """Referee of a league. The log's lines are its state; the League's shared memory is updated from this state."""
 
     def __init__(
         self, ctx: WorkerContext, league: League, opponents: Opponents, matches: int, evolution: Evolution = NO_COPIES
@@ -170,7 +170,7 @@ class Referee:
         assert ctx.directory is not None
         self.ctx, self.league, self.opponents, self.matches = ctx, league, opponents, matches
         self.log, self.found = MatchLog(ctx.directory), actor_checkpoint.between_rounds(ctx)
-        if self.found is not None:  # restore the log and the league's memory
+        if self.found is not None:  # a resumed run: restore the log and the league's memory
             self.log.cut(self.found.json(STATE)["lines"])
             league.load(self.found.arrays(actor_checkpoint.LEAGUE))
         self.state = LeagueState(league)
@@ -187,7 +187,7 @@ class Referee:
         self._save()
 
     def write_part(self, number: int) -> None:
-        """Write the league's part of a checkpoint between two rounds."""
+        """Write the league's part of a checkpoint, between two rounds of the workers' turns."""
         assert self.ctx.directory is not None
         part = checkpoint.CheckpointPart(self.ctx.directory, number)
         try:
@@ -198,7 +198,7 @@ class Referee:
             self.ctx.log("warning", f"checkpoint {number}: without the league's matches under way: {refusal_text(e)}")
 
     def _publish(self) -> None:
-        """Publish the whole state to the League, whose memory may be new, or hold an earlier referee's state."""
+        """Write the whole state to the League, whose memory may be new, or hold the state of an earlier referee."""
         state, league = self.state, self.league
         state.ratings.bind(league)
         for player in range(league.players):
@@ -213,8 +213,8 @@ class Referee:
             self._make_room()
 
     def turn(self) -> bool:
-        """Process the data that actors and learners handed over; return whether there was any."""
-        acknowledged = self.league.acknowledged.tolist()  # read before an actor's last matches
+        """Process the data that actors and learners handed over; return whether any data came."""
+        acknowledged = self.league.acknowledged.tolist()  # read first, so that the results include earlier matches
         lines = [*self._results(), *self._posts(), *self._copied()]
         if self._take(lines):
             self._hand_back()
@@ -251,7 +251,7 @@ class Referee:
     # ------------------------------------------------------------------------------------------------ handed over
 
     def _results(self) -> Iterator[Row]:
-        """Yield a line for each actor with new matches, about the next ones. A line's matches are of one draw."""
+        """Yield a line about the next matches of each actor with new ones. The matches of a line are of one table."""
         names = self.state.names
         for actor in range(self.league.actors):
             draws, seated, outcomes = self.league.results(actor, self.state.taken[actor], MOST)
@@ -284,7 +284,7 @@ class Referee:
             yield {"copied": pending["copy"], "version": made[0], "donor_version": made[1], "at": now()}
 
     def _hand_back(self) -> None:
-        """Release the memory of handed-over data, which is now in the log."""
+        """Release the memory of the data that was handed over, which is now in the log."""
         for actor in range(self.league.actors):
             self.league.taken[actor] = self.state.taken[actor]
         for player in self.league.reserve.tolist():
@@ -294,8 +294,8 @@ class Referee:
     # ------------------------------------------------------------------------------------------------ decisions
 
     def _make_room(self, acknowledged: list[int] | None = None) -> None:
-        """Reserve a player for each agent's next past agent. If no place is free, a past agent leaves: the one of
-        lowest quality that is at no table; if several are, the oldest.
+        """Reserve a player number for each agent's next past agent. If none is free, a past agent leaves: the one of
+        lowest quality that is at no table; of several, the oldest.
         """
         state, league = self.state, self.league
         reserves = league.reserve.tolist()
@@ -309,7 +309,7 @@ class Referee:
             league.enter(agent, state.entered[agent], reserves[agent])
 
     def _dismiss(self, acknowledged: list[int] | None) -> int:
-        """Remove a past agent, but never the newest; return its player; -1: all others are seated."""
+        """Remove a past agent, but never the newest; return its player number; -1: all others are at tables."""
         state, seated = self.state, set[int]()
         for actor, table in state.tables.items():
             left = acknowledged is not None and acknowledged[actor] == table.draw
@@ -323,12 +323,12 @@ class Referee:
         return player
 
     def _ask(self) -> None:
-        """Order the pending copy."""
+        """Order the pending copy, if one exists, through the League."""
         if (line := self.state.copies.pending) is not None:
             self.league.ask(CopyOrder(line["copy"], line["look"], line["donor"]), list(line["values"].values()))
 
     def _draws(self, acknowledged: list[int]) -> Iterator[Row]:
-        """Yield a line for each actor that has no table yet, or has played long enough with its table."""
+        """Yield a line for each actor that has no table yet, or has played enough matches with its table."""
         for actor in range(self.league.actors):
             table = self.state.tables[actor]
             if table.draw == 0 or (acknowledged[actor] == table.draw and table.since >= self.matches):
@@ -350,7 +350,7 @@ class Referee:
             self.ctx.log("warning", f"{SUMMARY}: {refusal_text(e)}; it is written again later")
 
     def close(self) -> None:
-        """Process the remaining data, and write league.json."""
+        """Process the data that is left, and write league.json."""
         while self._take(lines := [*self._results(), *self._posts(), *self._copied()]) and lines:
             self._hand_back()
             self._make_room()

@@ -1,7 +1,7 @@
-"""The evolution of a population: which member copies which, how copied values change, and a population's interface.
+"""Evolution of a population: rules for which member copies which, and for changes of copied hyperparameters.
 
 Sources: Jaderberg et al. 2017, §4.1.1; 2019. A rule is a function of plain data and a random generator, independent of
-runs. Two Populations evolve: runs in files (population.trainer), agents in memory (population.league_log).
+runs. Two kinds of Population evolve: runs in files (population.trainer) and agents in memory (population.league_log).
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ from polyplay.core.errors import UserError
 from polyplay.core.files import is_number
 from polyplay.population.ratings import win_probability
 
-# Welch's t-test. No SciPy.
+# Welch's t-test, without SciPy.
 
 
 def welch_test(a: Sequence[float], b: Sequence[float]) -> tuple[float, float]:
-    """Return t = (ā − b̄) / √(s²ₐ/nₐ + s²ᵦ/nᵦ) and its two-sided p, for samples of at least two, whose variances may
-    differ (Welch 1947). p is by Student's distribution with the degrees of freedom of Welch and Satterthwaite.
+    """Return t = (ā − b̄) / √(s²ₐ/nₐ + s²ᵦ/nᵦ) and its two-sided p, for samples of at least two numbers each, whose
+    variances may differ (Welch 1947). p is by Student's distribution with Welch–Satterthwaite degrees of freedom.
 
     If neither sample varies, p is 1 for equal means, else 0.
     """
-    means = statistics.mean(map(float, a)) - statistics.mean(map(float, b))  # exact: equal numbers do not vary
+    means = statistics.mean(map(float, a)) - statistics.mean(map(float, b))  # exact, so that equal means differ by 0
     va, vb = (statistics.variance(map(float, x)) / len(x) for x in (a, b))
     if va + vb == 0:
         return (math.copysign(math.inf, means), 0.0) if means else (0.0, 1.0)
@@ -39,8 +39,8 @@ def welch_test(a: Sequence[float], b: Sequence[float]) -> tuple[float, float]:
 
 
 def two_sided(t: float, freedom: float) -> float:
-    """Return the probability that |T| ≥ |t|, for Student's T with ν ≥ 1 degrees of freedom: the integral of sin^(ν−1)
-    up to arctan(√ν / |t|) ÷ the integral up to π/2, by Gauss–Legendre quadrature in the fourth root of the angle.
+    """Return the probability that |T| ≥ |t|, for Student's T with ν ≥ 1 degrees of freedom: the ratio of the integrals
+    of sin^(ν−1) up to arctan(√ν / |t|) and up to π/2, by Gauss–Legendre quadrature in the fourth root of the angle.
     """
     nodes, weights = np.polynomial.legendre.leggauss(64)
     root = (1 + nodes) / 2
@@ -51,7 +51,7 @@ def two_sided(t: float, freedom: float) -> float:
     return integral(math.atan2(math.sqrt(freedom), abs(t))) / integral(math.pi / 2)
 
 
-# Jaderberg et al. 2017, §4.1.1: a value is multiplied by 0.8 or 1.2. As in Ray Tune, a list's value becomes a neighbor.
+# Jaderberg et al. 2017, §4.1.1: a value is multiplied by 0.8 or 1.2; as in Ray Tune, a list's entry becomes a neighbor.
 
 
 FACTORS = (0.8, 1.2)
@@ -61,22 +61,22 @@ FORMS = "NAME=log:LOW:HIGH, NAME=uniform:LOW:HIGH or NAME=a,b,c, as in --vary le
 
 @dataclass(frozen=True)
 class Prior:
-    """Distribution of a hyperparameter's values: a range, or a list. A range under log is on one side of 0."""
+    """Distribution of a hyperparameter's values: over a range, or over a list. A `log` range lies on one side of 0."""
 
     name: str
     kind: Literal["log", "uniform", "list"]
-    low: float = 0  # of a range
+    low: float = 0  # lower end of a range
     high: float = 0
-    choices: tuple[Any, ...] = ()  # of a list
-    whole: bool = False  # a range of whole numbers
-    chance: float = 1.0  # mutate: probability that a copied value is perturbed
-    drawn: bool = False  # mutate: a copied value is resampled instead
+    choices: tuple[Any, ...] = ()  # entries of a list
+    whole: bool = False  # whether the range has only whole numbers
+    chance: float = 1.0  # rule mutate: probability that a copied value is perturbed
+    drawn: bool = False  # rule mutate: whether a copied value is resampled instead
 
     def draw(self, rng: np.random.Generator) -> Any:
-        """Draw a value: in a range uniformly, for log with uniform logarithm; in a list each entry equally likely."""
+        """Draw a value: uniformly from a range, log-uniformly from a `log` range, or uniformly from a list."""
         if self.kind == "list":
             return self.choices[rng.integers(len(self.choices))]
-        half, u = 0.5 * self.whole, rng.random()  # half: makes whole numbers at both ends as likely as the others
+        half, u = 0.5 * self.whole, rng.random()  # half makes whole numbers at both ends as likely as others
         low, high = self.low - half, self.high + half
         if self.kind == "log":
             sign = math.copysign(1.0, high)
@@ -84,8 +84,8 @@ class Prior:
         return self._clip(low * (1 - u) + high * u)
 
     def perturb(self, value: Any, rng: np.random.Generator) -> Any:
-        """Return `value` × 0.8 or × 1.2, equally likely, clipped to the range. A whole number always moves by at least
-        1; at an end of its range it moves inward. In a list, return the next or the previous entry.
+        """Return `value` × 0.8 or × 1.2, equally likely, clipped to the range. A whole number moves by at least 1; at
+        an end of the range, inward. For a list, return the next or the previous entry.
         """
         up = int(rng.integers(2))
         if self.kind == "list":
@@ -101,7 +101,7 @@ class Prior:
         return f"{self.kind}:{self.low}:{self.high}"
 
     def _times(self, value: float, factor: float) -> float:
-        """Return `value` times `factor`; if whole, rounded, or the next whole number if rounding changes nothing."""
+        """Return `value` · `factor`, clipped. A whole number is rounded, or moved by 1 if rounding changes nothing."""
         moved = self._clip(value * factor)
         if self.whole and moved == value:
             return self._clip(value + (1 if (factor > 1) == (value >= 0) else -1))
@@ -112,25 +112,25 @@ class Prior:
 
 
 def combinations(lists: Mapping[str, Sequence[Any]]) -> list[dict[str, Any]]:
-    """Return all combinations of one entry per name; the last name's entry changes fastest. [{}] without names."""
+    """Return all combinations of one entry per name; the last name's entry changes fastest. Without names: [{}]."""
     return [dict(zip(lists, chosen, strict=True)) for chosen in product(*lists.values())]
 
 
 def around(values: Mapping[str, float], chance: float = 1.0) -> dict[str, Prior]:
-    """Return default priors of numbers, from a tenth of a value to ten times it. 0 gets no prior, so it stays."""
+    """Return default priors of numbers: log-uniform from a tenth of a value to ten times the value. 0 gets no prior."""
     ends = {name: sorted((x / RANGE, x * RANGE)) for name, x in values.items() if x}
     return {name: Prior(name, "log", low, high, chance=chance) for name, (low, high) in ends.items()}
 
 
 def initial(priors: Mapping[str, Prior], agents: int, seed: int) -> list[dict[str, float]]:
-    """Return each agent's initial values, which it draws from priors of numbers with its own generator."""
-    rngs = [np.random.default_rng([seed, agent, 0, 1]) for agent in range(agents)]  # seeds of copies have three numbers
+    """Return each agent's initial hyperparameters, drawn from the priors by a separate generator per agent."""
+    rngs = [np.random.default_rng([seed, agent, 0, 1]) for agent in range(agents)]  # copies' seeds have 3 numbers
     return [{name: float(prior.draw(rng)) for name, prior in priors.items()} for rng in rngs]
 
 
 def parse_prior(text: str, read: Callable[[str], Any]) -> Prior:
-    """Parse one NAME=PRIOR of --vary. read: turns a word into a value of the field, as --NAME does, or raises
-    UserError. Raises UserError.
+    """Parse one NAME=PRIOR of --vary. read: turns a word into a value of --NAME, or raises UserError. Raises UserError:
+    the text is not valid.
     """
     name, _, given = text.partition("=")
     if not (name and given):
@@ -162,36 +162,36 @@ def parse_prior(text: str, read: Callable[[str], Any]) -> Prior:
     return Prior(name, "log" if kind == "log" else "uniform", low, high, whole=whole)
 
 
-GAMES = 10  # newest games of each member in a t-test
-LEVEL = 0.05  # its two-sided p must be below this
-AGAIN = 0.25  # probability that a value is resampled, Ray Tune's
+GAMES = 10  # number of each member's newest games in a t-test
+LEVEL = 0.05  # the t-test's two-sided p must be below this
+AGAIN = 0.25  # probability that a value is resampled, as in Ray Tune
 SURE = 0.7  # an agent is copied if it wins with at least this probability
 
 Values = dict[str, Any]
 Priors = Mapping[str, Prior]
-Choice = tuple[int | None, str]  # decision for a member: which one it copies (None: no copy), and why
+Choice = tuple[int | None, str]  # decision for a member: member to copy (None: no copy), and the reason
 
 
 @dataclass(frozen=True)
 class Standing:
-    """A member's score, and its hyperparameters."""
+    """Score and hyperparameters of a member of a population."""
 
-    score: float | None  # more is better; None: not known since its last copy; -inf: its run failed
+    score: float | None  # higher is better; None: unknown since the last copy; -inf: the run failed
     games: tuple[float, ...] = ()  # returns whose mean is the score
     values: Values = field(default_factory=dict)  # hyperparameters
 
 
 class Population(ABC):
-    """Members that train separately and copy each other. While `evolve` calls these methods, nothing else changes."""
+    """Members that train separately and copy each other. While `evolve` runs, nothing else changes the members."""
 
     @abstractmethod
     def standings(self) -> Sequence[Standing]:
-        """Return a Standing for each member, in the order of their numbers."""
+        """Return a Standing for each member, in the order of the members' numbers."""
 
     @abstractmethod
     def copy(self, receiver: int, donor: int, values: Values) -> None:
         """Let member `receiver` continue from the learned state of member `donor`, with the hyperparameters `values`.
-        Raises UserError: the donor has no complete state; nothing changed.
+        Raises UserError, without a change: the donor has no complete state.
         """
 
 
@@ -199,24 +199,24 @@ class Population(ABC):
 class Evolution:
     """Rules by which runs (pbt) or agents (league, ftw) copy each other, and change the copied values."""
 
-    every: int = 0  # agent steps of a run, or matches of an agent, between decisions about it; 0: no decisions
+    every: int = 0  # agent steps of a run, or matches of an agent, between two decisions; 0: no decisions
     exploit: str = "outplayed"
     explore: str = "mutate"
     priors: Priors = field(default_factory=dict)
 
     @property
     def varied(self) -> tuple[str, ...]:
-        """Names of the values that change when a member copies another."""
+        """Names of the hyperparameters that change when a member copies another."""
         return tuple(self.priors) if self.every else ()
 
     def describe(self) -> list[str]:
-        """Return a line for the diagram of agents."""
+        """Return a line about copies for the diagram of a league; [] if agents never copy."""
         return [f"copies  an agent that wins {SURE:.0%}, every {self.every:,} matches"] if self.every else []
 
 
 def evolve(population: Population, i: int, rules: Evolution, rng: np.random.Generator) -> Choice:
-    """Choose a donor for member `i`, and copy it; the member continues with the donor's values, changed. Choice and
-    values depend only on the standings and on `rng`.
+    """Choose a donor for member `i`, and copy it. Member `i` continues with the donor's hyperparameters, changed by a
+    rule. The choice and the changes depend only on the standings and on `rng`.
     """
     standings = population.standings()
     donor, why = choose_donor(rules.exploit, standings, i, rng)
@@ -232,7 +232,7 @@ Peers = list[tuple[int, float]]  # other members that may be copied, and their s
 
 
 def choose_donor(rule: str, standings: Sequence[Standing], i: int, rng: np.random.Generator) -> Choice:
-    """Return member i's donor. A member without a score neither copies nor is copied; a failed one is not copied."""
+    """Return the donor of member `i`, or None, and why. Members without a score take no part; failed ones only copy."""
     mine = standings[i].score
     if mine is None:
         return None, "no score since its last copy"
@@ -243,10 +243,10 @@ def choose_donor(rule: str, standings: Sequence[Standing], i: int, rng: np.rando
 
 def truncation(standings: Sequence[Standing], i: int, mine: float, peers: Peers, rng: np.random.Generator) -> Choice:
     """A member in the bottom 20 % copies a random better member in the top 20 %. Only members with a score count;
-    members that tie at the edge of the 20 % all belong to it.
+    members that tie at the edge of the 20 % all belong to the 20 %.
     """
     scores = [s.score for s in standings if s.score is not None]
-    most = -(-len(scores) // 5)  # members; 0.2 is not a float
+    most = -(-len(scores) // 5)  # 20 % of the members, rounded up; exact, unlike 0.2
     if sum(score < mine for score in scores) >= most:
         return None, "not in the bottom 20 %"
     better = [j for j, s in peers if s > mine and sum(score > s for score in scores) < most]
@@ -256,7 +256,7 @@ def truncation(standings: Sequence[Standing], i: int, mine: float, peers: Peers,
 
 
 def tournament(standings: Sequence[Standing], i: int, mine: float, peers: Peers, rng: np.random.Generator) -> Choice:
-    """A member copies a peer drawn at random if the peer's score is better (§4.3.1, binary tournament)."""
+    """A member copies a random peer if the peer's score is better (Jaderberg et al. 2017, §4.3.1)."""
     if not peers:
         return None, "no other member has a score"
     j, score = peers[rng.integers(len(peers))]
@@ -264,10 +264,10 @@ def tournament(standings: Sequence[Standing], i: int, mine: float, peers: Peers,
 
 
 def t_test(standings: Sequence[Standing], i: int, mine: float, peers: Peers, rng: np.random.Generator) -> Choice:
-    """A member copies a peer drawn at random if the mean of the peer's last 10 games is higher by Welch's t-test:
-    §4.1.1, "Welch's t-test on the last 10 episodes". The paper gives no level; here the two-sided p must be below
-    0.05, so an equally good peer is copied in 2.5 % of looks. If either has fewer than two games, no copy is made. A
-    member that failed copies any peer.
+    """A member copies a random peer if the mean of the peer's last 10 games is higher by Welch's t-test, as in
+    Jaderberg et al. 2017, §4.1.1, "Welch's t-test on the last 10 episodes". The paper gives no level; here the
+    two-sided p must be below 0.05, so an equally good peer is copied with probability 2.5 %. If one of the two has
+    fewer than two games, no copy is made. A failed member copies any peer.
     """
     if not peers:
         return None, "no other member has a score"
@@ -285,8 +285,8 @@ def t_test(standings: Sequence[Standing], i: int, mine: float, peers: Peers, rng
 
 
 def outplayed(standings: Sequence[Standing], i: int, mine: float, peers: Peers, rng: np.random.Generator) -> Choice:
-    """An agent copies a peer drawn at random that beats it with probability 0.7 or more. The probability follows from
-    the Elo ratings, which are the scores (Jaderberg et al. 2019).
+    """An agent copies a random peer that beats it with probability 0.7 or more, according to the Elo ratings, which are
+    the scores (Jaderberg et al. 2019).
     """
     if not peers:
         return None, "no other agent has played enough"
@@ -296,15 +296,15 @@ def outplayed(standings: Sequence[Standing], i: int, mine: float, peers: Peers, 
 
 
 def nobody(standings: Sequence[Standing], i: int, mine: float, peers: Peers, rng: np.random.Generator) -> Choice:
-    """No member copies: random search."""
+    """No member copies another. Training is then a random search."""
     return None, "nothing is copied"
 
 
-# for each rule, the function that chooses which of `peers` member i, whose score is `mine`, copies
+# rule → function that chooses the peer that member i copies; `mine`: member i's score
 EXPLOIT = {"truncation": truncation, "tournament": tournament, "ttest": t_test, "outplayed": outplayed, "none": nobody}
 
-# for each rule, the change of a copied value v with prior p and generator r. perturb: times 0.8 or 1.2; resample: drawn
-# with probability 0.25; both: drawn with probability 0.25, else perturbed (Ray Tune); mutate: by p.drawn and p.chance
+# rule → function that changes a copied value v by its prior p and generator r. perturb: times 0.8 or 1.2; resample:
+# drawn from p with probability 0.25; both: drawn with probability 0.25, else perturbed (Ray Tune); mutate: see Prior
 EXPLORE: dict[str, Callable[[Any, Prior, np.random.Generator], Any]] = {
     "perturb": lambda v, p, r: p.perturb(v, r),
     "resample": lambda v, p, r: p.draw(r) if r.random() < AGAIN else v,
@@ -315,5 +315,5 @@ EXPLORE: dict[str, Callable[[Any, Prior, np.random.Generator], Any]] = {
 
 
 def change_values(rule: str, values: Values, priors: Priors, rng: np.random.Generator) -> Values:
-    """Return the copied values, each changed independently; values without a prior stay."""
+    """Return copied hyperparameters, each changed independently by a rule; those without a prior do not change."""
     return {**values, **{name: EXPLORE[rule](values[name], prior, rng) for name, prior in priors.items()}}

@@ -1,8 +1,8 @@
 """The files of a population: `population.json`, `lineage.jsonl`, and locks of members in training.
 
-Every change is made under one lock, held for milliseconds. A decision is valid once `population.json` counts it. Its
-line of `lineage.jsonl` is written before; if the process is killed in between, the line is cut off later. However a
-process ends, the operating system releases its locks. Imports no torch.
+Every change is made under one lock, held for milliseconds. A decision is valid once `population.json` counts it. The
+decision's line of `lineage.jsonl` is written before; if the process is killed in between, the line is cut off later.
+If a process ends, even by a kill, the operating system releases its locks. This module imports no torch.
 """
 
 from __future__ import annotations
@@ -20,10 +20,11 @@ from polyplay.core.errors import UserError
 from polyplay.core.files import JsonLines, Row, is_row, read_lines, read_object, write_json
 from polyplay.core.machine import now
 
-# Lineage of a population: a member's line goes back through its donors to a founder, with the values of each part.
+# Lineage of a population: a member's line leads back through donors to a founder (first member), with hyperparameters.
 #
-# A row of lineage.jsonl is a decision about a member. At its agent step `steps` the member copied `donor`, which was at
-# `donor_steps`, or no member (None), and continued with the values `new`. The founders' rows come first, at step 0.
+# A row of lineage.jsonl is a decision about `member`. At agent step `steps` this member copied `donor`, which was at
+# step `donor_steps`, or no member (null), and continued with hyperparameters `new`. Founders' rows come first, at step
+# 0.
 
 
 LINEAGE = "lineage.jsonl"
@@ -31,7 +32,7 @@ LINEAGE = "lineage.jsonl"
 
 @dataclass(frozen=True)
 class Segment:
-    """A part of a line that was trained by one member with the same values."""
+    """A part of a line: agent steps that one member trained with the same hyperparameters."""
 
     member: int
     begin: int  # agent steps of that member
@@ -40,7 +41,7 @@ class Segment:
 
 
 def read_lineage(directory: Path) -> list[Row]:
-    """Return the rows of a population's lineage, in order; empty without a file. Damaged lines are left out."""
+    """Return the rows of a population's lineage, in order; [] without a file. Damaged lines are left out."""
 
     def is_whole(row: Row) -> bool:
         values = isinstance(row.get("old"), dict) and isinstance(row.get("new"), dict)
@@ -50,16 +51,16 @@ def read_lineage(directory: Path) -> list[Row]:
 
 
 def ancestry(rows: Sequence[Row], member: int, steps: int | None = None) -> list[Segment]:
-    """Return the line of `member` up to its agent step `steps` (None: the last one in the rows), oldest first.
+    """Return the line of `member` up to its agent step `steps` (None: the last step in the rows), oldest segment first.
 
-    Each segment counts its own member's agent steps. If a copy joins two segments, the donor's segment ends at the
-    copied step, and the receiver's begins at the receiver's step. Only the last segment may be empty. A member without
-    a row has no line.
+    Each segment counts the agent steps of its member. If a copy joins two segments, the donor's segment ends at the
+    copied step, and the receiver's segment begins at the receiver's step. Only the last segment may be empty. Without a
+    row of the member, the line is empty.
     """
     known = [row["steps"] for row in rows if row["member"] == member]
     known += [row["donor_steps"] for row in rows if row["donor"] == member]
     end, line = max(known, default=0) if steps is None else steps, list[Segment]()
-    for row in reversed(rows):  # a donor's rows after the copy come first here; they are not part of this line
+    for row in reversed(rows):  # backward, a donor's rows after the copy come first; they are not of this line
         begins = row["donor"] is not None or row["steps"] == 0 or row["new"] != row["old"]
         if row["member"] != member or row["steps"] > end or not begins:
             continue
@@ -75,7 +76,7 @@ WAITING, TRAINING, DONE, FAILED = "waiting", "training", "done", "failed"
 
 
 def founder(member: int, values: Mapping[str, Any]) -> Row:
-    """Return the row of a member before its first step."""
+    """Return the row of a new member, before the member's first step."""
     counts = dict.fromkeys(("steps", "frames", "since", "copied", "turns", "falls"), 0)
     found: Row = {"member": member, **counts, "score": None, "games": [], "values": dict(values)}
     return found | {"state": WAITING, "why": "", "lost": False, "pending": None, "wall_seconds": 0.0}
@@ -92,7 +93,7 @@ class Store:
         return self.directory / MEMBERS / f"{i:02d}"
 
     def begin(self, about: Mapping[str, Any], values: Sequence[Mapping[str, Any]]) -> None:
-        """Write the founders. Raises OSError."""
+        """Create the files, with a new member for each entry of `values`. Raises OSError."""
         (self.directory / MEMBERS).mkdir(exist_ok=True)
         (self.directory / LINEAGE).unlink(missing_ok=True)
         members = [founder(i, drawn) for i, drawn in enumerate(values)]
@@ -103,7 +104,7 @@ class Store:
         self.write(population)
 
     def read(self) -> Row:
-        """Return population.json. Raises UserError: it is missing or damaged."""
+        """Return population.json. Raises UserError: the file is missing or damaged."""
         path = self.directory / FILE
         try:
             found = read_object(path)
@@ -114,18 +115,18 @@ class Store:
         return found
 
     def write(self, population: Row) -> None:
-        """Write population.json, under the lock. Raises OSError."""
+        """Write population.json; the caller holds the lock. Raises OSError."""
         write_json(self.directory / FILE, population)
 
     def commit(self, population: Row, line: Row) -> None:
-        """Write a decision, under the lock; it is then valid. Raises OSError."""
+        """Write a decision, which is valid after this call; the caller holds the lock. Raises OSError."""
         self._cut(population["decisions"])
         self._append(line)
         population["decisions"] += 1
         self.write(population)
 
     def repair(self) -> None:
-        """Cut off the line of a decision whose process was killed before `write`. Raises OSError."""
+        """Cut off the line of a decision whose process was killed before it wrote population.json. Raises OSError."""
         with self.locked() as population:
             self._cut(population["decisions"])
 
@@ -146,7 +147,7 @@ class Store:
 
     @contextlib.contextmanager
     def locked(self) -> Iterator[Row]:
-        """Yield population.json; other processes can't change the files. Raises UserError: it is missing or damaged."""
+        """Lock the population in this context; yield population.json. Raises UserError: file missing or damaged."""
         fd = platform.open_file(self.directory / ".population.lock", os.O_RDWR | os.O_CREAT)
         try:
             platform.lock(fd, wait=True)
@@ -156,7 +157,7 @@ class Store:
 
     @contextlib.contextmanager
     def claimed(self, i: int) -> Iterator[bool]:
-        """Yield whether the caller alone holds the member until the end of this block."""
+        """Try to lock member `i` in this context; yield whether the caller has the lock."""
         fd = platform.open_file(self.directory / MEMBERS / f".{i:02d}.lock", os.O_RDWR | os.O_CREAT)
         try:
             yield platform.lock(fd)
@@ -166,7 +167,7 @@ class Store:
 
 def wall_seconds(population: Row) -> float:
     """Return the seconds that all sessions of the population took together, by the machine's monotonic clock, which all
-    processes share. After a reboot, a clock below `since` adds nothing.
+    processes share. After a reboot, the clock may show less than at the start of a session; the session then adds 0.
     """
     clock = population.get("clock")
     return float(clock["before"] + max(0.0, time.monotonic() - clock["since"])) if clock else 0.0
@@ -175,7 +176,9 @@ def wall_seconds(population: Row) -> float:
 def line_of(
     population: Row, m: Row, old: Mapping[str, Any], why: str, donor: Row | None = None, score: Any = None
 ) -> Row:
-    """Return the line of lineage.jsonl for the next decision. m: the member's row after it; score: the score before."""
+    """Return the line of lineage.jsonl for the next decision. m: the member's row after the decision; old, score: the
+    member's hyperparameters and score before; donor: the donor's row.
+    """
     own = {
         "decision": population["decisions"],
         "member": m["member"],
@@ -189,11 +192,11 @@ def line_of(
 
 
 def rank_members(members: Iterable[Row]) -> list[Row]:
-    """Sort members: the best first, then those without a score, then failed ones; equals by number."""
+    """Sort members: the best first, members without a score later, failed members last; equal members by number."""
     return sorted(members, key=lambda m: (m["state"] == FAILED, m["score"] is None, -(m["score"] or 0.0), m["member"]))
 
 
 def best_member(members: Iterable[Row]) -> Row | None:
-    """Return the best member; None: no member has a score, or all failed."""
+    """Return the row of the best member; None: no member has a score, or all members failed."""
     best = next(iter(rank_members(members)), None)
     return None if best is None or best["state"] == FAILED or best["score"] is None else best

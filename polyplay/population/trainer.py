@@ -1,8 +1,8 @@
-"""The trainer repeatedly takes the member with the fewest agent steps, trains it until it is ready, and decides for it.
+"""Trainer: repeatedly trains the member with the fewest agent steps, and decides whether the member copies another.
 
     trainer ──► members/03: a session of an ordinary run ──► its score ──► copy another or not ──► the next member
 
-No trainer waits for another or decides for all; they share the population's files (population.store).
+Trainers do not wait for each other, and none decides for all; all share the population's files (population.store).
 """
 
 from __future__ import annotations
@@ -29,31 +29,31 @@ from polyplay.core.worker import Arrow, Edge, WorkerContext
 from polyplay.population.rules import Evolution, Population, Standing, Values, combinations, evolve
 from polyplay.population.store import DONE, FAILED, TRAINING, WAITING, Store, line_of, wall_seconds
 
-# A copy: a checkpoint of one member with the agent of another.
+# A copy is a checkpoint of one member (the receiver) with the agent of another (the donor).
 #
-# Weights, optimizer, target network and running statistics come from the donor. The receiver keeps its counters, its
-# place in the schedule, its replay and its lanes, with a new recurrent state. A copy counts as one update, so its name
-# differs from those of existing checkpoints. Files are hard-linked if possible: no data is copied, and the donor may
-# remove its checkpoint. If a checkpoint is damaged, the previous one is used.
+# Weights, optimizer state, target network and running statistics come from the donor. The receiver keeps its counters,
+# its place in schedules, its replay and its lanes (running environments), whose recurrent states restart at 0. A copy
+# counts as one update, so its name differs from those of existing checkpoints. Files are hard-linked if possible, so
+# that no data is copied, and the donor may remove its checkpoint. If a checkpoint is damaged, the previous one is used.
 
 
 AGENTS = "agents/"
 LEARNER = re.compile(r"agents/\d+/learner\.json")
 LANES = re.compile(r"workers/(?!stream-).+\.safetensors")
 RECURRENT = re.compile(r"(groups/\d+/)?state/")
-TRIES = 5  # a donor's newest checkpoint may be removed while it is read, once it has a newer one
+TRIES = 5  # attempts to read a donor's newest checkpoint, which the donor may remove during an attempt
 
 
-PreparedCopy = tuple[str, int]  # an incomplete copy: its name after `complete_copy`, and the donor's agent steps
+PreparedCopy = tuple[str, int]  # a prepared copy: its name after `complete_copy`, and the donor's agent steps
 
 
 def prepare_copy(member: Path, donor: Path, name: str, lanes: bool = True) -> PreparedCopy:
-    """Write the copy as `checkpoints/.partial-NAME`. lanes: keep the lanes; else they restart. Raises UserError: a
-    member has no complete checkpoint; OSError.
+    """Write the copy as `checkpoints/.partial-NAME` of the receiver, `member`. lanes: keep the member's running
+    environments; else they restart. Raises UserError: a member has no complete checkpoint; OSError.
     """
     part = checkpoint.checkpoints_dir(member) / f".partial-{name}"
     own = checkpoint.newest(member, _silent, checkpoint.resume_flaw)
-    checkpoint.set_aside(member, own)  # so that the copy is the newest, and its name is free
+    checkpoint.set_aside(member, own)  # so that the copy becomes the newest, and the copy's name is free
     for _ in range(TRIES - 1):
         with contextlib.suppress(FileNotFoundError, UserError):
             return _compose(part, own, checkpoint.newest(donor, _silent, agent_flaw), lanes)
@@ -61,7 +61,7 @@ def prepare_copy(member: Path, donor: Path, name: str, lanes: bool = True) -> Pr
 
 
 def complete_copy(member: Path, name: str, final: str) -> bool:
-    """Make the copy the member's newest checkpoint; return whether it exists and is complete. It may be repeated."""
+    """Make a prepared copy the newest checkpoint; return whether it exists and is complete. Repeating is harmless."""
     place = checkpoint.checkpoints_dir(member)
     if not (place / final).exists():
         with contextlib.suppress(FileNotFoundError):
@@ -70,7 +70,7 @@ def complete_copy(member: Path, name: str, final: str) -> bool:
 
 
 def agent_flaw(path: Path) -> str | None:
-    """Return a flaw of the agents' files in a checkpoint, or None. Other files are checked when the run resumes."""
+    """Return a flaw in the agents' files of a checkpoint, or None. Other files are checked when the run resumes."""
     return checkpoint.flaw(path, AGENTS)
 
 
@@ -103,20 +103,20 @@ def _compose(part: Path, own: Path, given: Path, lanes: bool) -> PreparedCopy:
 
 
 def _counted(learner: Row, version: int) -> Row:
-    """Return a learner's counts after one more update, including the count of every parameter server's part."""
+    """Return a learner's counts after one more update; every part of a parameter server counts one more, too."""
     shards = {"shards": [own + 1 for own in learner["shards"]]} if "shards" in learner else {}
     return {**learner, "version": version, **shards}
 
 
 def _without_state(file: Path) -> dict[str, np.ndarray]:
-    """Return a worker's arrays, with the recurrent state of its lanes set to 0; {} if it has no such state."""
+    """Return a worker's arrays, with the recurrent state of its lanes set to 0; {} if the worker has no such state."""
     arrays = checkpoint.read_arrays(file)
     found = [k for k in arrays if RECURRENT.match(k)]
     return {**arrays, **{k: np.zeros_like(arrays[k]) for k in found}} if found else {}
 
 
 def _link(source: Path, target: Path) -> None:
-    """Hard-link a file, which is never written again, or copy it if the file system has no links."""
+    """Hard-link a file, which never changes; copy it if the file system has no links."""
     try:
         os.link(source, target)
     except OSError:
@@ -124,16 +124,16 @@ def _link(source: Path, target: Path) -> None:
 
 
 def _silent(text: str) -> None:
-    """Report no skipped checkpoint: its own run reports it when it resumes."""
+    """Ignore a message about a skipped checkpoint: the run of this checkpoint reports it when the run resumes."""
 
 
-GAMES = 10  # games of a score (Jaderberg et al. 2017, section 4.1)
+GAMES = 10  # fewest games of a score (Jaderberg et al. 2017, section 4.1)
 DRAWS = 10  # attempts of a failed member to find a donor with a complete checkpoint
 
 
 @dataclass(frozen=True)
 class PopulationPlan:
-    """The choices of a population of runs. total: agent steps per member."""
+    """Settings of a population of runs. total: agent steps per member."""
 
     evolution: Evolution
     over: str
@@ -141,12 +141,12 @@ class PopulationPlan:
     total: int
     score: str
     seed: int = 0
-    grid: bool = False  # founders are all combinations of lists
-    anew: frozenset[str] = frozenset()  # varied options whose change restarts the lanes
+    grid: bool = False  # whether the first members are all combinations of listed values
+    anew: frozenset[str] = frozenset()  # varied options whose change restarts the environments
     machines: str = ""  # other machines, on which members run
 
     def describe(self) -> list[str]:
-        """Return lines for the diagram."""
+        """Return lines for the diagram of the population."""
         evolution = self.evolution
         return [
             f"members {self.size} of {self.over}",
@@ -157,7 +157,7 @@ class PopulationPlan:
         ]
 
     def founders(self) -> list[Values]:
-        """Return the values that each member begins with; they depend on the seed, not on the rules."""
+        """Return each member's initial hyperparameters, which depend on the seed but not on the rules."""
         priors = self.evolution.priors
         if self.grid:
             return combinations({name: prior.choices for name, prior in priors.items()})
@@ -172,25 +172,25 @@ class PopulationPlan:
         return {**about, "seed": self.seed, "vary": {name: p.label() for name, p in evolution.priors.items()}}
 
     def until(self, member: Row) -> int:
-        """Return the agent steps at which a member is ready next."""
+        """Return the agent steps at which the next decision about a member is due."""
         return min(self.total, (member["turns"] + 1) * self.evolution.every)
 
 
 class MemberRuns(Population):
-    """The runs of a population. The caller holds its lock. population: contents of population.json."""
+    """The runs of a population. The caller holds the population's lock. population: contents of population.json."""
 
     def __init__(self, store: Store, plan: PopulationPlan, population: Row):
         self.store, self.plan, self.population, self.members = store, plan, population, population["members"]
-        self.donor: Row | None = None  # row of the prepared copy's donor, at the copied agent step
+        self.donor: Row | None = None  # row of the donor of a prepared copy, with the agent steps copied
 
     def standings(self) -> list[Standing]:
         scores = [-math.inf if m["state"] == FAILED else m["score"] for m in self.members]
         return [Standing(s, tuple(m["games"]), m["values"]) for s, m in zip(scores, self.members, strict=True)]
 
     def copy(self, receiver: int, donor: int, values: Values) -> None:
-        """Prepare a copy, noted in `pending`. Raises OSError; UserError: no checkpoint of the donor is complete."""
+        """Prepare a copy, noted in the receiver's `pending`. Raises OSError; UserError: the donor has no checkpoint."""
         m = self.members[receiver]
-        lanes = all(values[name] == m["values"][name] for name in self.plan.anew)  # whether the lanes can stay
+        lanes = all(values[name] == m["values"][name] for name in self.plan.anew)  # whether environments continue
         copied = (donor, f"copy-{self.population['decisions']}", lanes)
         final, steps = self.prepare(receiver, *copied)
         self.donor = {**self.members[donor], "steps": steps}
@@ -212,7 +212,7 @@ class MemberRuns(Population):
         return f"its copy of member {donor:02d} is gone: {wrong}"
 
     def decide(self, i: int) -> None:
-        """Decide for member `i`, which is ready or has failed, and write the decision. Raises OSError."""
+        """Decide whether member `i`, ready or failed, copies another member; write the decision. Raises OSError."""
         m, population = self.members[i], self.population
         rng = np.random.default_rng([self.plan.seed, i, m["turns"] + 1, m["falls"]])
         failed, old, score = m["state"] == FAILED, m["values"], m["score"]
@@ -228,7 +228,7 @@ class MemberRuns(Population):
 
 
 def may_train(population: Row, i: int) -> bool:
-    """Tell whether a member can train further. A failed member needs a member with a score to copy."""
+    """Tell whether member `i` can train further. A failed member needs a member with a score to copy."""
     m = population["members"][i]
     state = m["state"]
     scored = population["exploit"] != "none" and any(m["score"] is not None for m in population["members"])
@@ -236,13 +236,13 @@ def may_train(population: Row, i: int) -> bool:
 
 
 def is_over(population: Row) -> bool:
-    """Tell whether no member is left to train."""
+    """Tell whether no member can train further."""
     return not any(may_train(population, i) for i in range(len(population["members"])))
 
 
 @dataclass
 class Members(Edge):
-    """The files that trainers share."""
+    """Files of the population's members, which all trainers share."""
 
     n: int
     memory: ClassVar[str] = "members"
@@ -255,17 +255,17 @@ class Members(Edge):
         return [Arrow(self.label(), ("out",), ("out",))]
 
 
-FALLS = 3  # sessions in a row that a member may lose; at the next loss it has failed
+FALLS = 3  # sessions in a row that a member may lose; with one more lost session, the member has failed
 REST = 0.2  # seconds between two searches for a member when all are taken
 
 
 @dataclass(frozen=True)
 class MemberSession:
-    """End of a member's session: agent steps and frames of the checkpoint, returns of the last games since the member's
-    last copy, seconds of the session.
+    """Result of a member's session. steps, frames: counts of the last checkpoint; games: returns of the last games
+    since the member's last copy; seconds: duration of the session.
     """
 
-    ended: Literal["ready", "done", "stopped", "failed", "lost"]  # failed: for good; lost: it may be tried again
+    ended: Literal["ready", "done", "stopped", "failed", "lost"]  # failed: forever; lost: may be tried again
     why: str = ""
     steps: int = 0
     frames: int = 0
@@ -274,12 +274,12 @@ class MemberSession:
 
 
 Say = Callable[[str, str], None]
-# run(member's row, agent steps at which to end, function that returns a reason to end early, log) → how it ended
+# run(member's row, agent steps at which to end, function that returns a reason to end early, log) → result
 RunMember = Callable[[Row, int, Callable[[], str], Say], MemberSession]
 
 
 def trainer(ctx: WorkerContext, *, out: Members, plan: PopulationPlan, run: RunMember | None = None) -> Iterator[None]:
-    """Train members until no member is left to train."""
+    """Train one member after another, until none can train further."""
     assert ctx.directory is not None
     assert run is not None
     store = Store(ctx.directory)
@@ -295,8 +295,8 @@ def trainer(ctx: WorkerContext, *, out: Members, plan: PopulationPlan, run: RunM
 
 
 def _train_next(ctx: WorkerContext, store: Store, plan: PopulationPlan, run: RunMember) -> bool:
-    """Train the member with the fewest agent steps that no other trainer has; return whether one exists. Only steps up
-    to a member's last decision count, so a member that was stopped before its next decision keeps its turn.
+    """Train the member with the fewest agent steps that no other trainer holds; return whether such a member exists.
+    Steps after a member's last decision do not count, so a member stopped before the next decision keeps its turn.
     """
     population = store.read()
     for m in sorted(population["members"], key=lambda m: (m["since"], m["member"])):
@@ -325,7 +325,7 @@ def _train(ctx: WorkerContext, store: Store, plan: PopulationPlan, i: int, run: 
 
 
 def _begin(store: Store, plan: PopulationPlan, i: int) -> Row:
-    """Apply the last decision about a member to its run; return the member's row."""
+    """Complete member `i`'s pending copy; if the member failed, look for a donor. Return the member's row."""
     with store.locked() as population:
         runs = MemberRuns(store, plan, population)
         m: Row = runs.members[i]
@@ -340,7 +340,7 @@ def _begin(store: Store, plan: PopulationPlan, i: int) -> Row:
 
 
 def _note(ctx: WorkerContext, m: Row, session: MemberSession) -> None:
-    """Update a member's row from the end of its session."""
+    """Update a member's row by the result of a session."""
     m["wall_seconds"] = round(m["wall_seconds"] + session.seconds, 3)
     m |= {"steps": session.steps, "frames": session.frames}
     m |= {"why": session.why, "lost": session.ended == "lost"}

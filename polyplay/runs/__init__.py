@@ -1,1 +1,1 @@
-"""Runs, from options to the directory: plan, session, reports, resume."""
+"""Runs: their options, plans, main processes, reports and directories."""

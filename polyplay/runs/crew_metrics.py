@@ -1,11 +1,12 @@
-"""Numbers of a run, read from its crew's counters. Workers count their service while they act and learn:
+"""Metrics of a run, computed from the counters that its workers write while they act and learn. Some of them:
 
-pps                 predictions per second: rows answered with an action; predict_batch: rows per call
-tps                 trainings per second: updates; train_batch: transitions per update
-prediction_queue    agents waiting when a predictor looks; queue_depth (elsewhere): chunks waiting for a trainer
-simulations_per_second, games_per_hour  of tree search
-agent_wait_ms       time from an agent's row to its action
-shard_updates_…, grads_…, staleness_…  of a parameter server
+pps                 predictions per second: observations answered with an action; predict_batch: observations per call
+tps                 updates per second; train_batch: transitions per update
+queue_depth         rollouts or batches that wait when a learner looks into its queue
+prediction_queue    agents that wait for an action when a predictor of GA3C looks into its queue
+simulations_per_second, games_per_hour  simulations and ended games of tree search
+agent_wait_ms       milliseconds from an agent's observation to its action
+shard_updates_…, grads_…, staleness_…  numbers of a parameter server
 cpu                 fraction of all cores used by this process and its descendants
 Imports no torch.
 """
@@ -32,12 +33,12 @@ if TYPE_CHECKING:
     from polyplay.workers.crew import Crew
     from polyplay.workers.role import Role
 
-# Memory and processor time of a process (default: this one) and its descendants. Imports no torch.
+# Memory and processor time of a process (default: the current process) and its descendants.
 
 
 class Throttled:
-    """Return the last result of `measure`, whose calls take at most `share` of the time: reading the memory of 20
-    processes takes 0.15 s.
+    """Function that returns the last result of `measure`. It calls `measure` again only so often that these calls take
+    at most the fraction `share` of the time. For example, reading the memory of 20 processes takes 0.15 s.
     """
 
     def __init__(self, measure: Callable[[], float], share: float = 0.01, clock: Callable[[], float] = time.monotonic):
@@ -54,7 +55,7 @@ class Throttled:
 
 
 def process_tree(root: psutil.Process | None = None) -> list[psutil.Process]:
-    """Return the process and its descendants; empty if it has ended."""
+    """Return a process (default: the current process) and its descendants; [] if the process has ended."""
     with contextlib.suppress(psutil.Error):
         root = root or psutil.Process()
         return [root, *root.children(recursive=True)]
@@ -62,32 +63,32 @@ def process_tree(root: psutil.Process | None = None) -> list[psutil.Process]:
 
 
 def memory_mb(root: psutil.Process | None = None) -> float:
-    """Return megabytes used; pages that processes share count once where the system reports PSS."""
+    """Return the MB used by a process and its descendants. Shared pages count once where the system reports PSS."""
     return round(_total(root, lambda p: getattr(info := p.memory_full_info(), "pss", info.rss) / 2**20), 1)
 
 
 def cpu_seconds(root: psutil.Process | None = None, ended: bool = True) -> float:
-    """Return the processor time of all processes. ended: include children that have ended."""
+    """Return the CPU seconds of a process and its descendants. ended: include children that have ended."""
     return _total(root, lambda process: sum(process.cpu_times()[: 4 if ended else 2]))
 
 
 def _total(root: psutil.Process | None, of: Callable[[psutil.Process], float]) -> float:
     total = 0.0
     for process in process_tree(root):
-        with contextlib.suppress(psutil.Error):  # it has ended, or another user owns it
+        with contextlib.suppress(psutil.Error):  # the process has ended, or another user owns it
             total += of(process)
     return total
 
 
 Metrics = dict[str, float | None]
 DECILES = (0.1, 0.5, 0.9)
-SILENCE = 120.0  # seconds without a turn of a worker before a warning
+SILENCE = 120.0  # seconds that a worker's loop may stand still before a warning
 
 
 class CrewMetrics:
-    """Totals of the run, and their growth since the last report. before: steps and updates at the resumed checkpoint;
-    tasks: steps of each task at that checkpoint. roles: how each role's workers spent their time, {role: {"workers": n,
-    "env", "infer", "learn", "replay", "wait": fraction}}.
+    """Totals of a run, and their growth since the last report. crew: the run's workers. before: agent steps and updates
+    at the resumed checkpoint. tasks: agent steps of each task at that checkpoint. roles: how workers of each kind spent
+    their time, {role: {"workers": number, "env", "infer", "learn", "replay", "wait": fractions}}.
     """
 
     def __init__(
@@ -96,8 +97,8 @@ class CrewMetrics:
         self.crew, self.frames_per_step, self.before, self.tasks_before = crew, frames_per_step, before, tasks or {}
         self.totals, self.at, self.memory = dict[str, Any](), time.monotonic(), Throttled(memory_mb)
         self.roles: dict[str, dict[str, float]] = {}
-        self.reported: dict[int, int] = {}  # row of the counters → its games reported so far
-        self.losses = np.zeros((1, 2))  # sums and numbers at the last report
+        self.reported: dict[int, int] = {}  # a worker's row of the counters → number of its games reported
+        self.losses = np.zeros((1, 2))  # sum and count of each metric's values at the last report
 
     @property
     def counters(self) -> Counters:
@@ -114,8 +115,8 @@ class CrewMetrics:
 
     @property
     def updates(self) -> int:
-        """Sum of the updates of all learner roles. A role counts the updates of its most advanced learner, or the sum
-        over its agents if there are several. Workers that have left count too.
+        """Number of updates since the start of the run, summed over the roles (kinds of workers) that learn. A role
+        counts the updates of its most advanced learner; if it trains several agents, the sum over these agents.
         """
         made, roles = self.counters.column("updates"), [role for role in self.crew.roles if role.learner]
         each = sum(made[self.crew.agent_rows(role)].sum() for role in roles)
@@ -123,7 +124,7 @@ class CrewMetrics:
         return self.before["updates"] + int(each + own)
 
     def report_games(self, reporter: Reporter, warn: Callable[[str], None]) -> None:
-        """Report the games that ended since the last call, in the order in which they ended."""
+        """Report the games that ended since the last call, in the order in which they ended. Warn if some are lost."""
         counts, games = self.counters.column("episodes").astype(np.int64), list[np.ndarray]()
         for row in map(int, np.flatnonzero(counts)):
             count = int(counts[row])
@@ -142,11 +143,11 @@ class CrewMetrics:
 
     @property
     def spec(self) -> EnvSpec | None:
-        """Description of the run's lanes; None if no worker acts in environments."""
+        """Description of the run's environments; None if no worker acts in environments."""
         return next((role.envs.spec for role in self.crew.roles if role.envs is not None), None)
 
     def read(self) -> tuple[Row, dict[str, float]]:
-        """Return a report's numbers, and the means of the learners' metrics since the last call."""
+        """Return the numbers of a report, and the mean of each metric of the learners since the last call."""
         now, steps, column, roles = time.monotonic(), self.steps, self.counters.column, self.crew.roles
         passed, self.at = now - self.at, now
         made = self._new("steps", steps - self.before["steps"])
@@ -179,14 +180,14 @@ class CrewMetrics:
         return row, {name: float(new[i, 0] / new[i, 1]) for name, i in self.counters.names.items() if new[i, 1] > 0}
 
     def tasks(self, made: list[list[int]] | None = None) -> Row:
-        """Return the agent steps of each task; {} for one task. made: a row per worker; None: their counters."""
+        """Return {"task_steps": {task: agent steps}}; {} with one task. made: steps by worker, task (None: counted)."""
         steps, spec = np.sum(self.counters.tasks if made is None else made, 0, int).tolist(), self.spec
         if spec is None or not steps:
             return {}
         return {"task_steps": {k: n + self.tasks_before.get(k, 0) for k, n in zip(spec.tasks, steps, strict=True)}}
 
     def _times(self) -> Metrics:
-        """Set `roles`, and return the fractions over all workers."""
+        """Set `roles`. Return the fraction of all workers' time that each kind of work took since the last call."""
         rows = [self.crew.rows(role, past=True) for role in self.crew.roles]
         spent = [[self.counters.column(kind)[own].sum() for kind in KINDS] for own in rows]
         new = self._new("time", np.array(spent))
@@ -196,7 +197,7 @@ class CrewMetrics:
         return {f"time_{kind}": ratio(n, new.sum(), 4) for kind, n in zip(KINDS, new.sum(0), strict=True)}
 
     def _new(self, name: str, total: Any) -> Any:
-        """Return the growth of a total, or of each total in an array, since the last call; 0 if it is lower now."""
+        """Return the growth of a total, or of each total in an array, since the last call; 0 where a total fell."""
         before, self.totals[name] = self.totals.get(name, 0), total
         return np.maximum(total - before, 0)
 
@@ -204,16 +205,16 @@ class CrewMetrics:
         return float(self._new(name + column, self.counters.column(column)[list(rows)].sum()))
 
     def silent(self, now: float) -> Iterator[str]:
-        """Yield a line for each worker that has taken no turn for a while. Workers stamp their row at each turn."""
+        """Yield a warning for each worker whose loop stands still. Each turn of a loop writes its time to a counter."""
         for worker in self.crew.workers():
             stamp = self.counters.values[worker.ctx.row, COLUMNS.index("stamp")]
             if stamp and not worker.done and now - stamp > SILENCE:
                 yield f"worker {worker.role.name} {worker.ctx.index} has not taken a turn for {SILENCE:.0f} s"
 
-    # ---------------------------------------------------------------------------------------------- the service
+    # ------------------------------------------------------------------------------------------ acting and training
 
     def _service(self, passed: float, learnt: float) -> Metrics:
-        """Return the service metrics of the last `passed` seconds, in which learners took `learnt` transitions."""
+        """Return metrics of the last `passed` seconds, in which learners trained on `learnt` transitions."""
         acting, training = self._rows()
         served, calls = self._growth("served", acting), self._growth("calls", acting)
         updates = self._new("updates", self.updates - self.before["updates"])
@@ -235,8 +236,8 @@ class CrewMetrics:
         }
 
     def _rows(self) -> tuple[list[int], list[int]]:
-        """Return the counters' rows of workers that act, and of workers that only learn. Workers that have left are
-        included, so no count is lost.
+        """Return two lists of row numbers of the counters: of workers that act, and of workers that only learn. Workers
+        that have left the run are included, so that no count is lost.
         """
         rows: tuple[list[int], list[int]] = [], []
         for role in self.crew.roles:
@@ -251,7 +252,7 @@ class CrewMetrics:
         return {f"{name}_p{round(100 * q)}": float(np.searchsorted(reached, q)) for q in DECILES}
 
     def _agents(self, acting: list[int]) -> Metrics:
-        """Return the metrics of agents that predictors serve from shared tables; {} without such tables."""
+        """Return the metrics of agents whose actions other workers, the predictors, compute (GA3C); else {}."""
         tables: list[tuple[Role, Any]] = [(r, r.edges()["agents"]) for r in self.crew.roles if "agents" in r.edges()]
         tables = [(role, table) for role, table in tables if table.is_open]
         if not tables:
@@ -270,8 +271,9 @@ class CrewMetrics:
         return metrics
 
     def _parameter_servers(self) -> Metrics:
-        """Return the metrics of parameter servers; {} without servers. They are updates of shards, gradients discarded
-        so far, and the staleness of gradients since the last call, as measured at each shard. Sums are over shards.
+        """Return the metrics of parameter servers, {} without servers: the least and most updates of a shard (part of
+        the weights), the gradients applied and discarded so far, and the staleness of gradients since the last call, in
+        updates.
         """
         servers = [role.holds["server"] for role in self.crew.roles if "server" in role.holds]
         if not servers:
@@ -294,7 +296,7 @@ class CrewMetrics:
 
 
 def _largest(counts: np.ndarray, ever: int) -> int:
-    """Return the largest value in a histogram; if it is in the last, open bin, `ever`, the largest so far."""
+    """Return the largest value in a histogram. If its last, open bin has values, return `ever`, the largest so far."""
     top = int(np.flatnonzero(counts).max(initial=0))
     return top if top < len(counts) - 1 else ever
 

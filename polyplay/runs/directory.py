@@ -1,4 +1,4 @@
-"""Files of a run's directory: config.json, log lines, lock, requests, signature, population.json, list of runs.
+"""Files of a run's directory (config.json, logs, lock, requests, signature, population.json), and lists of runs.
 
 Imports no torch.
 """
@@ -36,7 +36,7 @@ from polyplay.runs.flags import flag
 
 
 def current_rows(file: Path, *numbers: str) -> list[Row]:
-    """Return the lines that have all `numbers`, in order of frames. Lines repeated by a resume replace earlier ones."""
+    """Return log rows that have `numbers`, in order of frames. Rows repeated by a resumed run replace earlier rows."""
     rows: list[Row] = []
     for row in read_lines(file, "frames", "wall_seconds", *numbers):
         while rows and rows[-1]["frames"] > row["frames"]:
@@ -46,27 +46,27 @@ def current_rows(file: Path, *numbers: str) -> list[Row]:
 
 
 def read_table(file: Path) -> dict[str, list[Any]]:
-    """Return {column: values}, as an argument of pandas.DataFrame. A value that a line lacks is None."""
+    """Return a log as {column: values}, for pandas.DataFrame. A value that a line lacks is None."""
     rows = current_rows(file)
     names = list(dict.fromkeys(name for row in rows for name in row))
     return {name: [row.get(name) for row in rows] for name in names}
 
 
-# The lock on a run's directory, so only one process writes there. The system releases it when its holder ends.
+# A lock on a run's directory lets only one process write there. The system releases the lock when that process ends.
 
 
-LOCK_FILE = ".lock"  # in the run's directory; its text is for people, the lock itself is the system's
+LOCK_FILE = ".lock"  # file in the run's directory; its text names the process that holds the lock
 
 
 class DirectoryLock:
-    """Lock held from construction to `close`. Raises UserError: another process holds it."""
+    """Lock on a run's directory, from construction to `close`. Raises UserError: another process holds the lock."""
 
     def __init__(self, directory: Path):
         self.path, self.fd, self.place = directory / LOCK_FILE, -1, -1
         self.take()
 
     def take(self) -> None:
-        """Take the lock, even if the directory was deleted and made again. Raises UserError, OSError."""
+        """Take the lock, even if the directory was deleted and recreated. Raises UserError (already taken), OSError."""
         fd = platform.open_file(self.path, os.O_RDWR | os.O_CREAT)
         if not _lock(fd) and not _lock(fd, after=0.05):
             who = parse_json(platform.pread(fd, 4096, 0))
@@ -76,26 +76,26 @@ class DirectoryLock:
             raise UserError(f"RUN: {self.path.parent} is being written by {holder}: wait until it has ended, or end it")
         self.close()
         self.fd = fd
-        self.place = platform.open_directory(self.path.parent)  # while open, no other directory gets its inode
-        if not self.held:  # deleted between open and lock
+        self.place = platform.open_directory(self.path.parent)  # while this is open, its inode is not reused
+        if not self.held:  # the lock file was deleted between open and lock
             return self.take()
         who = {"pid": os.getpid(), "host": socket.gethostname(), "since": machine.now()}
-        with contextlib.suppress(OSError):  # full disk: the lock holds without its text
+        with contextlib.suppress(OSError):  # on a full disk, the lock holds without a text
             os.ftruncate(fd, 0)
             platform.pwrite(fd, json.dumps(who).encode(), 0)
 
     @property
     def held(self) -> bool:
-        """Whether our path still leads to the file that we locked."""
+        """Whether the path of the lock file still leads to the file that was locked."""
         return _same(self.path, self.fd)
 
     @property
     def in_place(self) -> bool:
-        """Whether our path still leads to the directory that we locked, even if its lock file was deleted."""
+        """Whether the path of the directory still leads to the locked directory, even if its lock file was deleted."""
         return _same(self.path.parent, self.place) if self.place >= 0 else platform.WINDOWS and self.held
 
     def close(self) -> None:
-        """Release the lock. May be called again."""
+        """Release the lock. Further calls do nothing."""
         for fd in (self.fd, self.place):
             if fd >= 0:
                 os.close(fd)
@@ -112,12 +112,12 @@ def is_locked(directory: Path) -> bool:
 
 
 def _lock(fd: int, shared: bool = False, after: float = 0.0) -> bool:
-    """Try to lock an open file; return success. `is_locked` in another process may lock it briefly. Raises OSError."""
+    """Try to lock a file; return success. `is_locked` in another process may hold the lock briefly. Raises OSError."""
     time.sleep(after)
     try:
         return platform.lock(fd, shared)
     except OSError as e:
-        if e.errno not in (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP):  # file system without locks: run without one
+        if e.errno not in (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP):  # file systems without locks: continue
             raise
     return True
 
@@ -129,17 +129,18 @@ def _same(path: Path, fd: int) -> bool:
         return False
 
 
-# Requests from another program to a running run: to save a checkpoint, or to end.
+# Requests by which another program asks an active run to save a checkpoint or to end.
 #
-# A request to save is a file in the run's directory, which the session removes. A request to end is SIGINT to the
-# process that holds the directory's lock. On Windows, where SIGINT would only kill that process, it is a file instead.
+# A request to save is a file in the run's directory, which the run's main process removes. A request to end is the
+# signal SIGINT to the process that holds the directory's lock. On Windows, SIGINT would only kill that process, so a
+# request to end is a file there too.
 
 
-SAVE, END = ".save", ".end"  # in the run's directory
+SAVE, END = ".save", ".end"  # names of these files in the run's directory
 
 
 def take_request(directory: Path, name: str = SAVE) -> bool:
-    """Tell whether request `name` was made since the last call."""
+    """Tell whether the request `name` (SAVE or END) was made since the last call, and remove its file."""
     with contextlib.suppress(OSError):
         os.unlink(directory / name)
         return True
@@ -147,7 +148,7 @@ def take_request(directory: Path, name: str = SAVE) -> bool:
 
 
 def request_save(directory: Path) -> bool:
-    """Ask the run in this directory to save at its next update; return False if none is running."""
+    """Ask the run in this directory to save a checkpoint at its next update; return False if no run is active."""
     if lock_holder(directory) is None:
         return False
     (directory / SAVE).touch()
@@ -155,7 +156,7 @@ def request_save(directory: Path) -> bool:
 
 
 def request_end(directory: Path) -> bool:
-    """End the run in this directory as Ctrl-C does; return False if none is running. Signals only that run."""
+    """End the active run in this directory as Ctrl-C does; return False if no run is active."""
     with contextlib.suppress(OSError):
         if (pid := lock_holder(directory)) is not None:
             if platform.WINDOWS:
@@ -167,7 +168,7 @@ def request_end(directory: Path) -> bool:
 
 
 def lock_holder(directory: Path) -> int | None:
-    """Return the id of the process that writes to a run's directory; None if no other process on this machine does."""
+    """Return the ID of the other process on this machine that holds the lock on a run's directory, or None."""
     who = None
     with contextlib.suppress(OSError):
         who = parse_json((directory / LOCK_FILE).read_bytes()) if is_locked(directory) else None
@@ -176,24 +177,24 @@ def lock_holder(directory: Path) -> int | None:
 
 
 def _has_open(pid: int, directory: Path) -> bool:
-    """Tell whether a process has the lock file open. The file names the last holder until the new one has written."""
-    with contextlib.suppress(Exception):  # also psutil's exceptions
+    """Tell whether a process has the lock file open. If not, the file still names an earlier holder of the lock."""
+    with contextlib.suppress(Exception):  # includes the exceptions of psutil
         return platform.has_open(pid, directory / LOCK_FILE)
     return False
 
 
-# Trust. A run whose files name code executes that code wherever it is opened: modules of its environment, network and
-# wrappers, objects sent by a cluster's machines, the program that an evaluation was played against. So a run made
-# elsewhere needs the user's permission (--trust). Runs made here carry a signature by the user's own key.
+# Trust. If a run's files name code, opening the run executes this code: modules of the environment, network and
+# wrappers, objects sent by the machines of a cluster, or the program that an evaluation was played against. So a run
+# that was made elsewhere needs the user's permission (--trust). Runs made here are signed with the user's key.
 
 
-OWN = ("ALE/", "game:", "arena:", "envpool:")  # prefixes of environments that import no user code
+OWN = ("ALE/", "game:", "arena:", "envpool:")  # prefixes of environment names that import no user code
 OWN_GAME = re.compile(
     r"^game:(?:spiel:)?(?=(?!spiel:|connect:)[^\W\d][\w.]*:[^\W\d])"
-)  # the prefix before module:Class
-MAIN = "__main__"  # the user's program; workers and the command line cannot import from it
-NAMING = ("over", "network", "optimizer", "loss", "wrapper")  # options that may be module:callable
-CLUSTER = "ray:"  # machines of a cluster execute objects that the others send
+)  # prefix of a user's own game, as in game:module:Class
+MAIN = "__main__"  # module name of the user's program, from which workers and the command line cannot import
+NAMING = ("over", "network", "optimizer", "loss", "wrapper")  # options whose values may be module:callable
+CLUSTER = "ray:"  # prefix of --hosts for a Ray cluster, whose machines execute objects that other machines send
 PROGRAM = "gtp:"
 NAMED = re.compile(r"[^\W\d][\w.]*:[^\W\d][\w.]*")  # module:callable
 WORD = "read that, then say --trust"
@@ -202,25 +203,27 @@ WORD = "read that, then say --trust"
 def check_trust(
     directory: Path, config: Row, trust: bool, given: Collection[str] = (), word: str = WORD, where: str = "RUN"
 ) -> list[str]:
-    """Return lines about all code that this run executes by name. config: contents of config.json. given: options set
-    by the caller. Raises UserError: the run names code and was made elsewhere, and `trust` is false.
+    """Return a line about each piece of code that the run's files name, because opening the run executes this code.
+    config: contents of config.json. given: options that the caller sets, whose code is not checked. Raises UserError:
+    the run names code, was made elsewhere, and `trust` is false.
     """
     code = [(option_title(option), name) for option, name in code_of(config) if option not in given]
     if code and not trust and not is_ours(config):
         executed = " and ".join(f"its {option} {name} would execute {_executed(name)}" for option, name in code)
         raise UserError(f"{where}: {directory} was made elsewhere, and {executed}: {word}")
-    own = [(option, name) for option, name in code if not name.startswith((f"{MAIN}:", CLUSTER))]  # not the caller's
+    # the caller knows the code in the caller's own program and cluster
+    own = [(option, name) for option, name in code if not name.startswith((f"{MAIN}:", CLUSTER))]
     return [f"the run's {option} {name} executes {_executed(name)}" for option, name in own]
 
 
 def option_title(option: str) -> str:
-    """Return the command-line form of an option named in a run's files."""
+    """Return how an option that a run's files name is written on the command line."""
     return "SYSTEM" if option == "system" else flag(option)
 
 
 def check_program(path: Path, record: Row, trust: bool) -> None:
-    """Raise UserError if `trust` is false, and the evaluation in this file was recorded elsewhere and executes a
-    command.
+    """Raise UserError if the evaluation `record` in the file `path` executes a command and was recorded elsewhere,
+    unless `trust` is true.
     """
     name = str(record.get("against"))
     if name.startswith(PROGRAM) and not trust and not _is_signed(record.get("signature"), _played(record)):
@@ -229,7 +232,7 @@ def check_program(path: Path, record: Row, trust: bool) -> None:
 
 
 def check_named(where: Path, other: Row, config: Row) -> None:
-    """Raise UserError if `other`, from a run's file, names code that `config`, its config.json, does not name."""
+    """Raise UserError if `other`, read from a run's file, names code that the run's config.json `config` does not."""
     known = {name for _, name in code_of(config)}
     for option, name in code_of(other):
         if name not in known:
@@ -237,25 +240,25 @@ def check_named(where: Path, other: Row, config: Row) -> None:
 
 
 def code_of(config: Row) -> list[tuple[str, str]]:
-    """Return (option, name) of all code that a run executes by name. config: config.json, or a part of it."""
+    """Return (option, name) for each piece of code that a run names. config: contents of config.json, or a part."""
     values = {**config["config"], **config.get("options", {})}
     words = {name: list(map(str, v if isinstance(v, list | dict) else [v])) for name, v in values.items()}
     found = [("system", name) for name in (str(config.get("system", "")),) if ":" in name]
     envs = [OWN_GAME.sub("", task) for name in words.get("env", ()) for task in _tasks_in(name)]
     found += [("env", name) for name in envs if not name.startswith(OWN) and ":" in name.removeprefix("toy:")]
-    found += [("env", name) for name in envs if name.startswith("@") and (":" not in name)]  # a file of environments
+    found += [("env", name) for name in envs if name.startswith("@") and (":" not in name)]  # list of tasks in a file
     found += [(option, name) for option in NAMING for name in words.get(option, ()) if ":" in name]
     found += [("env_options", name) for name in words.get("env_options", ()) if ":" in name.partition("=")[0]]
     for word in words.get("env_kwargs", ()):  # some environments build others by name
         found += [("env_kwargs", name) for name in NAMED.findall(word.partition("=")[2])]
-    for word in words.get("vary", ()):  # choices of a population
+    for word in words.get("vary", ()):  # values that a population may choose
         if word.startswith(("env=", "network=", "optimizer=")):
             found += [("vary", name) for name in word.partition("=")[2].split(",") if ":" in name]
     return found + [("hosts", name) for name in words.get("hosts", ()) if name.startswith(CLUSTER) and name != CLUSTER]
 
 
 def _tasks_in(name: str) -> list[str]:
-    """Return the environments that `name` lists. A file or function of environments stays unread."""
+    """Return the environments that the --env value `name` lists. A file or function that lists some is not read."""
     try:
         words = task_words(name)
     except UserError:  # a file, a function, or a list that is refused later
@@ -264,7 +267,7 @@ def _tasks_in(name: str) -> list[str]:
 
 
 def _executed(name: str) -> str:
-    """Describe the code that a name executes, with its file (for a package, the first). Executes nothing."""
+    """Describe the code that `name` stands for, with the file of its top-level module. Nothing is executed."""
     module, _, attribute = name.removeprefix("toy:").partition(":")
     if name.startswith(CLUSTER):
         return "what its machines send"
@@ -275,22 +278,22 @@ def _executed(name: str) -> str:
 
 
 def signature(config: Row) -> str | None:
-    """Return the signature of a run made here; None if it names no code, or the key cannot be stored."""
+    """Return the signature of a run made here; None if the run names no code, or the user's key cannot be stored."""
     return _sign([code_of(config), config.get("started")]) if code_of(config) else None
 
 
 def program_signature(record: Row) -> str | None:
-    """Return the signature of an evaluation; None if it executes no command, or the key cannot be stored."""
+    """Return an evaluation's signature; None if the evaluation executes no command, or the key cannot be stored."""
     return _sign(_played(record)) if str(record.get("against")).startswith(PROGRAM) else None
 
 
 def is_ours(config: Row) -> bool:
-    """Tell whether a run opens without --trust: it names no code, or the user's key signed it."""
+    """Tell whether a run opens without --trust: the run names no code, or is signed with the user's key."""
     return not code_of(config) or _is_signed(config.get("signature"), [code_of(config), config.get("started")])
 
 
 def _played(record: Row) -> list[Any]:
-    """Return the signed fields of an evaluation."""
+    """Return the fields of an evaluation that its signature covers."""
     return [record.get("against"), record.get("checkpoint_sha256"), record.get("finished")]
 
 
@@ -300,8 +303,8 @@ def _is_signed(given: object, what: list[Any]) -> bool:
 
 
 def _sign(what: list[Any], make: bool = True) -> str | None:
-    """Return a signature by the user's own key; None without a key. make: create the key if it does not exist."""
-    home = os.environ.get("XDG_DATA_HOME") or os.path.expanduser("~/.local/share")  # stays "~/…" without a home
+    """Return a signature made with the user's key; None without a key. make: create the key if it does not exist."""
+    home = os.environ.get("XDG_DATA_HOME") or os.path.expanduser("~/.local/share")  # without a home, "~" stays
     path = Path(home) / "polyplay" / "key"
     try:
         if make and not path.exists():
@@ -315,16 +318,16 @@ def _sign(what: list[Any], make: bool = True) -> str | None:
 
 
 SCHEMA = 1
-READ_ONLY = "READ_ONLY"  # a file in a run's directory or its parent: then nothing is added to the run
-WIRING = "wiring.json"  # roles and arrows, as `polyplay systems SYSTEM --diagram` draws them
-# numbers that every line of metrics.jsonl and of episodes.jsonl has
+READ_ONLY = "READ_ONLY"  # if a run's directory or its parent has a file of this name, nothing is added to the run
+WIRING = "wiring.json"  # kinds of workers and their connections, as `polyplay systems SYSTEM --diagram` draws them
+# numbers that every line of a log has: METRICS in metrics.jsonl, GAME in episodes.jsonl
 METRICS = ("wall_seconds", "frames", "steps", "updates")
 GAME = ("wall_seconds", "frames", "steps", "lane", "episodic_return", "episodic_length")
-Shape = Mapping[str, Callable[[Any], bool]]  # name in a file → test of its value
+Shape = Mapping[str, Callable[[Any], bool]]  # key in a JSON file → test of its value
 
 
 def _of_kind(kind: type, of: type = object) -> Callable[[Any], bool]:
-    """Return a test whether a value is of type `kind`, and its items of type `of`."""
+    """Return a function that tells whether a value is of type `kind` and its items, if any, are of type `of`."""
 
     def fits(value: Any) -> bool:
         inner = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
@@ -333,7 +336,7 @@ def _of_kind(kind: type, of: type = object) -> Callable[[Any], bool]:
     return fits
 
 
-SHAPE: Shape = {  # of config.json
+SHAPE: Shape = {  # entries of config.json
     **dict.fromkeys(("config", "options", "versions", "machine"), _of_kind(dict)),
     **dict.fromkeys(("sources", "environment"), _of_kind(dict, str)),
     **{"system": _of_kind(str), "started": _of_kind(str), "seed": _of_kind(int), "resumed": _of_kind(list, dict)},
@@ -341,7 +344,7 @@ SHAPE: Shape = {  # of config.json
 
 
 def check_shape(path: Path, contents: Row, shape: Shape) -> Row:
-    """Return `contents` of a file. Raises UserError: the schema differs, or a value is missing or malformed."""
+    """Return `contents` of a JSON file, if valid. Raises UserError: another schema; a value is missing or malformed."""
     if contents.get("schema") != SCHEMA:
         raise UserError(f"{path}: this version reads schema {SCHEMA} only; use the version that wrote the file")
     if wrong := sorted(name for name, fits in shape.items() if not fits(contents.get(name))):
@@ -349,15 +352,15 @@ def check_shape(path: Path, contents: Row, shape: Shape) -> Row:
     return contents
 
 
-RunDescription = Mapping[str, Any]  # system, config, options, sources and environment, as config.json has them
+RunDescription = Mapping[str, Any]  # entries of config.json: system, config, options, sources and environment
 
 
 def rewind(directory: Path, counters: Mapping[str, Any], say: Callable[[str], None]) -> None:
-    """Remove lines that a run wrote after a checkpoint, because it will repeat them. Remove damaged lines, and pass
-    their number to `say`. Each file is replaced whole.
+    """Remove the log lines that a run wrote after the checkpoint with these counters, because the resumed run will
+    write them again. Also remove damaged lines, and call `say` with their number. Each file is replaced as a whole.
 
-    A game that ended before the checkpoint but was written after it stays, with the checkpoint's counters. Raises
-    OSError.
+    A game that ended before the checkpoint but was logged afterward stays, with the checkpoint's frames and steps.
+    Raises OSError.
     """
     steps, updates = counters["steps"], counters["updates"]
     learnt, played = counters.get("agents", {"0": updates}), max(updates, 1)  # the update's match is played again
@@ -367,10 +370,10 @@ def rewind(directory: Path, counters: Mapping[str, Any], say: Callable[[str], No
 
     for name, numbers in (("metrics", METRICS), ("decisions", ("steps",)), ("evaluations", ("steps",))):
         cut(f"{name}.jsonl", numbers, lambda row: row["steps"] <= steps)
-    if not league_log.has_league(directory):  # a league's matches all stay
+    if not league_log.has_league(directory):  # all matches of a league stay
         cut(league_log.LOG, ("steps", "candidate"), lambda row: row["candidate"] < played)
 
-    def game_stays(row: Row) -> bool:  # self-play: games up to that step; gate: games of earlier candidates
+    def game_stays(row: Row) -> bool:  # of a gate's games (tests of new weights), those of earlier updates stay
         gate = row.get("kind") == "gate"
         return max(row["black"], row["white"]) < played if gate else row["steps"] <= steps
 
@@ -407,7 +410,7 @@ def _cut_games(path: Path, counters: Mapping[str, Any], say: Callable[[str], Non
 
 
 def worker_lanes(name: str) -> range:
-    """Return the lanes of a worker from its name in a checkpoint's counters."""
+    """Return the numbers of a worker's lanes (environments). name: "FIRST+NUMBER", as in a checkpoint's counters."""
     first, _, n = name.partition("+")
     return range(int(first), int(first) + int(n))
 
@@ -417,7 +420,7 @@ def _delivery(line: Any) -> bool:
 
 
 def _cut(path: Path, whole: Callable[[Any], bool], keep: Callable[[Any], Any], say: Callable[[str], None]) -> None:
-    """Rewrite a file of JSON lines without damaged ones. keep: returns the line to write, or None to remove it."""
+    """Rewrite a file of JSON lines without damaged lines. keep: returns the line to write; None: remove the line."""
     if not path.is_file():
         return
     before, after, damaged = path.read_bytes(), [], 0
@@ -437,14 +440,14 @@ def _cut(path: Path, whole: Callable[[Any], bool], keep: Callable[[Any], Any], s
 
 
 def write_config(directory: Path, run: RunDescription) -> None:
-    """Write config.json; `config` and `options` come from `options.to_json`. Raises OSError."""
+    """Write a new run's config.json. The run's `config` and `options` come from `options.to_json`. Raises OSError."""
     contents = {"schema": SCHEMA, "seed": run["options"]["seed"], **run, **machine.stamp(), "resumed": []}
     contents |= {"signature": signed} if (signed := signature(contents)) else {}
     write_json(directory / "config.json", contents)
 
 
 def amend_config(directory: Path, run: RunDescription, was: Row | None = None) -> None:
-    """Record a resume in config.json: the new options, time, machine and versions. was: earlier values."""
+    """Record a resume in config.json: new options, time, machine and versions. was: values before this resume."""
     contents = read_config(directory, population=True)
     ours = is_ours(contents)
     contents |= {k: run[k] for k in ("config", "options", "sources")}
@@ -454,8 +457,8 @@ def amend_config(directory: Path, run: RunDescription, was: Row | None = None) -
 
 
 def read_config(directory: Path, whole: bool = False, population: bool = False) -> Row:
-    """Return config.json of a run. whole: require every entry, as a resume needs. Raises UserError: the file is missing
-    or damaged, has another version's schema, or is a population's and `population` is false.
+    """Return the contents of a run's config.json. whole: require all entries that a resume needs. Raises UserError: the
+    file is missing or damaged, has another schema, or is of a population while `population` is false.
     """
     path = Path(directory) / "config.json"
     try:
@@ -476,12 +479,12 @@ def read_config(directory: Path, whole: bool = False, population: bool = False) 
 
 
 def has_members(config: Row) -> bool:
-    """Tell whether config.json is a population's, whose members are runs."""
+    """Tell whether config.json is of a population, whose members are runs themselves."""
     return "over" in config["config"]
 
 
 def is_read_only(directory: Path) -> bool:
-    """Tell whether nothing may be added to this run; see READ_ONLY."""
+    """Tell whether a file READ_ONLY in the run's directory or its parent forbids additions to the run."""
     return any((folder / READ_ONLY).exists() for folder in (directory, directory.resolve().parent))
 
 
@@ -499,7 +502,7 @@ def origin(directory: Path) -> Row:
     return {"config_hash": config_hash(config), "machine": last.get("machine"), "commit": last.get("commit")}
 
 
-# population.json. Imports no torch.
+# population.json.
 
 
 def _are_members(value: Any) -> bool:
@@ -519,7 +522,7 @@ POPULATION_SHAPE: Shape = {
 
 
 def read_population(directory: Path) -> Row:
-    """Return a population's population.json, also while it runs. Raises UserError: not a population, or damaged."""
+    """Return the contents of population.json, also during training. Raises UserError: no population, or damaged."""
     if (directory / store.FILE).exists():
         return check_shape(directory / store.FILE, store.Store(directory).read(), POPULATION_SHAPE)
     folder = directory.resolve().parent
@@ -534,18 +537,18 @@ def read_population(directory: Path) -> Row:
 
 
 COUNTERS = ("frames", "steps", "wall_seconds")
-INSIDE = ("*", "*/*", "*/*/seed-*")  # where a directory of runs and of sweeps has runs; members are elsewhere
+INSIDE = ("*", "*/*", "*/*/seed-*")  # paths of runs, and of a sweep's runs, in a directory; no members of populations
 
 
 def list_runs(places: Sequence[Path]) -> list[Row]:
-    """Return a row for each run in or directly below these directories, newest first; members only of
-    a population in `places`. Raises UserError: a directory does not exist."""
+    """Return a row for each run that `places` name or contain, newest first. Members of a population are included only
+    if `places` name the population. Raises UserError: a directory does not exist."""
     found = {run.resolve(): run for place in places for run in _runs_in(place)}
     return sorted(map(describe_run, found.values()), key=lambda row: row["started"], reverse=True)
 
 
 def _runs_in(place: Path) -> Iterable[Path]:
-    """Return directories with a config.json: `place` and its members; else folders in it, and those of its sweeps."""
+    """Return directories of runs: `place` and its members if `place` is a run, else runs in `place` and its sweeps."""
     if not place.is_dir():
         raise UserError(f"DIR: no directory {place}; name one that holds runs, as `polyplay train` makes runs/")
     if (place / "config.json").exists():
@@ -554,7 +557,7 @@ def _runs_in(place: Path) -> Iterable[Path]:
 
 
 def describe_run(directory: Path) -> Row:
-    """Return the row of a run; a damaged run has an `error`, and the state "damaged"."""
+    """Return a run's row for a list of runs. A damaged run has the state "damaged" and an `error`."""
     row: Row = {"run": str(directory), "started": "", "state": "damaged"}
     try:
         config = read_config(directory, population=True)
@@ -575,7 +578,7 @@ def describe_run(directory: Path) -> Row:
 
 
 def state_of(directory: Path, summary: Row) -> str:
-    """Return running, done, stopped (by a signal, a callback, or killed) or failed. summary: summary.json, or {}."""
+    """Return a run's state: running, done, failed or stopped (also by a kill). summary: summary.json, or {}."""
     code, reason = summary.get("exit_code"), str(summary.get("reason", ""))
     if is_locked(directory):
         return "running"

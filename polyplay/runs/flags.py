@@ -1,6 +1,6 @@
 """Command-line flags: parse them into dataclasses, check their values, print their help.
 
-Every mistake is a UserError of one line. Imports no torch.
+Every mistake of the user raises a UserError with a message of one line. Imports no torch.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.panel import Panel
 
-# Descriptions of a dataclass's fields, read from its source, for the command's help and the documentation.
+# Descriptions of a dataclass's fields, read from the comments in its source code, for --help and the documentation.
 
 
 def meanings(cls: type) -> dict[str, str]:
-    """Return {field: description}. A description joins the comments on the field's line and on the lines below."""
+    """Return {field: description}. A description joins the comments from the field's line down to the next field."""
     found = dict[str, str]()
     for base in reversed(cls.__mro__):
         if not vars(base).get("__annotations__"):
@@ -51,7 +51,7 @@ T = TypeVar("T")
 OptionTypes = Mapping[str, object]  # option → its type
 
 ALIASES = {"env_id": "env", "total_timesteps": "steps", "n": "steps", "num_envs": "lanes"}
-ELSEWHERE = {  # names in other libraries → options here; the first that a system has is suggested, never accepted
+ELSEWHERE = {  # names in other libraries, which are not accepted → options here; messages suggest the first that exists
     "learning_rate": "lr", "lr": "learning_rate", "n_envs": "lanes", "envs": "lanes", "total_frames": "frames",
     "num_workers": "actors", "num_steps": "unroll", "n_steps": "unroll", "rollout": "unroll",
     "ent_coef": "entropy_cost", "vf_coef": "value_cost", "train_for_env_steps": "steps", "n_timesteps": "steps",
@@ -60,14 +60,14 @@ ELSEWHERE = {  # names in other libraries → options here; the first that a sys
     "n_epochs": "epochs", "update_epochs": "epochs", "exp_name": "run", "cuda": "device", "eval_freq": "eval_every",
 }  # fmt: skip
 HELP = ("-h", "--help", "--help-all")
-ADDED = ("change",)  # options that may be given several times: their values are joined
+ADDED = ("change",)  # options that may be repeated on a command line; all their values count
 NUMBER = re.compile(r"-(\d|\.\d|inf|nan)")
 SHORT = re.compile(r"([+-]?\d[\d_]*\.?\d*)([kmb]|e\+?\d+)", re.IGNORECASE)
-ASSIGNED = re.compile(r",(?=[A-Za-z_][\w-]*=)")  # a comma between two NAME=VALUE
+ASSIGNED = re.compile(r",(?=[A-Za-z_][\w-]*=)")  # a comma between two assignments NAME=VALUE
 SCALE = {"k": 10**3, "m": 10**6, "b": 10**9}
 BOOLS = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
 NONE = type(None)
-UNIONS = (Union, types.UnionType)  # a type or None
+UNIONS = (Union, types.UnionType)  # origins of types such as int | None
 TYPE_NAMES: dict[object, str] = {bool: "true or false", int: "a whole number", float: "a finite number", str: "text"}
 
 
@@ -83,8 +83,8 @@ def wants_help(args: Sequence[str]) -> bool:
 def read_flags(
     cls: type[T], args: Sequence[str], command: str, about: str = "", modes: Sequence[type] = ()
 ) -> tuple[T, set[str]]:
-    """Return an instance of the dataclass `cls` read from flags, and the names of the fields given. modes: dataclasses
-    of other options, for the help and for messages; the first field of each switches on the others.
+    """Return an instance of the dataclass `cls` with values from flags, and the names of the given fields. modes: other
+    dataclasses of options, used only in help and messages; the first field of each is the option that selects it.
     """
     own, apart = option_types(cls), {flag(next(iter(option_types(mode)))): mode for mode in modes}
     if wants_help(args):
@@ -104,7 +104,7 @@ def docstring(of: object) -> str:
 
 
 def option_types(*classes: type) -> OptionTypes:
-    """Return {option: type} of dataclasses. Raises UserError: two of them have an option of the same name."""
+    """Return {option: type} of dataclasses. Raises UserError: two dataclasses have an option of the same name."""
     counts = Counter(f.name for cls in classes for f in dataclasses.fields(cls))
     if twice := [name for name, n in counts.items() if n > 1]:
         raise UserError(f"{classes[0].__qualname__}: {', '.join(twice)} is an option of every run too: rename it")
@@ -116,7 +116,7 @@ def option_types(*classes: type) -> OptionTypes:
 
 
 def split_flags(args: Sequence[str], options: OptionTypes, command: str) -> dict[str, list[str]]:
-    """Return {option: words}. If a flag is repeated, the last one counts; words of ADDED are joined."""
+    """Return {option: its words}. If an option is repeated, the last use counts; options in ADDED keep all words."""
     given: dict[str, list[str]] = {}
     current = None
     for arg in (arg for arg in args if arg not in HELP):
@@ -139,7 +139,7 @@ def split_flags(args: Sequence[str], options: OptionTypes, command: str) -> dict
 
 
 def nearest_flag(word: str, names: Iterable[str], spell: Callable[[str], str]) -> str:
-    """Return the end of a message about an unknown `word`: the nearest name, else all names or where to find them."""
+    """Return the end of a message about an unknown option: the nearest name, else all names, or how to list them."""
     names = list(names)
     known = [*names, *(a for a in ALIASES if ALIASES[a] in names)]
     found = [name for name in ELSEWHERE.get(word, "").split() if name in names]
@@ -151,7 +151,7 @@ def nearest_flag(word: str, names: Iterable[str], spell: Callable[[str], str]) -
 
 
 def parse_values(given: Mapping[str, list[str]], options: OptionTypes) -> dict[str, object]:
-    """Return {option: value} from the words of `split_flags`. Raises UserError."""
+    """Return {option: value} from the words of `split_flags`. Raises UserError: a value is missing or not allowed."""
     values: dict[str, object] = {}
     for name, words in given.items():
         hint, label = options[name], flag(name)
@@ -165,14 +165,14 @@ def parse_values(given: Mapping[str, list[str]], options: OptionTypes) -> dict[s
 
 
 class Word(str):
-    """Text from a command line or a file, not yet read as a Python value."""
+    """Text from a command line or a file that is not yet converted to a Python value."""
 
     def parts(self) -> list[Word]:
-        """Split at commas. Both a,b and x=1,2,y=3 have two parts, because a value after = may have commas."""
+        """Split the text at commas. Both a,b and x=1,2,y=3 have two parts: a value after = may contain commas."""
         return [Word(part) for part in re.split(ASSIGNED if "=" in self else ",", self) if part]
 
     def read(self, hint: object) -> object:
-        """Return the word as type `hint`, not a union or tuple; or as text if it does not fit. Raises ValueError."""
+        """Convert the text to type `hint`. A bad choice or boolean stays text. Raises ValueError: no number."""
         if get_origin(hint) is Literal:
             return next((choice for choice in get_args(hint) if str(choice) == self), str(self))
         if hint is bool:
@@ -181,7 +181,7 @@ class Word(str):
 
 
 def expand_suffix(text: str) -> str:
-    """Return 10M, 200k and 1e7 as plain digits, anything else unchanged."""
+    """Return a whole number such as 10M, 200k or 1e7 in plain digits, and any other text unchanged."""
     match = SHORT.fullmatch(text)
     if not match:
         return text
@@ -194,7 +194,7 @@ def expand_suffix(text: str) -> str:
 
 
 def check_keywords(given: Mapping[str, object], options: OptionTypes, where: str) -> dict[str, object]:
-    """Return {option: checked value} of Python keywords. Raises UserError."""
+    """Return {option: checked value} from Python keywords. Raises UserError: an unknown keyword or a bad value."""
     values = {}
     for key, value in given.items():
         name = ALIASES.get(key, key)
@@ -205,8 +205,8 @@ def check_keywords(given: Mapping[str, object], options: OptionTypes, where: str
 
 
 def check_value(label: str, value: object, hint: object) -> object:
-    """Return `value` as type `hint`; an int fits float, a list a tuple, a callable str. Raises UserError: it does not
-    fit; the message is one line with the option, the value, the allowed values, and the nearest choice.
+    """Convert `value` to type `hint`. An int also fits float, a list fits a tuple, and a callable fits str. Raises
+    UserError if `value` does not fit: one line with the option, the value, the allowed values, and the nearest choice.
     """
     try:
         return _fit(value, hint)
@@ -217,7 +217,7 @@ def check_value(label: str, value: object, hint: object) -> object:
 
 
 def _fit(value: object, hint: object) -> object:
-    """Return `value` as type `hint`. Raises ValueError or TypeError: it does not fit."""
+    """Convert `value` to type `hint`. Raises ValueError or TypeError: the value does not fit."""
     origin = get_origin(hint)
     if origin in UNIONS:
         if value is None or (isinstance(value, Word) and value.lower() == "none"):
@@ -237,7 +237,7 @@ def _fit(value: object, hint: object) -> object:
     elif hint is int or hint is float:
         if isinstance(value, bool | str):
             raise TypeError
-        whole = hint is int and not (isinstance(value, float) and value.is_integer())  # 3e2 is whole
+        whole = hint is int and not (isinstance(value, float) and value.is_integer())  # 3e2 counts as whole
         value = number = operator.index(value) if whole else hint(value)  # type: ignore[arg-type, call-overload]
         fits = math.isfinite(number)
     else:
@@ -249,7 +249,7 @@ def _fit(value: object, hint: object) -> object:
 
 
 def read_assignments(name: str, words: Iterable[str]) -> dict[str, object]:
-    """Return {NAME: VALUE} of NAME=VALUE words; a value is a Python literal, true, false, or text. Raises UserError."""
+    """Return {NAME: VALUE} of words NAME=VALUE. VALUE is a Python literal, true, false or text. Raises UserError."""
     found: dict[str, object] = {}
     for word in words:
         key, equals, value = word.partition("=")
@@ -272,7 +272,7 @@ def _items(value: object, hint: object) -> tuple[object, ...]:
 
 
 def did_you_mean(word: str, choices: Iterable[str]) -> str:
-    """Return the end of a message about a wrong `word`: the nearest choice; "" if none is near."""
+    """Return the end of an error message about a wrong `word`, with the nearest choice; "" if no choice is near."""
     near = difflib.get_close_matches(word, list(choices), 1)
     return f"; did you mean {near[0]}?" if near else ""
 
@@ -297,15 +297,15 @@ def allowed(hint: object) -> str:
 
 
 MOST = 12  # most options that a short help explains
-FEW = 20  # most other options that it names
-ASIDE, CLAUSE = re.compile(r" \([^()]*\)"), re.compile(r"; |\. ")  # text that a short description leaves out; its end
+FEW = 20  # most other options whose names a short help lists
+ASIDE, CLAUSE = re.compile(r" \([^()]*\)"), re.compile(r"; |\. ")  # a short help omits asides and later clauses
 
 
 class Help(SystemExit):
-    """Exit of a command with --help; `show` prints the help.
+    """Exception that ends a command with --help; `show` prints the help.
 
-    defaults: instances of dataclasses of options. groups: title → options. modes: switch → dataclass of other options.
-    short: the options that the short help explains; None: the whole help.
+    defaults: instances of dataclasses of options, with default values. groups: title → options. modes: option that
+    selects a mode → dataclass of its options. short: options that a short help explains (None: print the whole help).
     """
 
     def __init__(
@@ -322,7 +322,7 @@ class Help(SystemExit):
         self.command, self.about = command, about
 
     def show(self) -> None:
-        """Print the options in groups, then the options of the modes; with `short`, only one screen."""
+        """Print the options in groups, then the options of each mode; if `short` is given, only the short help."""
         from rich.console import Console
 
         console = Console(width=min(shutil.get_terminal_size().columns, 110), highlight=False, markup=False)
@@ -337,11 +337,11 @@ class Help(SystemExit):
             console.print(_panel(switch, list(option_types(mode)), [mode()]))
 
     def _show_short(self, console: Console, names: Sequence[str]) -> None:
-        """Print the first clause and the default of the options in `names`, and the names of others."""
+        """Print the default and the first clause about each option in `names`; then list modes and other options."""
         values, types, texts = _described(self.defaults)
         rows = list[tuple[str, str]]()
         for name in names:
-            value = f" [{_shown(values[name])}]" if values[name] else ""  # 0 means automatic, or off
+            value = f" [{_shown(values[name])}]" if values[name] else ""  # not shown: 0, which means automatic or off
             rows.append((flag(name), CLAUSE.split(ASIDE.sub("", texts.get(name, "")))[0] + value))
         rows.append(("", ""))
         for switch, mode in self.modes.items():
@@ -398,7 +398,7 @@ def _default(value: object, hint: object) -> str:
 
 
 def range_of(hint: object) -> Range | None:
-    """Return the range of a number's type, also inside a union or tuple; None without a range."""
+    """Return the range of numbers that a type allows, also inside a union or tuple; None without a range."""
     if get_origin(hint) is Annotated:
         return next((x for x in get_args(hint) if isinstance(x, Range)), None)
     return next(filter(None, map(range_of, get_args(hint))), None) if get_origin(hint) in (*UNIONS, tuple) else None

@@ -1,4 +1,4 @@
-"""Load a run from its directory: its page and options, a checkpoint, an empty crew with these options."""
+"""Load a run from its directory: its system and options, a checkpoint, and a crew that has no workers yet."""
 
 from __future__ import annotations
 
@@ -28,34 +28,34 @@ from polyplay.workers.crew import Crew
 from polyplay.workers.hosts import cluster
 from polyplay.workers.role import Placement
 
-# Objects that a program gave to a run, as in env=Env: the run's files have only their names. A resumed run gets an
-# object as a keyword, from the run that started in this process, or by its name in the user's program.
+# Objects that a program passes to a run, as in env=Env. The run's files store only the names of such objects. A resumed
+# run gets an object from a keyword, from the earlier run in the same process, or by name from the user's program.
 
 
 LEARNING = ("optimizer", "loss")
 FIELDS = ("env", "network", *LEARNING)
-_given: dict[Path, dict[str, Any]] = {}  # directory of a run of this process → its objects
+_given: dict[Path, dict[str, Any]] = {}  # directory of a run in this process → objects passed to the run
 
 
 def objects_of(*values: Settings | Mapping[str, Any]) -> dict[str, Any]:
-    """Return the objects among settings and options."""
+    """Return {option: object} for the settings and options whose value is an object, such as an environment class."""
     found = {k: v for each in values for k, v in (each if isinstance(each, Mapping) else vars(each)).items()}
     return {name: found[name] for name in FIELDS if callable(found.get(name))}
 
 
 def remember(directory: Path, settings: Settings, options: RunOptions) -> None:
-    """Remember the objects of a run in this process."""
+    """Keep the objects that were passed to a run, so that a resume in this process finds them."""
     _given[directory.resolve()] = objects_of(settings, options)
 
 
 def find_objects(directory: Path, config: Row) -> dict[str, Any]:
-    """Return a run's objects from the user's program. A missing object becomes a function that raises UserError when
-    called, because acting or inspecting may not need the object. config: settings and options in config.json.
+    """Return {option: object} of a run, from the user's program. A missing object becomes a function that raises
+    UserError when called, because acting or inspecting may not need the object. config: options in config.json.
     """
     found: dict[str, Any] = {}
     for name in FIELDS:
         text = str(config.get(name))
-        if text.startswith(f"{MAIN}:") or "<" in text or text == "functools:partial":  # no import finds these
+        if text.startswith(f"{MAIN}:") or "<" in text or text == "functools:partial":  # no import finds the object
             found[name] = _lost(directory, name, text)
             with contextlib.suppress(AttributeError):
                 found[name] = look_up(sys.modules[MAIN], text.removeprefix(f"{MAIN}:"))
@@ -63,7 +63,7 @@ def find_objects(directory: Path, config: Row) -> dict[str, Any]:
 
 
 def _lost(directory: Path, field: str, name: str) -> Callable[..., Any]:
-    """Return a function that raises UserError: the object is missing."""
+    """Return a placeholder for a missing object: a function that raises UserError when called."""
 
     def lost(*args: object, **kwargs: object) -> None:
         where = f"polyplay.resume({str(directory)!r}, {field}=…)"
@@ -75,7 +75,7 @@ def _lost(directory: Path, field: str, name: str) -> Callable[..., Any]:
 
 
 def choose_checkpoint(directory: Path, which: str | None) -> Path:
-    """Return the checkpoint `which`: best, a name or an update; None: the newest whole one. Raises UserError."""
+    """Return the checkpoint `which`: best, a name or number of updates (None: newest intact one). Raises UserError."""
     if which is None:
         return checkpoint.newest(directory, lambda text: print(f"polyplay: {text}", file=sys.stderr))
     there, best = checkpoint.everything(directory), checkpoint.best(directory)
@@ -90,15 +90,15 @@ def choose_checkpoint(directory: Path, which: str | None) -> Path:
 
 
 def choose_agent(directory: Path, found: Path, which: str | None, option: str = "--agent") -> int:
-    """Return the number of an agent in a checkpoint. which: best (by Elo in the league), or a number; None: the first.
-    option: its name in messages. Raises UserError.
+    """Return the number of an agent in the checkpoint `found`. which: best (by Elo in the league), or a number (None:
+    the lowest). option: option that error messages name. Raises UserError: no such agent.
     """
     there = checkpoint.agents_of(found)
     if which is None:
         return min(there, default=0)  # a damaged manifest lists no agent: reading the weights then fails
     if which == "best":
         rated: dict[int, float] = {}
-        with contextlib.suppress(OSError, ValueError, KeyError, TypeError):  # without a league: the first
+        with contextlib.suppress(OSError, ValueError, KeyError, TypeError):  # without a league, best is the first
             players = read_object(directory / "league.json")["players"]
             rated = {row["agent"]: float(row["elo"]) for row in players if row["kind"] == "agent"}
         return max(there, key=lambda agent: rated.get(agent, 0.0))
@@ -121,10 +121,10 @@ def load_run(
     given: Mapping[str, Any] | None = None,
     learns: bool = False,
 ) -> tuple[Page, Settings, RunOptions, Row]:
-    """Return (page, settings, options, config.json) of a run; print a line about all code that it executes by name.
-    given: objects of the run, such as env or network. learns: training continues, so it needs an optimizer and a loss
-    that were objects. Raises UserError, also if the run was made elsewhere and `trust` is false, or is a population and
-    `population` is false.
+    """Return (page of the system, settings, options, config.json) of a run. Print a line about each piece of code that
+    the run's files name. given: objects of the run, such as env or network. learns: whether training continues; if not,
+    an optimizer or loss that was an object becomes the default. Raises UserError, also if the run names code, was made
+    elsewhere and `trust` is false, or if the run is a population and `population` is false.
     """
     config = read_config(directory, whole=True, population=population)
     known = _given.get(directory.resolve(), {})
@@ -134,7 +134,7 @@ def load_run(
     for line in check_trust(directory, config, trust, own):
         print(f"polyplay: {line}", file=sys.stderr)
     page = systems.page_of(config["system"], config["config"].get("over"))
-    options = run_options.to_json(RunOptions())  # options newer than the run have defaults; removed ones are left out
+    options = run_options.to_json(RunOptions())  # options newer than the run get defaults; removed options are dropped
     options |= {name: value for name, value in config["options"].items() if name in options}
     settings = run_options.from_json(page.Config, config["config"])
     own = {**find_objects(directory, values), **own}
@@ -146,7 +146,7 @@ def load_run(
 
 
 def read_spaces(directory: Path) -> pool.EnvSpec:
-    """Read the spaces of a run's environment. Raises UserError: the file is damaged or missing."""
+    """Read the observation and action spaces of a run's environment. Raises UserError: a damaged or missing file."""
     path = directory / pool.FILE
     try:
         return pool.spec_from_json(read_object(path), str(path))
@@ -176,8 +176,8 @@ FAULTS = ("step_timeout", "max_restarts")  # options about faults of environment
 
 
 def crew_of(options: RunOptions, population: bool = False) -> Crew:
-    """Return an empty crew with a run's options, and restrict this process to `options.cores`. population: other
-    machines run members, not workers. Raises UserError.
+    """Return a crew with a run's options and without workers. Restrict this process to `options.cores` cores.
+    population: other machines run whole members of a population, not single workers. Raises UserError.
     """
     process.keep_to(options.cores)
     if options.compile == "on" and cxx_compiler() is None:
@@ -201,11 +201,11 @@ def crew_of(options: RunOptions, population: bool = False) -> Crew:
 
 
 def wire_system(page: Page, settings: Settings, crew: Crew) -> System:
-    """Return the page's system, wired into the crew. Raises UserError, also if memory is too small."""
+    """Add the workers of a page's system to the crew; return the system. Raises UserError, also if memory is short."""
     from polyplay.nets.layers import outlines
 
     try:
-        with outlines():  # pages need only sizes
+        with outlines():  # networks without weights: only sizes are needed
             wired = page.build(settings, crew)
     except TypeError as e:
         if "abstract" not in str(e):
@@ -222,7 +222,7 @@ def wire_system(page: Page, settings: Settings, crew: Crew) -> System:
 
 
 def _check_lanes(crew: Crew) -> None:
-    """Raise UserError if lanes cannot be divided among several tasks by their weights."""
+    """Raise UserError if the run's lanes (environments) cannot be divided among several tasks by the tasks' weights."""
     for role in crew.roles:
         if role.envs is not None and (n := len(role.envs.spec.order)) and (lanes := role.n * role.envs.lanes) % n:
             workers = f" of {role.n} workers (role {role.name})" if role.n > 1 else ""
@@ -232,7 +232,7 @@ def _check_lanes(crew: Crew) -> None:
 
 @contextlib.contextmanager
 def compute_threads(n: int) -> Iterator[None]:
-    """Compute with `n` threads inside this context."""
+    """Let torch compute with `n` threads within this context."""
     import torch
 
     before = torch.get_num_threads()
@@ -244,7 +244,7 @@ def compute_threads(n: int) -> Iterator[None]:
 
 
 def weights_digest(found: Path, agent: int = 0) -> str:
-    """Return the SHA-256 of a policy in a checkpoint, from its manifest; "" if the manifest lacks it."""
+    """Return the SHA-256 of an agent's policy, as listed in the checkpoint's manifest; "" if unlisted."""
     name = f"{checkpoint.policy_name(agent)}.safetensors"
     return str(checkpoint.manifest(found)["files"].get(name, {}).get("sha256", ""))
 
@@ -256,13 +256,13 @@ BEGINNING = {"steps": 0, "frames": 0, "updates": 0}
 
 
 def find_checkpoint(directory: Path, say: Callable[[str], None]) -> tuple[Path | None, Row]:
-    """Return the checkpoint to resume from (None if the run ended before its first one), and its counters. `say` gets a
-    line for each damaged checkpoint. Raises UserError: every checkpoint is damaged, or a run with updates has none.
+    """Return the checkpoint to resume from, and its counters; (None, zeros) if the run made no checkpoint. Call `say`
+    with a line per damaged checkpoint. Raises UserError: all are damaged, or a run with updates has no checkpoint.
     """
     if not checkpoint.everything(directory):
         learnt = any(row["updates"] for row in read_lines(directory / "metrics.jsonl", "updates"))
         lines = any(any(read_lines(directory / name)) for name in ("episodes.jsonl", "updates.jsonl"))
-        folder = checkpoint.checkpoints_dir(directory)  # exists, but empty, after an early kill
+        folder = checkpoint.checkpoints_dir(directory)  # an early kill leaves this folder empty
         if learnt or read_summary(directory).get("checkpoint") or (lines and not folder.exists()):
             lost = f"RUN: {directory} has no checkpoint, but its files record updates: put back {folder}"
             raise UserError(f"{lost}; to start again, name another --run or move {directory} away")
@@ -272,7 +272,7 @@ def find_checkpoint(directory: Path, say: Callable[[str], None]) -> tuple[Path |
 
 
 def steps_learnt(found: Path | None) -> float:
-    """Return the agent steps learned from, summed over a checkpoint's agents; 0 without a checkpoint."""
+    """Return the number of agent steps trained on, summed over a checkpoint's agents; 0 without a checkpoint."""
     with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
         if found is not None:
             saved = checkpoint.OpenCheckpoint(found)
@@ -283,8 +283,8 @@ def steps_learnt(found: Path | None) -> float:
 def finished(
     directory: Path, found: Path | None, plan: Plan, counters: Row, options: RunOptions, changes: Mapping[str, Any]
 ) -> str:
-    """Return why a run is finished, and the option that lengthens it; "" if work is left, such as learning from
-    rollouts that actors have made. found: the checkpoint to resume from.
+    """Return a sentence with the reason why a run is finished, and the command that lengthens it. Return "" if work is
+    left: for example, learners have not trained on all rollouts. found: the checkpoint to resume from.
     """
     summary = read_summary(directory)
     seconds = summary["wall_seconds"] if is_row(summary, ("wall_seconds",)) else 0.0
@@ -303,16 +303,16 @@ def finished(
 
 
 def sizes_of(settings: Settings) -> Row:
-    """Return the numbers of lanes and workers in the settings."""
+    """Return {option: value} for the numbers of lanes (environments) and workers in the settings."""
     return {name: value for name, value in vars(settings).items() if name in run_options.SIZES}
 
 
 def sizes_changed(config: Row, before: Settings, now: Settings, crew: Crew, steps: int) -> str:
-    """Describe changes of lanes and workers since the checkpoint at `steps`, "" if there are none. Raises UserError: a
-    number differs, but a replay depends on it.
+    """Describe how the numbers of lanes and workers differ from those at the checkpoint of `steps` agent steps; "" if
+    they are equal. Raises UserError: a number differs, but the saved replay depends on this number.
     """
     saved = sizes_of(before)
-    for entry in reversed(config["resumed"]):  # numbers before a later resume
+    for entry in reversed(config["resumed"]):  # a resume stores the numbers before it
         if isinstance(was := entry.get("sizes"), dict) and is_number(entry.get("steps")) and entry["steps"] >= steps:
             saved |= {name: was[name] for name in saved if name in was}
     found = [(name, was, sizes_of(now)[name]) for name, was in saved.items() if was != sizes_of(now)[name]]
@@ -323,8 +323,8 @@ def sizes_changed(config: Row, before: Settings, now: Settings, crew: Crew, step
 
 
 def changes_given(system: str, settings: Settings, options: RunOptions, sources: Sources) -> dict[str, Any]:
-    """Return the options that `train --resume auto` changes in the existing run. Raises UserError: an option differs,
-    but cannot change.
+    """Return {option: new value} for the options that `train --resume auto` changes in the existing run. Raises
+    UserError: an option differs, but cannot change.
     """
     config = read_config(Path(str(options.run)), population="over" in run_options.to_json(settings))
     was = {**config["config"], **config["options"], "system": config["system"]}
@@ -332,7 +332,7 @@ def changes_given(system: str, settings: Settings, options: RunOptions, sources:
     now = {**run_options.to_json(settings), **run_options.to_json(options), "system": system}
     given = [k for k in now if k not in run_options.OF_ONE_RUN and (k == "system" or run_options.is_order(k, sources))]
     differ = [k for k in given if k in was and was[k] != now[k]]
-    differ = [k for k in differ if now[k] != 0 or config["sources"].get(k) != "chosen"]  # 0: chosen by the run
+    differ = [k for k in differ if now[k] != 0 or config["sources"].get(k) != "chosen"]  # 0: the run chooses
     for name in differ:
         if name not in run_options.CHANGEABLE:
             text = f"{option_title(name)}: {now[name]} given, but {options.run} was started with {was[name]}"

@@ -1,7 +1,7 @@
-"""Files of options: read them, write the options of a run, read a sweep.
+"""Option files: read a file, write the options of a run, read a sweep (several runs with different values).
 
-A file is TOML, YAML or JSON with a line for each option, or config.json of a run. Text in it is read as on a command
-line. Its table `defaults` holds values of a preset or defaults; a person gave all other values. Imports no torch.
+A file is TOML, YAML or JSON with a line for each option, or config.json of a run. Text values are parsed like words on
+a command line. The table `defaults` holds values that no person chose: a preset's and defaults. Imports no torch.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from polyplay.runs import flags
 from polyplay.runs.directory import SHAPE, check_shape, check_trust
 from polyplay.runs.options import FLAG, OF_ONE_RUN, RunOptions, Settings, Sources, is_order, to_json
 
-SAME_LIMIT = ("frames", "steps")  # each overrides the other
+SAME_LIMIT = ("frames", "steps")  # both set the length of a run; giving either overrides both in a file
 DEFAULTS, GRID, SEEDS = "defaults", "grid", "seeds"  # keys of a file that are not options
 
 
 @dataclass(frozen=True)
 class OptionFile:
-    """Contents of an option file. usual: options in its table `defaults`; in a run's config.json, options with a
-    preset's value or their default. option: the command-line option that names the file.
+    """Contents of an option file. usual: options in the file's table `defaults`; in a run's config.json, options whose
+    value came from a preset or a default. option: the command-line option that names the file.
     """
 
     path: Path
@@ -40,8 +40,8 @@ class OptionFile:
     option: str = "--config"
 
     def choose_system(self, given: str | None) -> str:
-        """Return the system given, or else the file's. Raises UserError: the two differ, both are missing, or the
-        file's is unknown.
+        """Return the system `given` on the command line, or else the file's system. Raises UserError: the two systems
+        differ, both are missing, or the file's system is unknown.
         """
         known = systems.names()
         if self.system is not None and ":" not in self.system and self.system.lower() not in known:
@@ -56,8 +56,8 @@ class OptionFile:
         return str(given or self.system)
 
     def checked(self, system: str, types: flags.OptionTypes, given: Mapping[str, object]) -> dict[str, object]:
-        """Return the file's values of options that are not in `given`. Raises UserError: the system lacks an option, or
-        a value is bad.
+        """Return {option: checked value} for the file's options that are not in `given`. Raises UserError: the system
+        lacks an option, or a value is not allowed.
         """
         values = {self.name_of(key, value, system, types): (key, value) for key, value in self.values.items()}
         taken = {*given, *(SAME_LIMIT if any(given.get(k) is not None for k in SAME_LIMIT) else ())}
@@ -65,7 +65,7 @@ class OptionFile:
         return {name: value for name, value in found.items() if name not in taken}
 
     def name_of(self, key: str, value: object, system: str, types: flags.OptionTypes) -> str:
-        """Return the option that a key names. Raises UserError."""
+        """Return the option that a key of the file names. Raises UserError: the system has no such option."""
         name = option_name(key)
         if name in types:
             return name
@@ -76,7 +76,7 @@ class OptionFile:
         raise UserError(f"{self.option}: {self.path}: {key}: {shown} given, but {system} has no such option{near}")
 
     def check(self, key: str, value: object, hint: object) -> object:
-        """Return a value as an option's type. Raises UserError."""
+        """Convert a value of the file to its option's type `hint`. Raises UserError: the value does not fit."""
         label = f"{self.option}: {self.path}: {key}"
         items = value if isinstance(value, list) else [value]
         if any(isinstance(item, list | dict) for item in items):
@@ -84,7 +84,7 @@ class OptionFile:
         return flags.check_value(label, [_word(item) for item in items] if items is value else _word(value), hint)
 
     def explained(self, e: UserError, given: Collection[str]) -> UserError:
-        """Return the error, with this file's values of the options that the message names."""
+        """Return the error `e`. If its message names options of this file, append their values to the message."""
         named = {option_name(word) for word in FLAG.findall(str(e))} - {*given, *self.usual}
         own = {key: value for key, value in self.values.items() if option_name(key) in named}
         lines = ", ".join(f"{key} = {_shown(value)}" for key, value in own.items())
@@ -102,7 +102,7 @@ def _word(value: object) -> object:
 
 
 def _shown(value: object) -> str:
-    """Return a value of a file in one short line."""
+    """Return a value of a file as one short line of text."""
     text = " ".join(map(str, value)) if isinstance(value, list) else "none" if value is None else str(value)
     return text if len(text) <= 60 else f"{text[:57]}…"
 
@@ -111,7 +111,7 @@ def _shown(value: object) -> str:
 
 
 def read_option_file(path: str | Path, given: Collection[str] = (), option: str = "--config") -> OptionFile:
-    """Read a file, or a run's config.json. given: names of options that override the file's. Raises UserError."""
+    """Read an option file, or a run's config.json. given: options that override the file's values. Raises UserError."""
     path, of_run = Path(path), Path(path).is_dir()
     path = path / "config.json" if of_run else path
     contents = read_contents(path, option)
@@ -129,7 +129,7 @@ def read_option_file(path: str | Path, given: Collection[str] = (), option: str 
 
 
 def read_contents(path: Path, option: str) -> Row:
-    """Read a file in the format of its suffix. Raises UserError: the file cannot be read, or holds no table."""
+    """Read a file in the format that its suffix names. Raises UserError: the file is unreadable, or holds no table."""
     suffix = path.suffix.lower()
     cure = f"give {'a directory of a run, or ' * (option == '--config')}a text file {SUFFIXES}"
     try:
@@ -155,7 +155,7 @@ def _json(text: str) -> Any:
 
 
 def _once(pairs: Sequence[tuple[str, Any]]) -> Row:
-    """Return pairs as a table. Raises ValueError: a key occurs twice."""
+    """Return pairs (key, value) as a dict. Raises ValueError: a key occurs twice."""
     found = dict(pairs)
     if twice := [key for key, n in Counter(key for key, _ in pairs).items() if n > 1]:
         raise ValueError(f"{twice[0]} is there twice")
@@ -163,7 +163,7 @@ def _once(pairs: Sequence[tuple[str, Any]]) -> Row:
 
 
 def _yaml(text: str) -> Any:
-    """Read YAML without making objects. Scalars stay text, so `on`, `no`, 3e-4 are read as on a command line."""
+    """Parse YAML into text, lists and dicts. Values such as `on`, `no` and 3e-4 stay text, as from a command line."""
     import yaml
 
     def value(node: yaml.Node) -> Any:
@@ -196,7 +196,7 @@ def _of_run(path: Path, contents: Row, given: Collection[str]) -> OptionFile:
     """
     check_trust(path, contents, False, given, "read that, then give these options as well", "--config")
     config = {k: v for k, v in contents["config"].items() if k != "frames" or contents["options"].get("steps") is None}
-    known = {f.name for f in fields(RunOptions)} - {*OF_ONE_RUN}  # options removed since are left out
+    known = {f.name for f in fields(RunOptions)} - {*OF_ONE_RUN}  # options that no longer exist are left out
     values = config | {k: v for k, v in contents["options"].items() if k in known}
     usual = {k for k, source in contents["sources"].items() if source.partition(" ")[0] in ("default", "preset")}
     return OptionFile(path, contents["system"], values, frozenset(usual))
@@ -236,38 +236,38 @@ def _text(contents: Row, suffix: str) -> str:
 
 
 def _toml(pair: tuple[str, Any]) -> str:
-    """Return a line of TOML, which has no null, and forbids a character (DEL) that text in JSON may have."""
+    """Return an option and its value as a line of TOML, which lacks null and forbids the character DEL."""
     text = json.dumps("none" if pair[1] is None else pair[1], ensure_ascii=False)
     return f"{pair[0]} = {text}".replace("\x7f", "\\u007f")
 
 
-# Sweeps: a file with `seeds`, and lists of values in its table `grid`.
+# Sweeps: files with a list `seeds`, with lists of option values in a table `grid`, or with both.
 
 
 @dataclass(frozen=True)
 class SweepPart:
-    """One run of a sweep. file: its options, without the seed; name: its grid values as text, "" without a grid."""
+    """One run of a sweep. file: the run's options, without a seed. name: its grid values as text; "" without a grid."""
 
     file: OptionFile
     name: str
     seed: int | None
 
     def directory(self, parent: Path) -> Path:
-        """Return the run's directory in `parent`. Its name depends only on the part."""
+        """Return the run's directory in `parent`. The same part always has the same directory."""
         return parent.joinpath(*filter(None, [self.name, "" if self.seed is None else f"seed-{self.seed}"]))
 
 
 @dataclass(frozen=True)
 class Sweep:
-    """Several runs. file: their common options; seeds: None without a list; grid: {option: its values}."""
+    """Several runs. file: their common options. seeds: None if the file lists no seeds. grid: {option: its values}."""
 
     file: OptionFile
     seeds: Sequence[int] | None
     grid: Row
 
     def parts(self, system: str, types: flags.OptionTypes, given: Collection[str]) -> list[SweepPart]:
-        """Return all runs: every combination for the first seed, then for the next. given: names of options on the
-        command line. Raises UserError.
+        """Return all runs in order: every combination of grid values with the first seed, then with the next seed.
+        given: names of options on the command line. Raises UserError: an option or a value is not allowed in a grid.
         """
         seeds = [None] if self.seeds is None else self.seeds
         lists = dict[str, list[Any]]()
@@ -286,7 +286,7 @@ class Sweep:
 def _grid_values(
     file: OptionFile, row: tuple[str, object], name: str, hint: object, given: Collection[str]
 ) -> list[Any]:
-    """Return the values of an option in the grid, each once. Raises UserError."""
+    """Return the checked values that the grid lists for an option, without duplicates. Raises UserError."""
     key, values = row
     label = f"{file.option}: {file.path}: {GRID}: {key}"
     if name in ALONE:
@@ -317,7 +317,7 @@ def _plain(point: Mapping[str, Any]) -> Row:
 
 
 def read_sweep(path: Path, given: Collection[str]) -> Sweep:
-    """Read a sweep's file. given: as in `read_option_file`. Raises UserError."""
+    """Read the file of a sweep. given: names of options that override those of the file. Raises UserError."""
     file = read_option_file(path, given, "--sweep")
     values = dict(file.values)
     seeds, grid = values.pop(SEEDS, None), values.pop(GRID, {})
@@ -333,7 +333,7 @@ def read_sweep(path: Path, given: Collection[str]) -> Sweep:
 
 
 def parse_seeds(words: Sequence[str], label: str = "--seeds") -> list[int]:
-    """Return each seed once, in the given order. Raises UserError."""
+    """Return the seeds in words such as 0..4 or 0,1,2, each once, in the given order. Raises UserError: other words."""
     seeds = dict[int, None]()
     for part in ",".join(words).split(","):
         match = re.fullmatch(r"(\d+)(?:\.\.(\d+))?", part)

@@ -1,7 +1,7 @@
-"""Read a command line, keywords or a file into one checked configuration, with the source of each value.
+"""Turn a command line, Python keywords or an option file into one checked configuration, with each value's source.
 
-A system's page gives `Config` (a frozen dataclass) and `presets`; `RunOptions` has the options of every run. Functions
-here get the page as an argument, from `polyplay.systems.load(name)`. Imports no torch.
+The page of a system has the system's own options, `Config` (a frozen dataclass), and `presets`. `RunOptions` has the
+options of every run. Functions here take the page that `polyplay.systems.load(name)` returns. Imports no torch.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 # Groups of options, as `--help` lists them.
 
 
-GROUPS = {  # other options: a system's are in group algorithm, those of every run in run
+GROUPS = {  # other options of a system are in the group algorithm, other options of every run in the group run
     "duration": "frames steps minutes until_return",
     "population": "over population every vary exploit explore score at_once",
     "environment": "env lanes atari env_kwargs env_options wrapper images stack gray size frame_skip task_input "
@@ -50,7 +50,7 @@ GROUPS = {  # other options: a system's are in group algorithm, those of every r
 
 
 def grouped(page: Iterable[str], run: Iterable[str]) -> dict[str, list[str]]:
-    """Return {group: its options in `page` and `run`}, in the order of GROUPS, without empty groups."""
+    """Return {group: its options} without empty groups. page, run: options of the system, and of every run."""
     home = {name: group for group, names in GROUPS.items() for name in names.split()}
     order, others = list(home), {**dict.fromkeys(page, "algorithm"), **dict.fromkeys(run, "run")}
     found: dict[str, list[str]] = {group: [] for group in GROUPS}
@@ -60,26 +60,26 @@ def grouped(page: Iterable[str], run: Iterable[str]) -> dict[str, list[str]]:
 
 
 COMMON = "over env preset population vary frames steps minutes until_return seed run lanes actors replicas "
-COMMON += "learning_rate gamma network hidden device dry_run"  # options that most people change, explained by --help
+COMMON += "learning_rate gamma network hidden device dry_run"  # options that most people change: --help explains them
 
 
 def show_options(defaults: Sequence[object], command: str, about: str, whole: bool) -> NoReturn:
-    """Raise Help about the options of a page, if given, and of every run. whole: explain all, not only COMMON."""
+    """Raise Help. defaults: a system's Config, if any, and RunOptions. whole: explain all options, not only COMMON."""
     *page, run = (flags.option_types(type(of)) for of in defaults)
     short = [name for name in COMMON.split() if name in {**run, **(page[0] if page else {})}]
     groups = grouped(page[0] if page else (), run)
     raise flags.Help(defaults, groups, command, about, short=None if whole else short)
 
 
-# `--change NAME=VALUE@AT,…`: parse it, check it against a wired crew, describe it in the plan.
+# `--change NAME=VALUE@AT,…` schedules hyperparameters: parse its words, check them, describe them in the plan.
 
 
-Lines = list[tuple[str, str]]  # lines of the plan
+Lines = list[tuple[str, str]]  # lines of the plan: (heading, text)
 FORM = "NAME=VALUE@AT,VALUE@AT with AT a part of the run from 0 to 1.0, or agent steps, as in learning_rate=1e-3@0.5"
 
 
 def parse_changes(words: Iterable[str]) -> tuple[HyperparameterSchedule, ...]:
-    """Parse the words of --change. Raises UserError."""
+    """Return the schedules that the words of --change describe. Raises UserError: a word of another form."""
     found: dict[str, HyperparameterSchedule] = {}
     for word in words:
         name, equals, rest = str(word).partition("=")
@@ -91,7 +91,7 @@ def parse_changes(words: Iterable[str]) -> tuple[HyperparameterSchedule, ...]:
 
 
 def _point(word: str, part: str) -> SchedulePoint:
-    """Parse `part`, one VALUE@AT of `word`. A whole number AT, except 0, counts agent steps. Raises UserError."""
+    """Parse VALUE@AT: AT counts agent steps if whole and not 0; else it is a fraction of the run. Raises UserError."""
     value, _, place = part.partition("@")
     with contextlib.suppress(ValueError):
         text = flags.expand_suffix(place)
@@ -102,15 +102,15 @@ def _point(word: str, part: str) -> SchedulePoint:
 
 
 def check_changes(crew: Any, types: flags.OptionTypes) -> Lines:
-    """Return the plan's line about scheduled hyperparameters of a wired crew; [] without any. types: {option: type} of
-    its system. Raises UserError: a hyperparameter is unknown or copied by agents, a value is out of range, or times are
-    out of order.
+    """Return the plan's line about scheduled hyperparameters; [] without a schedule. crew: the run's workers before
+    their start. types: {option: type} of the system. Raises UserError: a hyperparameter is unknown, or copied between
+    the agents of a league; a value is out of range; or times are out of order.
     """
     if not crew.schedules:
         return []
     spec = crew.learner.spec
     leagues = [role.find(League) for role in crew.roles]
-    copied = {name for league in leagues if league for name in league.varied}  # agents copy each other's
+    copied = {name for league in leagues if league for name in league.varied}  # agents copy these from each other
     known = [name for name in spec.hyperparameters.configured if name not in ("remaining", *copied)]
     lines = []
     for schedule in crew.schedules:
@@ -134,16 +134,16 @@ def scheduled_names(words: Iterable[str]) -> set[str]:
     return {schedule.name for schedule in parse_changes(words)}
 
 
-OF_ONE_RUN = ("run", "resume", "dry_run", "quiet", "verbose")  # in config.json, but not taken by another run
+OF_ONE_RUN = ("run", "resume", "dry_run", "quiet", "verbose")  # entries of config.json that no other run takes over
 ADJUSTABLE = ("learning_rate", "entropy_cost", "frames")  # a system's options that may change when a run resumes
 MORE = """--seeds 0..4 trains once per seed.
 --config FILE reads options (TOML, YAML, JSON); --save-config FILE writes them.
 --sweep FILE trains every combination of the lists in a file; --part N: one."""
-SIZES = ("lanes", "actors", "learners")  # may change too: all lanes then restart
+SIZES = ("lanes", "actors", "learners")  # options that may change on a resume too; all environments then restart
 LIMITS = ("steps", "minutes", "until_return")
 CHANGEABLE: tuple[str, ...] = (*ADJUSTABLE, *SIZES, *LIMITS, "change", "report_every", "checkpoint_every", "keep")
 CHANGEABLE += ("compile", "device", "hosts", "place", "ship", "host_timeout", "host_wait")
-Sources = dict[str, str]  # option → "default" | "preset NAME" | "command line" | "keyword" | "config FILE" | "resume"
+Sources = dict[str, str]  # option → source of its value, such as "default", "preset NAME" or "command line"
 
 
 Settings = Any  # the configuration of a system: an instance of its page's `Config`
@@ -162,22 +162,22 @@ class RunOptions:
     seed: Seed = 0  # seed of all random numbers
     run: str | None = None  # directory of the run (none: runs/SYSTEM-ENV-SEED-TIME)
     resume: Literal["never", "auto"] = "never"
-    # auto: resume the run in --run if it exists, else start it, for jobs that a cluster queues again. Only options
-    # that `polyplay resume` takes may differ from that run's
+    # auto: resume the run in --run, or start a run if none exists there; for jobs that a cluster restarts. Only
+    # options that `polyplay resume` takes may differ from the existing run
     preset: str = "auto"
-    # named set of defaults of the system (auto: chosen by --env; paper for Atari games, else a tuned one)
+    # named set of defaults of the system (auto: chosen by --env; paper for Atari games, else a tuned set)
     change: tuple[str, ...] = ()
-    # schedule hyperparameters: NAME=VALUE@AT,VALUE@AT. Each value holds from AT, a part of the run (0, 0.5) or agent
-    # steps (10M), until the next one. May be given several times (docs/guides/runs_and_plots.md)
+    # schedule hyperparameters: NAME=VALUE@AT,VALUE@AT. Each value holds from AT, a fraction of the run (0, 0.5) or
+    # agent steps (10M), until the next one. The option may be repeated (docs/guides/runs_and_plots.md)
     loss: str | None = None
     # your own loss, as module:callable: a function that takes the system's Loss and returns a Loss
-    # (docs/guides/own_loss.md; none: the system's)
+    # (docs/guides/own_loss.md; none: the system's loss)
     serial: bool = False  # run all workers in one process and one thread: deterministic, and a debugger works
     on: Literal["process", "thread"] = "process"  # run workers as processes or as threads
     step_timeout: Seconds = 60.0
     # seconds that a step or reset of an environment may take before its process is replaced
     max_restarts: Whole = 10
-    # faults of its environments (exception, hang, lost process) that a worker repairs within an hour and within
+    # number of environment faults (exception, hang, lost process) that a worker repairs within an hour and within
     # 10,000 of its steps; one more fault ends the run
     report_every: Seconds = 5.0  # seconds between reports
     checkpoint_every: Seconds = 300.0  # seconds between checkpoints
@@ -194,21 +194,21 @@ class RunOptions:
     # keyword arguments of the environment, as NAME=VALUE; for Atari games see docs/guides/atari.md
     env_options: tuple[str, ...] = ()
     # options of every reset, as NAME=VALUE; or a curriculum, as module:callable: a function that takes the run's
-    # progress (0 to 1; evaluations have 1) at each reset and returns its options
+    # progress (0 to 1; in evaluations 1) and returns the options of a reset
     wrapper: tuple[str, ...] = ()
     # wrappers of a Gymnasium environment, each as module:callable; the first is innermost
     images: str = "auto"
-    # parts of observations that are images: LEAF,LEAF or none (auto: bytes of at least 24 pixels a side); an
-    # observation with one part is called obs
+    # names of observation parts that are images: LEAF,LEAF or none (auto: uint8 parts of at least 24 pixels a
+    # side); a single part is called obs
     stack: Count | None = None  # frames stacked in every image, newest last (none: the environment's own number)
     gray: bool = False  # convert images to gray
-    size: str | None = None  # resize images by area, to this side or HEIGHTxWIDTH in pixels (none: do not resize)
+    size: str | None = None  # resize images by area averaging, to SIDE or HEIGHTxWIDTH pixels (none: do not resize)
     frame_skip: Count | None = None
-    # frames that an action lasts, whose rewards are added (none: the environment's own number)
+    # number of frames per action; their rewards are added (none: the environment's own number)
     task_input: Literal["none", "onehot", "embedding"] = "none"
-    # feed the task to the network, if --env lists several tasks: one-hot, or as a learned embedding
+    # if --env lists several tasks, how the network gets the task: as a one-hot vector or a learned embedding
     hidden: tuple[Width, ...] = ()
-    # sizes of the network's hidden layers, such as 256 256 (one size after convolutions, none: the network's own)
+    # sizes of the network's hidden layers, such as 256 256 (only one after convolutions; none: the network's own)
     activation: Literal["tanh", "relu"] | None = None  # activation function of an mlp's hidden layers (none: tanh)
     precision: Literal["float32", "bfloat16", "auto"] = "float32"
     # number type of the networks' computations; weights stay float32. bfloat16 is faster on processors with fast
@@ -216,11 +216,11 @@ class RunOptions:
     device: Literal["auto", "cpu", "cuda"] = "auto"
     # device of learners, replicas and GA3C's predictors (auto: CUDA if there is a GPU); a3c always uses the CPU
     actors_on: Literal["cpu", "device"] = "cpu"
-    # device of the actors of impala and appo: the CPU, one core each, or the learners' device (for large networks,
-    # with few actors of many lanes)
+    # device of the actors of impala and appo: the CPU, one core per actor, or the learners' device (for large
+    # networks, and few actors with many lanes)
     cores: Count | None = None
-    # cores of the machine to use (none: all that this process may use); numbers of workers and threads that you do not
-    # set are chosen to fit
+    # number of cores to use (none: all that this process may use); numbers of workers and threads that you do not set
+    # are chosen to fit
     eval_every: Count | None = None
     # frames between evaluations of the current weights (none: no evaluations); scores go to evaluations.jsonl, the best
     # weights to checkpoints/best-…
@@ -230,14 +230,14 @@ class RunOptions:
     eval_epsilon: Fraction | None = None
     # probability of a uniform random action in evaluations during training (none: the system's value, mostly 0)
     reuse: bool = True
-    # reuse layer outputs computed while acting if the weights are still the same (a2c, accel with a2c, convolutional
-    # networks); --no-reuse computes them again
+    # reuse layer outputs computed while acting if the weights are unchanged (a2c, accel with a2c, convolutional
+    # networks); --no-reuse recomputes them
     compile: Literal["auto", "on", "off"] = "auto"
     # compile updates of small networks ahead of time, and act without torch (on a GPU: CUDA graphs, for all networks);
     # auto: compile in the background, but not with --serial or --trace; on: wait for the compiler at the start
     hosts: str | None = None
-    # other machines to run actors on: ray or ray:HOST:PORT, those of a Ray cluster; local:N, a cluster of N raylets
-    # that the run starts on this machine (none: this machine alone; docs/guides/many_machines.md)
+    # other machines to run actors on: ray or ray:HOST:PORT, those of a Ray cluster; local:N, N Ray nodes that the run
+    # starts on this machine (none: this machine alone; docs/guides/many_machines.md)
     place: str | None = None
     # assign workers to machines: ROLE=WHERE or ROLE[A-B]=WHERE, separated by commas; WHERE is here, others, even, a
     # machine's name or address, or res:NAME, a Ray resource (none: actors on other machines, replicas evenly)
@@ -245,7 +245,7 @@ class RunOptions:
     # folder with the modules of your environment or network: other machines get a copy and import from it (none:
     # the modules must be installed there)
     host_timeout: Seconds = 5.0  # seconds of silence before a machine counts as lost
-    host_wait: Seconds = 300.0  # seconds that workers of a lost machine wait for a replacement; then the run ends
+    host_wait: Seconds = 300.0  # seconds to wait for a machine that replaces a lost one; then the run ends
     dry_run: bool = False  # print the plan and measure the speed for two seconds; write nothing
 
     def __post_init__(self) -> None:
@@ -264,14 +264,14 @@ Choice = tuple[Settings, RunOptions, Sources]
 
 
 def spoken_name(page: Page) -> str:
-    """Return a system as written in a command. A population adds `--over` and its members' system, whose options it
-    takes.
+    """Return a system as written in a command. For a population, add `--over` and the system of its members, because
+    the command also takes the options of that system.
     """
     return page.name + (f" --over {page.over.name}" if page.over else "")
 
 
 def parse(page: Page, args: Sequence[str], verb: str = "train", file: OptionFile | None = None) -> Choice:
-    """Return (settings, options, sources) from flags after `polyplay train SYSTEM`. Flags override the file's values.
+    """Return (settings, options, sources) from the flags after `polyplay train SYSTEM`. Flags override the file.
 
     Raises flags.Help for --help. Raises UserError of one line: an unknown flag or preset, a bad value, or
     values that contradict each other.
@@ -297,7 +297,7 @@ def parse(page: Page, args: Sequence[str], verb: str = "train", file: OptionFile
 
 def made_from(env: Any) -> tuple[str, dict[str, Any]]:
     """Return the Gymnasium id and keyword arguments with which workers can make the instance `env` again. Raises
-    UserError: Gymnasium did not make the instance, or it was wrapped later.
+    UserError: Gymnasium did not make the instance, or the instance was wrapped later.
     """
     import gymnasium
 
@@ -327,8 +327,8 @@ def resolve(page: Page, file: OptionFile | None = None, **overrides: object) -> 
 
 
 def _choose(page: Page, given: Mapping[str, object], source: str, file: OptionFile | None) -> Choice:
-    """Choose each value: the given one, else the file's, else the preset's, else the default. Raises UserError, with
-    the file's values of options that the message names.
+    """Choose the value of each option: the given value, else that of the file, else that of the preset, else the
+    default. Raises UserError; if the message names options of the file, it includes their values.
     """
     if file is None:
         return _chosen(page, given, source, {}, {})
@@ -345,8 +345,9 @@ def _choose(page: Page, given: Mapping[str, object], source: str, file: OptionFi
 def _chosen(
     page: Page, given: Mapping[str, object], source: str, orders: Mapping[str, object], usual: Mapping[str, object]
 ) -> Choice:
-    """Do the work of `_choose`. A preset's value has the preset as its source only if it differs from the default.
-    orders: values of a file from a person; usual: its others; one equal to the preset or default counts as that.
+    """Do the work of `_choose`. A value's source is the preset only if the preset differs from the default. orders:
+    values of the file that a person chose. usual: other values of the file; one equal to the preset or default has that
+    source.
     """
     types = flags.option_types(page.Config, RunOptions)
     orders, given = listed(orders), listed(given)
@@ -373,7 +374,7 @@ def _chosen(
 
 
 def listed(given: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Replace `--env @FILE` or `@module:function` by its list of tasks. Raises UserError."""
+    """Replace `--env @FILE` or `--env @module:function` by the tasks that these list. Raises UserError."""
     env = given.get("env")
     if not isinstance(env, str) or not env.startswith("@") or "," in env or env == ATARI57:
         return given
@@ -394,7 +395,7 @@ def listed(given: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _with_layers(settings: Settings, options: RunOptions) -> Settings:
-    """Set the layers of --hidden and --activation in the network: mlp(256,256,relu). Raises UserError."""
+    """Write --hidden and --activation into the setting `network`, as in mlp(256,256,relu). Raises UserError."""
     if "network" not in vars(settings):
         raise UserError("--hidden, --activation: given, but this system's network has --blocks and --filters: set them")
     if callable(settings.network):
@@ -404,8 +405,8 @@ def _with_layers(settings: Settings, options: RunOptions) -> Settings:
 
 
 def _preset(page: Page, given: Mapping[str, object], before: object = None) -> tuple[str, Settings]:
-    """Return the name and configuration of the given preset, or else of the one that fits the environment. before: the
-    preset that was chosen when a file was written.
+    """Return the name and configuration of the given preset, or else of the preset that fits the environment. before:
+    the preset stored in an option file, used in place of an automatic choice.
     """
     name, env = str(given.get("preset", _presets.AUTO)), given.get("env")
     automatic = name == _presets.AUTO
@@ -416,7 +417,7 @@ def _preset(page: Page, given: Mapping[str, object], before: object = None) -> t
 
 
 def _shown(page: Page, name: str, base: Settings, given: Mapping[str, object]) -> dict[str, Any]:
-    """Return the preset's image options, except those given; {} if --images is given or the system is a user's page."""
+    """Return image options that the preset sets for the environment; {} with --images, or for a user's system."""
     if "images" in given or ":" in page.name:
         return {}
     own = {k: v for k, v in given.items() if k in HOW_MADE[:3]}
@@ -428,7 +429,7 @@ HOW_MADE = ("env_kwargs", "env_options", "wrapper", "images", "stack", "gray", "
 
 
 def how_made(options: RunOptions) -> dict[str, Any]:
-    """Return the arguments of Envs besides the environment's name. Raises UserError."""
+    """Return the keyword arguments for `Envs`, which makes environments, except the name. Raises UserError."""
     kwargs = flags.read_assignments("env_kwargs", options.env_kwargs)
     seen = options.images, options.stack, options.gray, options.size, options.frame_skip
     shown = read_image_options(*seen)
@@ -438,7 +439,7 @@ def how_made(options: RunOptions) -> dict[str, Any]:
 
 
 def reset_options(words: Sequence[Any]) -> Any:
-    """Parse the words of --env-options for Envs. Raises UserError."""
+    """Return what --env-options gives: a callable or module:callable, or {NAME: VALUE}. Raises UserError: a mixture."""
     if len(words) == 1 and (callable(words[0]) or ":" in words[0].partition("=")[0]):
         return words[0]
     if wrong := [word for word in words if callable(word) or ":" in word.partition("=")[0]]:
@@ -459,8 +460,8 @@ def override(options: RunOptions, changes: Mapping[str, object]) -> RunOptions:
 
 
 def adjust(page: Page, settings: Settings, changes: Mapping[str, object]) -> tuple[Settings, dict[str, object]]:
-    """Return a resumed run's settings with the system's options in `changes`, and the other changes. Raises UserError:
-    the system lacks an option, or an option cannot change in a resumed run.
+    """Return the settings of a resumed run, with the system's options from `changes`, and the remaining changes. Raises
+    UserError: the system lacks an option, or an option cannot change in a resumed run.
     """
     _check_length(changes)
     types = flags.option_types(page.Config)
@@ -476,7 +477,7 @@ def adjust(page: Page, settings: Settings, changes: Mapping[str, object]) -> tup
 
 
 def _check_length(given: Mapping[str, object]) -> None:
-    """Raise UserError if two options set the length of a run."""
+    """Raise UserError if both --frames and --steps set the length of a run."""
     frames, steps = given.get("frames"), given.get("steps")
     if frames is not None and steps is not None:
         raise UserError(f"--frames {frames} and --steps {steps} set the same limit: give one of them")
@@ -518,8 +519,8 @@ def to_json(value: Any) -> Row:
 
 
 def from_json(cls: type[T], data: Mapping[str, object]) -> T:
-    """Invert `to_json`. A field that an older file lacks gets its default. Raises UserError: a field is unknown or has
-    the wrong type.
+    """Return the dataclass `cls` from the dict that `to_json` wrote. A field that an older file lacks gets its default.
+    Raises UserError: a field is unknown or has the wrong type.
     """
     types = flags.option_types(cls)
     if wrong := sorted(set(data) - set(types)):
@@ -528,7 +529,7 @@ def from_json(cls: type[T], data: Mapping[str, object]) -> T:
 
 
 def json_value(value: object) -> object:
-    """Return an option's value for JSON. The name of a callable that no import finds, such as a partial, contains <."""
+    """Return an option's value for JSON. A callable becomes its name, which contains < if no import can find it."""
     if callable(value):
         name = getattr(value, "__qualname__", f"{type(value).__qualname__}.<instance>")
         return f"{getattr(value, '__module__', '?')}:{name}"
@@ -536,35 +537,36 @@ def json_value(value: object) -> object:
 
 
 def replace_known(base: T, given: Mapping[str, object]) -> T:
-    """Return `base` with the given values of its fields; other values are ignored."""
+    """Return a copy of the dataclass `base` with new values from `given`. Names that are no fields are ignored."""
     known: Any = base
     return replace(known, **{k: v for k, v in given.items() if k in vars(base)})
 
 
-# Values of a preset or a default are wishes: a wish that does not apply is left out. Values from a person are orders.
+# Values from a preset or a default are wishes: a wish that does not fit the run is left out. Values from a person are
+# orders.
 #
-# A message about a wish names its source, because the person did not give that option.
+# An error message about a wish names its source, because the person did not give that option.
 
 
 FLAG = re.compile(r"--([a-z]+(?:-[a-z]+)*)")
-MOST_LEFT_OUT = 8  # wishes left out at most
+MOST_LEFT_OUT = 8  # most values of a preset or default that are left out of a run
 
 
 def _number(value: int, text: str) -> int:
-    """Round `value` up to the multiple that a message requires, or lower it to the number of rows in the message."""
+    """Return `value` rounded up to the multiple, or lowered to the number of rows, that an error message requires."""
     multiple = re.findall(r"multiples? of (?:the |--[a-z]+ )?([1-9]\d*)", text)
     rows = re.findall(r"([1-9]\d*) (?:transitions|trajectories)", text)
     return -(-value // int(multiple[-1])) * int(multiple[-1]) if multiple else min([value, *map(int, rows[:1])])
 
 
 def _fewer(value: str, text: str) -> str:
-    """Return `value` without the auxiliary task that a message names; "none" if no task is left."""
+    """Return the list of auxiliary tasks without the task that an error message names; "none" if no task is left."""
     named = re.search(r"--auxiliary (\w+):", text)
     left = [task for task in value.split(",") if named and task.strip().partition("=")[0] != named[1]]
     return ",".join(left) or "none"
 
 
-WISHES: dict[str, Any] = {  # the replacement of a refused value, or a function of value and message that returns it
+WISHES: dict[str, Any] = {  # option → replacement of a refused value, or a function (value, message) → replacement
     **{"inputs": "raw", "core": "none", "previous": False, "correction": "none", "auxiliary": _fewer},
     **{"event_rewards": (), "rewards": "game"},
     **{"lanes": _number, "minibatches": _number, "reward": lambda value, text: "none" if value == "scale" else value},
@@ -583,7 +585,7 @@ def _in_file(name: str, sources: Sources) -> bool:
 
 
 def left_out(text: str, wishes: Mapping[str, Any]) -> dict[str, Any]:
-    """Return {option: replacement} for wishes that the message `text` refuses; {} if no wish has a replacement."""
+    """Return {option: replacement} for preset or default values that a message refuses; {} if none is replaceable."""
     found = dict[str, Any]()
     for name, value in wishes.items():
         other = WISHES.get(name, value)
@@ -593,8 +595,9 @@ def left_out(text: str, wishes: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def fitted(settings: Settings, sources: Sources, wire: Callable[[Settings], Any]) -> tuple[Settings, Any, Lines]:
-    """Return the settings without wishes that do not apply, the result of `wire`, and plan lines about wishes left out.
-    Raises UserError: settings cannot be wired. The message adds value and source of each wish and file's option in it.
+    """Return the settings without wishes (values of presets or defaults) that `wire` refuses, the result of `wire`, and
+    plan lines about wishes left out. Raises UserError: `wire` refuses other values. The message then adds value and
+    source of each option in it that no command line gave.
     """
     lines: Lines = []
     while True:

@@ -1,6 +1,6 @@
-"""Plan of a run, shown before anything starts: workers, memory, length, exactness, ends of episodes.
+"""Plan of a run, shown before workers start: workers, memory, length, reproducibility, ends of episodes.
 
-The plan is read from the wiring and its specs. A plan that cannot work is refused, with a proposal of one that can.
+A plan that needs too much memory is refused; the error then proposes an option to lower.
 
 Imports no torch.
 """
@@ -30,19 +30,19 @@ from polyplay.workers.sizing import threads_of
 if TYPE_CHECKING:
     from polyplay.workers.crew import Crew
 
-# Least memory that a run needs: bytes of its replays, queues and weights, from its wiring. Memory of processes,
+# Least memory that a run needs: bytes of its replays, queues, weights and Atari emulators. Memory of processes, other
 # environments and the networks' computations is not counted.
 
 MB = 2**20
 Parts = Mapping[str, float]  # part → bytes
-SIZES = {  # part → options that it grows with
+SIZES = {  # part of the memory → options that make this part larger
     "replay": ("capacity",),
     "rollouts": ("lanes", "unroll", "slots", "actors", "learners"),
     "weights": ("learners", "replicas", "actors"),
     "emulators": ("lanes", "actors"),
 }
-EMULATOR = 1.7 * MB  # measured size of an Atari game
-PROPOSED = 0.75  # part of the memory that a proposal fills; the rest is for uncounted memory
+EMULATOR = 1.7 * MB  # measured memory of an emulator that plays an Atari game
+PROPOSED = 0.75  # fraction of the available memory that a proposed setting fills; the rest is for uncounted memory
 
 
 def size_text(n: float) -> str:
@@ -51,16 +51,13 @@ def size_text(n: float) -> str:
     return f"{mb / 1024:.3g} GB" if mb >= 1000 else f"{mb:.3g} MB"
 
 
-# ---------------------------------------------------------------------------------------------- available memory
-
-
 # ------------------------------------------------------------------------------------------------- needed memory
 
 
 def predict_memory(crew: Crew, net: Any) -> dict[str, float]:
-    """Return {part: bytes} of all processes together: rollouts, replay, weights, and memory that edges name.
+    """Return {part: bytes} of all processes together: rollouts, replay, weights, emulators, and other shared objects.
 
-    net: a network like the one that every worker makes.
+    net: a network of the kind that every worker makes.
     """
     weights = bytes_of(net)
     parts = dict.fromkeys(("rollouts", "replay", "weights"), 0.0)
@@ -68,7 +65,7 @@ def predict_memory(crew: Crew, net: Any) -> dict[str, float]:
         if role.spec is not None:
             own = role.spec.update.worker_nbytes(net) + weights * sum(part.vectors for part in role.spec.parts)
             own *= max(1.0, role.agents / role.n)
-        else:  # a network as one vector, and its gradient, unless the worker only serves agents
+        else:  # the weights as one vector; unless the worker only serves agents, also the gradient
             own = weights * (0.0 if role.policy is None else 1.0 if "agents" in role.edges() else 2.0)
         parts["weights"] += role.n * own
         if role.held_replay is not None:
@@ -87,17 +84,17 @@ def bytes_of(net: Any) -> int:
     return sum(x.numel() * x.element_size() for x in (*net.parameters(), *net.buffers()))
 
 
-GAMES = ("toy", "game", "arena")  # built-in games, which step in their worker's thread and save everything
+GAMES = ("toy", "game", "arena")  # built-in games: the worker steps them in its own thread, and can save their state
 
 
 def kind_of(envs: Any) -> str:
-    """Return the pool of environments: ale, toy, game, arena, envpool, vector, inline, processes, or mixed."""
+    """Return how environments are stepped: ale, toy, game, arena, envpool, vector, inline, processes, or mixed."""
     kinds = kinds_of(envs)
     return kinds.pop() if len(kinds) == 1 else "mixed"
 
 
 def kinds_of(envs: Any) -> set[str]:
-    """Return the pools of environments, one for each task."""
+    """Return the ways in which the environments of a run's tasks are stepped, as `kind_of` names them."""
     if envs.spec.tasks and not native(envs):
         return {_kind(part) for part in task_parts(envs)}
     return {_kind(envs)}
@@ -118,7 +115,7 @@ def _kind(envs: Any) -> str:
 
 
 def search_role(crew: Any) -> Any:
-    """Return the role of self-play by search; None if there is none."""
+    """Return the role (kind of workers) that plays games by tree search; None in a run without such workers."""
     return next((r for r in crew.roles if {"board", "out"} <= r.holds.keys()), None)
 
 
@@ -131,32 +128,32 @@ def searching(role: Any) -> str:
     return f"at most {options.simulations:,} evaluations per move; resigns {quits}{slow}"
 
 
-SECONDS = 2.0  # length of the speed measurement
-PATIENCE = 120.0  # seconds that the measurement waits for the first update, or position of self-play
+SECONDS = 2.0  # seconds of the speed measurement
+PATIENCE = 120.0  # seconds that the measurement waits for the first update, or for the first step of self-play
 ANEW = "environments start new episodes"
 
 
 @dataclass(frozen=True)
 class Plan:
-    """Plan of a run; `lines` are for people."""
+    """Plan of a run. lines: (heading, text) to print."""
 
     memory: Mapping[str, float]  # part → bytes needed at least
-    limit: int  # bytes available
+    limit: int  # bytes of memory available
     checkpoint: int  # bytes of a checkpoint
-    frames: int  # total
-    left: float  # agent steps to go
-    warning: str = ""  # why no update will be made
+    frames: int  # frames of the whole run
+    left: float  # agent steps still to make
+    warning: str = ""  # reason why the run will make no update; "": it will
     lines: list[tuple[str, str]] = field(default_factory=list)
-    refused: str = ""  # why the run cannot work here
+    refused: str = ""  # reason why the run cannot work on this machine; "": it can
 
     @property
     def needs(self) -> float:
-        """Bytes needed at least."""
+        """Bytes of memory that the run needs at least."""
         return sum(self.memory.values())
 
 
 def make_plan(crew: Any, wired: Any, options: Any, done: int = 0) -> Plan:
-    """Make the plan of a wired crew after `done` agent steps."""
+    """Make the plan of a run. crew: its workers, not started. wired: its system. done: agent steps made so far."""
     from polyplay.nets.layers import outlines
 
     envs = wired.envs
@@ -219,13 +216,13 @@ def _workers(crew: Any) -> str:
 
 
 def _atari(facts: Mapping[str, str]) -> str:
-    """Describe how an Atari game is played, and which settings its id decides."""
+    """Describe how an Atari game is played, and which settings the environment's id decides."""
     actions = facts["actions"].partition(":")[0]
     return f"frameskip {facts['frameskip']}; sticky {facts['sticky']}; actions {actions}; {facts['id']}"
 
 
 def _tasks(envs: Any) -> str:
-    """Name the tasks, and the lanes that play them."""
+    """Describe the tasks, and which lanes (environments) play each task."""
     spec = envs.spec
     turns = f"lane l of the run plays number l mod {len(spec.order)} of their order"
     hidden = "" if spec.mask is None else "; a mask hides the actions that a task lacks"
@@ -233,7 +230,7 @@ def _tasks(envs: Any) -> str:
 
 
 def _images(envs: Any) -> str:
-    """Describe the image parts of observations and their processing; "" if there are none, or only Atari's."""
+    """Describe the image parts of observations and their processing; "" without images, or for Atari's usual ones."""
     spec, shown = envs.spec, envs.images
     fields, asked = dict(tree.leaves(spec.obs)), shown is not None and shown.leaves is not None
     if not asked and (game(envs) or not spec.image_leaves):
@@ -243,7 +240,7 @@ def _images(envs: Any) -> str:
 
 
 def _network(crew: Any, wired: Any, net: Any) -> str:
-    """Describe the network, and the library and precision of self-play."""
+    """Describe the network; for self-play by search, also the library and precision that run the network."""
     text = wired.policy.choice
     if (role := search_role(crew)) is not None:
         from polyplay.search.evaluators import ways
@@ -330,7 +327,7 @@ def minutes_over(minutes: float) -> str:
 
 
 def _steps_per_update(crew: Any) -> float:
-    """Return the agent steps per joint update of all learners; with several passes, per rollout."""
+    """Return the agent steps per update of all learners together; with several passes over a rollout, per rollout."""
     role = crew.learner
     together = 1 if role.asynchronous or role.agents else role.n
     ratio = (role.replay.ratio if role.replay else None) or 1.0
@@ -338,7 +335,7 @@ def _steps_per_update(crew: Any) -> float:
 
 
 def first_sample(crew: Any) -> int:
-    """Return the agent steps before batches are drawn, summed over all replays; 0 without a replay."""
+    """Return the agent steps before the first batch is drawn, summed over all replays; 0 without a replay."""
     return sum(r.n * r.held_replay.start for r in crew.roles if r.held_replay)
 
 
@@ -371,7 +368,7 @@ def _repeats(crew: Any) -> str:
 
 
 def _crosses(crew: Any) -> bool:
-    """Tell whether workers take rows that other workers make."""
+    """Tell whether some workers learn from rollouts or batches that other workers make."""
     return any("source" in r.edges() for r in crew.roles)
 
 
@@ -383,20 +380,20 @@ def _fixed(crew: Any) -> bool:
 
 
 def resumes_exactly(crew: Any) -> bool:
-    """Tell whether a resumed run learns bitwise like one that never stopped, if environments can be saved. Checkpoints
-    of such a run hold all state that decides its future.
+    """Tell whether a resumed run has bitwise the same results as a run that never stopped, if its environments can be
+    saved. Checkpoints of such a run hold all state that decides its future.
     """
     free = any(r.asynchronous or (r.find(League) and not crew.serial) for r in crew.roles)
     return crew.placement.on_cpu and _fixed(crew) and not (_drawn_ahead(crew) or free or _forgets(crew))
 
 
 def _drawn_ahead(crew: Any) -> bool:
-    """Tell whether learners get batches drawn by other workers' replays."""
+    """Tell whether learners get batches from a replay that another worker holds."""
     return any(r.source and r.replay and not r.held_replay for r in crew.roles)
 
 
 def _forgets(crew: Any) -> bool:
-    """Tell whether auxiliary tasks draw from recent rows, which only a league's checkpoints keep."""
+    """Tell whether auxiliary losses draw from a memory of recent steps that checkpoints lack, except in a league."""
     terms = {name for r in crew.roles if r.spec and not r.agents for name in r.spec.loss.terms}
     return bool(terms & {"reward_prediction", "value_replay"})
 
@@ -432,7 +429,7 @@ def _resumes(crew: Any) -> str:
 
 
 def episodes(envs: Any) -> str:
-    """Describe the ends of episodes, and the value after each kind of end."""
+    """Describe the ends of episodes, and the bootstrap value after each kind of end."""
     facts = envs.spec.describe
     ended, cut = "", f" (time limit: {facts.get('time limit', 'its own')})"
     if game(envs):
@@ -451,8 +448,8 @@ def _scaling(wired: Any) -> str:
 
 
 def check_plan(plan: Plan, settings: Any) -> Plan:
-    """Return the plan. Raises UserError: the plan needs more memory than available. The message proposes a lower value
-    of an option that sets the size of the largest part.
+    """Return the plan if enough memory is available. Raises UserError otherwise: the message proposes a lower value of
+    an option that sets the size of the largest part.
     """
     if plan.needs <= plan.limit:
         return plan
@@ -470,7 +467,7 @@ def check_plan(plan: Plan, settings: Any) -> Plan:
 
 
 def measure_speed(crew: Any, metrics: tuple[str, ...], plan: Plan, skip: int) -> list[tuple[str, str]]:
-    """Run the crew for two seconds after its first update (self-play by search: after its first steps). Return lines
+    """Run the workers for two seconds after their first update (in self-play by search: first step). Return plan lines
     about speed, memory and the estimated time; [] if the plan is refused.
     """
     from polyplay.runs.crew_metrics import memory_mb
@@ -479,7 +476,7 @@ def measure_speed(crew: Any, metrics: tuple[str, ...], plan: Plan, skip: int) ->
     if plan.refused:
         return []
     first = "updates" if search_role(crew) is None else "steps"
-    printed = set[str]()  # each text once, however many workers send it
+    printed = set[str]()  # each text is printed once, even if several workers send it
 
     def log(kind: str, text: str) -> None:
         if kind != "game" and text not in printed:

@@ -1,4 +1,4 @@
-"""Populations of runs: plan, train, resume."""
+"""Populations of runs (population-based training): plan, train and resume a population."""
 
 from __future__ import annotations
 
@@ -34,14 +34,15 @@ from polyplay.runs.session import RunSegment, Supervisor
 from polyplay.systems import _presets
 from polyplay.workers.crew import Crew
 
-# Options that a population may vary. Building a member for each value tests that network, optimizer and replay stay.
+# Options whose values may differ between members. For each value, a member is built, to check that members with
+# different values have the same network, optimizer and replay.
 
 
 ALIKE = {"env", *run_options.HOW_MADE, "frames", *run_options.LIMITS, "seed", "hidden", "activation"}
 
 
 def check_varied(words: Iterable[str]) -> None:
-    """Raise UserError if `words` name an option that all members share: game, layers, length of training."""
+    """Raise UserError if the words of --vary name an option with one value for all members, such as the game."""
     for word in words:
         name = word.partition("=")[0].replace("-", "_")
         if name in ALIKE or name in flags.option_types(RunOptions):
@@ -49,8 +50,8 @@ def check_varied(words: Iterable[str]) -> None:
 
 
 def anew_of(settings: Any, crew: Crew, priors: dict[str, Prior], types: flags.OptionTypes) -> frozenset[str]:
-    """Return the varied options that change the number of lanes or the length of rollouts, so lanes must restart.
-    Raises UserError: an option does not allow a value, or a value changes the network, optimizer or replay.
+    """Return the varied options that change the number of lanes (environments) or the length of rollouts: lanes must
+    then restart. Raises UserError: an option does not allow a value, or a value changes network, optimizer or replay.
     """
     anew = set[str]()
     for name, prior in priors.items():
@@ -65,7 +66,7 @@ def anew_of(settings: Any, crew: Crew, priors: dict[str, Prior], types: flags.Op
 
 
 def _built(settings: Any, crew: Crew, values: dict[str, Any]) -> dict[str, dict[str, Any]]:
-    """Return the network, optimizer, replay and lanes of a member with these values. Raises UserError."""
+    """Describe the network, optimizer, replay and lanes of a member with these values. Raises UserError."""
     other, wired = _presets.wire_member(settings, crew, values)
     if wired.player is not None:
         raise UserError(f"--over: {settings.over} given, but its self-play has no score: choose another system")
@@ -90,7 +91,7 @@ COPIED = {
 
 
 def _refuse(what: str, own: dict[str, dict[str, Any]], other: dict[str, dict[str, Any]]) -> None:
-    """Raise UserError if members could not copy each other."""
+    """Raise UserError if two members differ in a part that COPIED lists, so that they could not copy each other."""
     for part, meaning in COPIED.items():
         for name in own[part] | other[part]:
             mine, theirs = own[part].get(name, "absent"), other[part].get(name, "absent")
@@ -99,16 +100,16 @@ def _refuse(what: str, own: dict[str, dict[str, Any]], other: dict[str, dict[str
                 raise UserError(f"{what} changes {meaning}: {text}; leave it out")
 
 
-# A member's session: an ordinary run, which continues until the next decision about the member.
+# A session of a member trains its run, as an ordinary run, until the next decision about the member.
 
 
 TAIL = 1 << 16  # bytes at a file's end that are searched for a member's last games
-SEEDS = 1000  # seeds per population; two populations share none
+SEEDS = 1000  # seeds reserved per population, so that members of two populations never share a seed
 
 
 @dataclass(frozen=True)
 class MemberRunner:
-    """Function that trainers call (population.trainer.RunMember). changes: new options of a resumed population."""
+    """Function that runs a session of a member (trainer.RunMember). changes: new options of a resumed population."""
 
     directory: Path
     system: str
@@ -117,12 +118,12 @@ class MemberRunner:
     sources: Sources
     score: str
     changes: Mapping[str, Any] = field(default_factory=dict)
-    elsewhere: Callable[..., tuple[str, str]] | None = None  # RemoteMembers: runs a session on another machine
+    elsewhere: Callable[..., tuple[str, str]] | None = None  # runs a session on another machine
 
     def __call__(
         self, m: Row, until: int, stopping: Callable[[], str], say: Callable[[str, str], None]
     ) -> trainer.MemberSession:
-        """Run a member's session. Raises UserError and WorkerLost if no member could continue."""
+        """Train member `m` up to agent step `until`. Raises UserError and WorkerLost if no member could continue."""
         name, begun = f"member {m['member']:02d}", time.monotonic()
         directory, part = states.Store(self.directory).member(m["member"]), RunSegment(until, stopping)
         output = WarningReader(lambda text: say("caution", f"{name}: {text}"))
@@ -145,13 +146,13 @@ class MemberRunner:
         return trainer.MemberSession(ended, why, counters["steps"], counters["frames"], games, time.monotonic() - begun)  # type: ignore[arg-type]
 
     def _run(self, directory: Path, m: Row, part: RunSegment) -> tuple[str, str]:
-        """Run the session here; return how it ended, and why."""
+        """Run the session on this machine; return (how the session ended, the reason)."""
         if (directory / "config.json").exists():
             contents = run_files.read_config(directory)
             if any(contents["config"].get(name) != value for name, value in m["values"].items()):
                 contents["config"] |= m["values"]
                 write_json(directory / "config.json", contents)
-            if learnt(directory) >= part.until:  # killed after its last checkpoint, before the decision
+            if learnt(directory) >= part.until:  # an earlier session was killed before the decision
                 return "ready", ""
             result = run.continue_run(
                 directory, {**self.changes, **load.objects_of(self.settings, self.options)}, True, part=part
@@ -171,14 +172,14 @@ class MemberRunner:
 
 
 class WarningReader(io.TextIOBase):
-    """Stream for a session's output that passes on only warnings."""
+    """Output stream of a member's session. It calls `warn` with each warning, and drops all other lines."""
 
     def __init__(self, warn: Callable[[str], None]):
         self.warn, self.rest = warn, ""
-        self.before = sys.stdout, sys.stderr  # streams for warnings passed on
+        self.before = sys.stdout, sys.stderr  # streams that `warn` prints to
 
     def write(self, text: str) -> int:
-        """Read text; an incomplete last line waits for its end."""
+        """Process the complete lines of `text`; keep an incomplete last line until its end arrives."""
         *lines, self.rest = (self.rest + text).split("\n")
         for line in lines:
             found = line.removeprefix("polyplay: ").removeprefix("warning ")
@@ -201,10 +202,10 @@ def _newest_counters(directory: Path) -> Row:
 
 
 def last_returns(directory: Path, since: int, score: str = "games") -> tuple[float, ...]:
-    """Return the returns of the last games after `since` agent steps, or of the last evaluation after them."""
+    """Return the returns of the last games, or of the last evaluation, that ended after `since` agent steps."""
     if score == "evaluations":
         rows = [row for row in read_lines(directory / "evaluations.jsonl", "steps") if row["steps"] > since]
-        if rows and "task_return_means" in rows[-1]:  # the mean over tasks of their scores
+        if rows and "task_return_means" in rows[-1]:  # the mean over tasks of the tasks' scores
             return (float(rows[-1]["episodic_return_mean"]),) * len(rows[-1]["returns"])
         return tuple(rows[-1]["returns"]) if rows else ()
     games = [row for row in _tail(directory / "episodes.jsonl", run_files.GAME) if row["steps"] > since]
@@ -229,7 +230,7 @@ def newest_steps(directory: Path) -> int:
 
 
 def _tail(path: Path, numbers: tuple[str, ...]) -> Iterator[Row]:
-    """Yield a file's last lines, without those that lack one of `numbers`."""
+    """Yield the last rows of a file of JSON lines that have all of the keys `numbers`."""
     with contextlib.suppress(FileNotFoundError), path.open("rb") as file:
         file.seek(max(0, path.stat().st_size - TAIL))
         for line in file.read().split(b"\n"):
@@ -237,14 +238,15 @@ def _tail(path: Path, numbers: tuple[str, ...]) -> Iterator[Row]:
                 yield row
 
 
-# The main process of a population: starts, watches, shows and stops its trainers, which make all decisions.
+# The main process of a population starts, watches and stops the trainers (workers that train members), and prints their
+# progress. The trainers make all decisions.
 
 
 SHOW = 1.0  # seconds between panel updates
 
 
 class PopulationSession(Supervisor):
-    """One session of a population, from the start of its trainers to their end."""
+    """Main process of a population, from the start of its trainers (workers that train members) to their end."""
 
     patience, late, goes_on = 60.0, "members did not end", "continues the population"
 
@@ -254,7 +256,7 @@ class PopulationSession(Supervisor):
         self.panel = PopulationPanel(quiet, terminal.Screen(live=False if crew.serial or quiet else None))
         with self.store.locked() as population:
             self.decisions: int = population["decisions"]
-            population["clock"] = {"before": population["wall_seconds"], "since": time.monotonic()}  # over sessions
+            population["clock"] = {"before": population["wall_seconds"], "since": time.monotonic()}  # wall time
             self.store.write(population)
         self.panel.begin(lines)
 
@@ -279,7 +281,7 @@ class PopulationSession(Supervisor):
         self.panel.screen.warn(text)
 
     def _close(self) -> Row:
-        """Stop the crew; write and return the summary. If all members have failed, set the reason."""
+        """Stop the trainers; write and return the summary. If all members have failed, the run has failed."""
         self.closing = True
         self.crew.stop()
         with contextlib.suppress(Exception):
@@ -288,7 +290,7 @@ class PopulationSession(Supervisor):
             for m in population["members"]:
                 m["state"] = states.WAITING if m["state"] == states.TRAINING else m["state"]
             population["wall_seconds"] = states.wall_seconds(population)
-            with contextlib.suppress(OSError):  # full disk: the next session writes it
+            with contextlib.suppress(OSError):  # on a full disk, the next session writes the file
                 self.store.write(population)
         members = population["members"]
         best = states.best_member(members)
@@ -356,7 +358,7 @@ def resume(directory: Path, changes: Mapping[str, Any], trust: bool = False) -> 
     store = states.Store(directory)
     _check_code(store, config)
     settings, others = run_options.adjust(page, settings, changes)
-    elsewhere = {"place": None, "ship": None} if "hosts" in changes else {}  # values for the old machines
+    elsewhere = {"place": None, "ship": None} if "hosts" in changes else {}  # values are for the earlier machines
     options = run_options.override(options, {"run": str(directory), **elsewhere, **others})
     crew, plan, lines = _wire(page, settings, options)
     sources = {**config["sources"], **{k: "resume" for k in changes if k not in run_options.OF_ONE_RUN}}
@@ -368,12 +370,12 @@ def resume(directory: Path, changes: Mapping[str, Any], trust: bool = False) -> 
         _extend(store, plan, changes)
 
     now, unused = vars(options) | {"frames": settings.frames}, "steps" if options.steps is None else "frames"
-    changed = {k: now[k] for k, source in sources.items() if source == "resume" and k != unused}  # now or earlier
+    changed = {k: now[k] for k, source in sources.items() if source == "resume" and k != unused}  # by any resume
     return _go(directory, settings, options, sources, crew, lines, begin, changed)
 
 
 def _check_code(store: states.Store, config: Row) -> None:
-    """Raise UserError if a member's files name code that the population's files do not."""
+    """Raise UserError if a member's files name code that the population's config.json does not name."""
     for m in run_files.read_population(store.directory)["members"]:
         run_files.check_named(store.directory / states.FILE, {"config": m["values"]}, config)
         if (store.member(m["member"]) / "config.json").exists():
@@ -381,8 +383,8 @@ def _check_code(store: states.Store, config: Row) -> None:
 
 
 def _extend(store: states.Store, plan: trainer.PopulationPlan, changes: Mapping[str, Any]) -> None:
-    """Let ended members continue if the population trains longer now. Members get new tries if their sessions were lost
-    or they found no donor.
+    """Let members that are done continue if the population now trains longer. Give new tries to members whose sessions
+    were lost, and to failed members that found no donor to copy.
     """
     with store.locked() as population:
         further = population["total"] != plan.total or any(
@@ -399,7 +401,7 @@ def _extend(store: states.Store, plan: trainer.PopulationPlan, changes: Mapping[
 
 
 def _wire(page: Page, settings: Any, options: RunOptions) -> tuple[Crew, trainer.PopulationPlan, list[tuple[str, str]]]:
-    """Return the crew of trainers, the population's plan, and lines about it. Raises UserError: options are refused."""
+    """Return the crew of trainers, the population's plan, and plan lines to print. Raises UserError: bad options."""
     if options.serial and settings.at_once > 1:
         raise UserError(f"--at-once: {settings.at_once} given, but --serial is one thread: leave one of them out")
     if settings.score == "evaluations" and options.eval_every is None:
@@ -455,7 +457,7 @@ def _go(
     begin: Callable[[Row], None],
     changes: Mapping[str, Any] | None = None,
 ) -> RunResult:
-    """Run the population, or print its plan. begin: records the start or resume in the locked directory."""
+    """Run the population, or print its plan (dry run). begin: records the start or resume in the locked directory."""
     if options.dry_run:
         console = terminal.default_console()
         shown = [("run", f"{directory} (dry run: nothing is written)"), *lines]
@@ -494,6 +496,6 @@ def _elsewhere(crew: Crew, options: RunOptions) -> Callable[..., tuple[str, str]
 
 
 def _member_cores(crew: Crew) -> tuple[int, int]:
-    """Return the cores of each trainer's member, and all cores that members share."""
+    """Return (cores per member in training, number of cores that all members share)."""
     there = _presets.member_cores(crew)
     return max(1, there // crew.roles[0].n), there

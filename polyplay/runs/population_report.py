@@ -1,4 +1,4 @@
-"""Terminal output about a population: tables, and during training a live panel, or lines without a terminal.
+"""Terminal output about a population: tables and, during training, a live panel, or plain lines without a terminal.
 
 Imports no torch.
 """
@@ -19,7 +19,7 @@ from polyplay.core.files import Row
 from polyplay.population import store
 from polyplay.runs.terminal import PACE, Screen, clock_text, progress_line, ruled_table, short_count, value_text
 
-# Tables and lines: members, best first, their decisions, and the winner's ancestors.
+# Tables and lines about a population: members from best to worst, decisions about them, the winner's ancestors.
 
 
 STYLES = {store.TRAINING: "green", store.FAILED: "bold red"}
@@ -35,7 +35,7 @@ def population_title(population: Row) -> str:
 
 
 def population_report(directory: Path, population: Row, rows: Sequence[Row]) -> Iterator[RenderableType]:
-    """Yield the table of members, failures, and the winner. rows: lines of lineage.jsonl."""
+    """Yield a table of members, lines about failed members, and the winner. rows: lines of lineage.jsonl."""
     yield _table(population, rows)
     for member in population["members"]:
         if member["state"] == store.FAILED:
@@ -70,13 +70,13 @@ def _table(population: Row, rows: Sequence[Row]) -> Table:
 
 
 def winning_line(member: Row, rows: Sequence[Row]) -> list[store.Segment]:
-    """Return a member's ancestry up to now; if its rows are lost, the member alone."""
+    """Return the line of a member's ancestors up to now; if lineage.jsonl lacks the member, the member alone."""
     alone = store.Segment(member["member"], 0, member["steps"], member["values"])
     return store.ancestry(rows, member["member"], member["steps"]) or [alone]
 
 
 def lineage_text(line: Sequence[store.Segment]) -> str:
-    """Return a line from its last member to its founder, as in `03 ← 05 at 1.5M ← 01 at 500k`."""
+    """Return a line of ancestors as text, from the last member to the first, as in `03 ← 05 at 1.5M ← 01 at 500k`."""
     text = member_name(line[-1].member)
     for before, after in reversed(list(pairwise(line))):
         if before.member != after.member:
@@ -85,7 +85,7 @@ def lineage_text(line: Sequence[store.Segment]) -> str:
 
 
 def decision_line(row: Row) -> str:
-    """Return a line of lineage.jsonl as text."""
+    """Describe a decision about a member, a row of lineage.jsonl, in one line."""
     member, new = member_name(row["member"]), row["new"]
     if not row["old"]:
         return f"{member} begins with {', '.join(f'{k} {value_text(v)}' for k, v in new.items())}"
@@ -100,7 +100,7 @@ def decision_line(row: Row) -> str:
 
 
 def member_name(member: int) -> str:
-    """Return a member's name, as its directory's."""
+    """Return a member's two-digit name, which is also the name of its directory."""
     return f"{member:02}"
 
 
@@ -109,8 +109,8 @@ def score_text(score: float | None) -> str:
 
 
 class PopulationPanel:
-    """Panel of a population: call `begin`, then `show` and `decision` repeatedly, `screen.warn` when needed, and `end`.
-    quiet: print only warnings and the last line.
+    """Output of a population in training: call `begin`, then `show` and `decision` repeatedly, `screen.warn` when
+    needed, and `end`. quiet: print only warnings and the last line.
     """
 
     def __init__(self, quiet: bool = False, screen: Screen | None = None) -> None:
@@ -122,13 +122,13 @@ class PopulationPanel:
         self.reported_at, self.last = self.begun, ""
 
     def begin(self, lines: Iterable[RenderableType]) -> None:
-        """Print the first lines."""
+        """Print the lines at the start of training, unless the panel is quiet."""
         for line in () if self.quiet else lines:
             self.screen.print(line)
 
     def show(self, population: Row, training: Mapping[int, int]) -> None:
-        """Update the panel; call this from any loop. population: population.json. training: agent steps of members that
-        train now.
+        """Update the panel; call this as often as you like. population: contents of population.json. training: member →
+        agent steps, for the members that train now.
         """
         self.population, self.training = population, training
         now = self.clock()
@@ -141,14 +141,14 @@ class PopulationPanel:
             self.screen.print(Text("  ".join(filter(None, parts)), no_wrap=True))
 
     def decision(self, row: Row) -> None:
-        """Print a line of lineage.jsonl, or show it in the panel until the next one."""
+        """Show a decision (row of lineage.jsonl) in the panel until the next decision, or print it without a panel."""
         self.last = decision_line(row)
         if self.screen.live is None and not self.quiet:
             self.screen.print(Text(self.last, no_wrap=True))
 
     def end(self, summary: Row) -> None:
-        """Print the table and the last line. summary: reason, exit_code, wall_seconds, failed and directory of the
-        population."""
+        """Print the table of members and the last line. summary: reason, exit_code, wall_seconds, failed and directory
+        of the population."""
         directory = Path(summary["directory"])
         if self.population:
             self.screen.draw(self.panel, at_once=True)
@@ -162,7 +162,7 @@ class PopulationPanel:
         last += f"{failed} · next: polyplay {verb} {shlex.quote(str(directory))}"
         self.screen.print(Text(last, no_wrap=True))
 
-    # ------------------------------------------------------------------------------------------------ its numbers
+    # ------------------------------------------------------------------------------------------------ numbers shown
 
     def _members(self) -> list[Row]:
         """Return the members, best first, with the present steps of members that train."""
@@ -175,7 +175,7 @@ class PopulationPanel:
         return sum(member["steps"] for member in self._members())
 
     def _progress(self) -> tuple[str, float, str]:
-        """Return progress as text and as a fraction, and the time. Members that failed make no more steps."""
+        """Return progress as text and as a fraction, and the times. Failed members are not expected to make steps."""
         members, steps, now = self._members(), self._steps(), self.clock()
         goal = steps + sum(max(0, self.population["total"] - m["steps"]) for m in members if m["state"] != store.FAILED)
         begun, before = self.first or (now, steps)

@@ -1,6 +1,6 @@
-"""Run members of a population on other machines: send a session's directory in pieces, and take its changes back.
+"""Train members of a population on other machines: send a member's run directory in pieces, and get its changes back.
 
-The directory on the main machine is the authority: a session starts from its newest checkpoint.
+The directory on the main machine is the valid one: every session starts from the newest checkpoint there.
 """
 
 from __future__ import annotations
@@ -35,27 +35,27 @@ from polyplay.workers.hosts.cluster import Cluster, MachineInfo, RayActor, neede
 if TYPE_CHECKING:
     from polyplay.runs.population import MemberRunner
 
-# Pieces of a directory: bytes at an offset of a file. Files that a run appends to grow; others appear whole, by a
-# rename.
+# A directory is sent in pieces: bytes at an offset of a file. Of a growing log only the new end is sent. Other files
+# are sent whole and renamed on arrival.
 
 
-# name, offset, bytes, final name after the last piece; offset -1: the bytes are the manifest of a checkpoint
+# (name, offset, bytes, name to rename the file to after its last piece); offset -1: bytes are a checkpoint's manifest
 Piece = tuple[str, int, np.ndarray, str]
-PIECE = 4 << 20  # bytes per call
-TAIL = 64  # bytes that distinguish a file that grew from one that was rewritten
+PIECE = 4 << 20  # bytes per piece, and per remote call
+TAIL = 64  # bytes at the old end of a file; if they changed, the file was rewritten
 SAVED = "checkpoints"
 
 
 class DirectoryChanges:
-    """Changes of a run's directory since the last call of `pieces`. known: checkpoints that are not sent."""
+    """Changes of a run's directory since the last call of `pieces`. known: checkpoints not to send."""
 
     def __init__(self, directory: Path, known: Iterable[Path] = ()):
         self.directory = directory
         self.known: dict[str, Any] = {path.name: path.stat().st_ino for path in known}
-        self.saved = bool(checkpoint.everything(directory))  # lines about updates need a checkpoint
+        self.saved = bool(checkpoint.everything(directory))  # logs are not sent before a checkpoint
 
     def pieces(self) -> Iterator[Piece]:
-        """Yield changed files, then checkpoints that existed before, so all lines of a checkpoint arrive before it."""
+        """Yield changed files, then checkpoints that existed before. So logs arrive before their checkpoint."""
         saved = sorted(
             p for p in (self.directory / SAVED).glob("[!.]*") if p.is_dir() and not p.match(f"{checkpoint.UNUSED}*")
         )
@@ -64,7 +64,7 @@ class DirectoryChanges:
                 with contextlib.suppress(FileNotFoundError), path.open("rb") as file:
                     yield from self._file(file, str(path.relative_to(self.directory)))
         for found in saved:
-            with contextlib.suppress(FileNotFoundError, ValueError):  # removed, because newer ones exist
+            with contextlib.suppress(FileNotFoundError, ValueError):  # the run removed an old checkpoint
                 if self.known.get(found.name) != (mark := found.stat().st_ino):
                     self.known[found.name] = mark
                     yield from _checkpoint(found)
@@ -84,7 +84,7 @@ class DirectoryChanges:
 
 
 def _plain_files(directory: Path) -> list[Path]:
-    """Return all files except checkpoints and hidden ones. The run may remove some at any time."""
+    """Return all files except checkpoints and hidden files. The run may remove files at any time."""
     found = list[Path]()
     for root, folders, names in os.walk(directory):
         folders[:] = [name for name in folders if name != SAVED and not name.startswith(".")]
@@ -109,7 +109,7 @@ def _read(fd: int, begin: int, end: int, name: str, final: str) -> Iterator[Piec
 
 
 def take_pieces(pieces: Iterator[Piece]) -> list[Piece]:
-    """Return the next pieces, up to the size of one call."""
+    """Return the next pieces for one remote call, until they have PIECE bytes or no piece is left."""
     found, size = list[Piece](), 0
     for piece in pieces:
         found.append(piece)
@@ -120,7 +120,7 @@ def take_pieces(pieces: Iterator[Piece]) -> list[Piece]:
 
 
 def put_piece(directory: Path, piece: Piece) -> None:
-    """Write a piece into another machine's copy of the directory. Raises OSError."""
+    """Write a piece that another machine sent into this machine's copy of the directory. Raises OSError."""
     name, offset, data, final = piece
     path = directory / name
     if offset < 0:
@@ -138,7 +138,7 @@ def put_piece(directory: Path, piece: Piece) -> None:
 
 
 def _put_checkpoint(root: Path, final: Path, about: Row) -> None:
-    root.mkdir(parents=True, exist_ok=True)  # missing if the checkpoint has no files
+    root.mkdir(parents=True, exist_ok=True)  # absent if the checkpoint has no files
     checkpoint.finish(root, final, about["update"], about["counters"])
     if checkpoint.manifest(final)["files"] != about["files"]:
         shutil.rmtree(final)
@@ -147,35 +147,35 @@ def _put_checkpoint(root: Path, final: Path, about: Row) -> None:
 
 # ------------------------------------------------------------------------------------------ on the other machine
 
-SILENT = 60.0  # seconds without a poll after which a session ends
-# removes the folder after the process that holds the pipe has ended in any way; its crew may write a last file
+SILENT = 60.0  # seconds without a poll by the main machine after which a session ends
+# command that removes a folder once the process that holds the pipe has ended in any way; workers may still write files
 SWEEP = 'trap "" HUP INT TERM; read x; for i in 1 2 3; do sleep 0.5; rm -rf "$0"; done'
 
 
 class MemberActor:
-    """Actor that runs sessions of members, one after the other, in a folder. Ray's threads call its methods."""
+    """Ray actor that runs sessions of members one by one, in a temporary folder. Ray's threads call its methods."""
 
     def __init__(self) -> None:
-        import torch  # noqa: F401 - takes seconds, during which no call could be answered
+        import torch  # noqa: F401 - takes seconds, in which the actor cannot answer calls
 
         self.root = Path(tempfile.mkdtemp(prefix="polyplay-member-"))
-        words = ["setsid", "--fork", "sh", "-c", SWEEP, str(self.root)]  # a child would end with this process
+        words = ["setsid", "--fork", "sh", "-c", SWEEP, str(self.root)]  # setsid: it outlives this process
         self.sweeper = subprocess.Popen(words, stdin=subprocess.PIPE)
 
     def versions(self) -> dict[str, str]:
         return needed_versions()
 
     def give(self, name: str, pieces: list[Piece]) -> None:
-        """Write pieces of a member's directory. name: path of the directory below the population's."""
+        """Write pieces of a member's directory. name: its path relative to the population's directory."""
         for piece in pieces:
             put_piece(self.root / name, piece)
 
     def begin(self, name: str, runner: MemberRunner, m: Row, until: int, share: tuple[int, int]) -> None:
-        """Start a session after all pieces have arrived. share: index of a share of the machine, and its cores."""
+        """Start a session; all pieces must have arrived. share: (index of a share of the machine, cores per share)."""
         self.directory = self.root / name
         (saved := self.directory / SAVED).mkdir(parents=True, exist_ok=True)
         self.changes = DirectoryChanges(self.directory, saved.iterdir())
-        deque(self.changes.pieces(), maxlen=0)  # the main machine has these
+        deque(self.changes.pieces(), maxlen=0)  # the main machine already has these
         self.coming: Iterator[Piece] = iter(())
         self.said, self.ended = list[tuple[str, str]](), ("", "")
         self.why, self.heard = "", time.monotonic()
@@ -199,7 +199,9 @@ class MemberActor:
         return self.why or "the main machine stopped polling" * silent
 
     def poll(self, why: str) -> tuple[list[Piece], list[tuple[str, str]], tuple[str, str]]:
-        """Return changes, messages and, after all is sent, how and why the session ended. why: reason to end it now."""
+        """Return (changed pieces, messages, (how the session ended, the reason)). The last pair is ("", "") until the
+        session has ended and all changes are sent. why: reason to end the session now, or "".
+        """
         self.why, self.heard = why, time.monotonic()
         over = not self.thread.is_alive()
         batch = take_pieces(self.coming)
@@ -216,35 +218,35 @@ class MemberActor:
 # ------------------------------------------------------------------------------------------- on the main machine
 
 LOOK = 0.5  # seconds between polls
-SHUNNED = 30.0  # seconds for which other free machines are preferred to one that lost a session
+SHUNNED = 30.0  # after a machine lost a session, other free machines are preferred for this number of seconds
 
 
 @dataclass(eq=False)
 class MemberSeat:
-    """Seat of an actor: share `number` of a machine's cores. group: name of machines that share their cores."""
+    """Place for an actor: share `number` of a machine's cores. group: the machine, or "" if machines share cores."""
 
     info: MachineInfo
     group: str
     number: int
-    free: int  # cores that were free
+    free: int  # cores that were free when this place was chosen
     actor: RayActor | None = None
 
 
 class RemoteMembers:
-    """Sessions of members on the machines of a cluster. Each trainer keeps one actor, so its next session finds torch
-    loaded. cores: of each session.
+    """Function that runs sessions of members on the machines of a cluster. An actor is kept for later sessions, which
+    need not load torch again. cores: number of cores per session.
     """
 
     def __init__(self, cluster: Cluster, cores: int, options: RunOptions):
         self.cluster, self.cores, self.options = cluster, cores, options
         self.seats, self.idle = list[MemberSeat](), list[MemberSeat]()
-        self.shunned: dict[str, float] = {}  # machine → time until which it is shunned
+        self.shunned: dict[str, float] = {}  # machine → time until which others are preferred
         self.lock = threading.Lock()
 
     def __call__(
         self, runner: MemberRunner, directory: Path, m: Row, part: RunSegment, say: Callable[[str, str], None]
     ) -> tuple[str, str]:
-        """Run a session; return how it ended, and why. Raises UserError, OSError, and WorkerLost to request a retry."""
+        """Run a session; return (how it ended, why). Raises UserError, OSError; WorkerLost: a retry may succeed."""
         assert part.stopping is not None
         directory.mkdir(parents=True, exist_ok=True)
         try:
@@ -290,7 +292,7 @@ class RemoteMembers:
                 time.sleep(LOOK)
 
     def _arrived(self, runner: MemberRunner, home: Path, name: str) -> None:
-        """Handle the complete arrival of a file or a checkpoint."""
+        """Process a file or checkpoint that has arrived: check and sign config.json, remove outdated checkpoints."""
         if name == "config.json":
             contents = run_files.read_config(home)
             run_files.check_named(home, contents, run_files.read_config(runner.directory, population=True))
@@ -303,11 +305,11 @@ class RemoteMembers:
         elif name.startswith(f"{SAVED}/"):
             checkpoint.prune(home, runner.options.keep)
 
-    # ------------------------------------------------------------------------------------------ seats
+    # ------------------------------------------------------------------------------------------ places for actors
 
     @contextlib.contextmanager
     def _seat(self, stopping: Callable[[], str]) -> Iterator[MemberSeat]:
-        """Provide an actor for a session. Raises UserError and WorkerLost. If the body raises, the actor is ended."""
+        """Provide an actor within this context; after an exception, end the actor. Raises UserError and WorkerLost."""
         seat = self._take(stopping)
         try:
             if seat.actor is None:
@@ -337,7 +339,9 @@ class RemoteMembers:
         raise WorkerLost("it is ending")
 
     def _choose(self) -> MemberSeat | None:
-        """Choose a seat on the machine with the most free cores; None: no seat is free."""
+        """Choose a place for an actor: on a machine with enough free cores, without a recent loss, and with the most
+        free cores, in this order of importance. None: the cluster has no other machine.
+        """
         used, now = Counter(seat.info.name for seat in self.seats), time.monotonic()
         infos = self.cluster.machines()
         free = {info.name: info.cores - self.cores * used[info.name] for info in infos}
@@ -356,16 +360,16 @@ class RemoteMembers:
 
 
 def _ask(seat: MemberSeat, name: str, *given: Any, **how: float) -> Any:
-    """Return the actor's answer. Raises WorkerLost if there is none."""
+    """Call the actor's method `name`, and return the answer. Raises WorkerLost: no answer came."""
     assert seat.actor is not None
     try:
         return seat.actor.call(name, *given, **how)
     except UserError as e:
-        raise WorkerLost(str(e).removeprefix("--hosts: ").partition(". ")[0]) from None  # Ray says more
+        raise WorkerLost(str(e).removeprefix("--hosts: ").partition(". ")[0]) from None  # without Ray's details
 
 
 def _needed(home: Path, warn: Callable[[str], None]) -> DirectoryChanges:
-    """Return the files of a member's directory for a session: all except older checkpoints. Raises UserError."""
+    """Return what a session needs of a directory: all but older or damaged checkpoints. Raises UserError."""
     if not (home / "config.json").exists():
         return DirectoryChanges(home)
     found, _ = load.find_checkpoint(home, warn)

@@ -27,11 +27,11 @@ from polyplay.runs.options import RunOptions
 
 # Names of metrics in TensorBoard and W&B: Polyplay's, CleanRL's or Stable-Baselines3's.
 #
-# metrics.jsonl always has Polyplay's. Styles differ only in names (and in the sign of SB3's entropy_loss), not in
-# values (docs/guides/wandb.md). The x axis is agent steps in every style, as in the other libraries.
+# metrics.jsonl always has Polyplay's names. Styles differ only in names, not in values, except that SB3's entropy_loss
+# has the opposite sign (docs/guides/wandb.md). The x axis is agent steps in every style, as in the other libraries.
 
 
-# our name → theirs; a metric in no table becomes polyplay/NAME
+# Polyplay's name → the other library's name; a metric that is in no table becomes polyplay/NAME
 CLEANRL = {
     **{k: f"charts/{k}" for k in ("learning_rate", "episodic_return", "episodic_length")},
     **{k: f"losses/{k}" for k in ("policy_loss", "value_loss", "entropy", "approx_kl")},
@@ -55,58 +55,58 @@ GROUPS = {
 }
 POLYPLAY = {"sps": "charts/SPS", "fps": "charts/FPS", **{f"time_{k}": f"time/{k}" for k in KINDS}}
 POLYPLAY |= {name: f"{group}/{name}" for group, names in GROUPS.items() for name in names}
-OTHERS = ("steps", "updates", "wall_seconds")  # columns of a report that only the other styles show
+OTHERS = ("steps", "updates", "wall_seconds")  # columns of a report that only the styles cleanrl and sb3 show
 
 Scalars = Mapping[str, float | None]
 
 
 def of_report(style: str, row: Scalars, losses: Collection[str]) -> Scalars:
-    """Rename keys of a metrics.jsonl row for `style`; `losses`: keys that learners report."""
+    """Return the numbers to show of a metrics.jsonl row, under names of `style`. losses: metrics of the learners."""
     if style == "polyplay":
         return {POLYPLAY.get(k, f"losses/{k}"): v for k, v in row.items() if k in POLYPLAY or k in losses}
     names = CLEANRL if style == "cleanrl" else SB3
     shown = {k: v for k, v in row.items() if k in POLYPLAY or k in OTHERS or k in losses}
     entropy = shown.get("entropy")
     if style == "sb3" and entropy is not None:
-        shown["entropy"] = -entropy  # SB3 reports the loss, −H
+        shown["entropy"] = -entropy  # SB3 reports the entropy loss, −H
     return {names.get(k, f"polyplay/{k}"): v for k, v in shown.items()}
 
 
 def of_episode(style: str, game: Mapping[str, float]) -> Scalars:
-    """Rename a finished game for `style`; {} for SB3, which only shows means."""
+    """Return return and length of a finished game, under names of `style`; {} for SB3, which shows only means."""
     return {} if style == "sb3" else {f"charts/{k}": game[k] for k in ("episodic_return", "episodic_length")}
 
 
 def of_evaluation(style: str, row: Scalars) -> Scalars:
-    """Rename an evaluation during training for `style`."""
+    """Return mean return and length of an evaluation during training, under names of `style`."""
     means = {k: row[f"episodic_{k}_mean"] for k in ("return", "length")}
     if style == "sb3":
         return {"eval/mean_reward": means["return"], "eval/mean_ep_length": means["length"]}
     return {f"eval/episodic_{k}_mean": v for k, v in means.items()}
 
 
-# Weights & Biases: metrics sent there neither delay nor end a run.
+# Weights & Biases (W&B): sending metrics there neither delays nor ends a run.
 #
-# A thread sends metrics, so the run never waits for the network. After a failure it warns once and sends no more; the
-# run's directory has all metrics. Without a key, W&B stores metrics in RUN/wandb, for `wandb sync`.
+# A thread sends the metrics, so the run never waits for the network. After a failure, the run warns once and sends no
+# more; its directory has all metrics. Without an API key, W&B stores the metrics in RUN/wandb, for `wandb sync`.
 
 
-Send = Callable[[Any], None]  # a call of a W&B run
-# parts of config.json sent to W&B
+Send = Callable[[Any], None]  # function that calls a method of W&B's run object
+# entries of config.json that are sent to W&B
 WANDB = ("system", "seed", "config", "options", "environment", "versions", "machine")
 LAST = 20.0  # seconds that the end of a run waits for unsent metrics
-BACKLOG = 10_000  # most unsent reports; if more are waiting, sending stops
+BACKLOG = 10_000  # most unsent calls; if more calls wait, sending stops
 
 
 def check_wandb(project: str | None) -> None:
     """Raise UserError if W&B is requested but not installed."""
     found = importlib.util.find_spec("wandb") if project else None
-    if project and (found is None or found.origin is None):  # a directory named wandb has no origin
+    if project and (found is None or found.origin is None):  # a mere directory wandb has no origin
         raise UserError(f"--wandb: needs the package wandb; `{install_command('wandb')}`, or leave --wandb out")
 
 
 class WandbLogger:
-    """Sender of reports to W&B: call `write`, then `close`."""
+    """Sender of reports to W&B: call `write` for each report, then `close`."""
 
     def __init__(self, project: str, directory: Path, warn: Callable[[str], None]):
         self.project, self.directory, self.warn = project, directory, warn
@@ -116,7 +116,7 @@ class WandbLogger:
         self.thread.start()
 
     def write(self, step: int, scalars: Mapping[str, float | None]) -> None:
-        """Send metrics at an agent step, without those that have no value."""
+        """Send the metrics at agent step `step`, except metrics without a value."""
         row = {"global_step": step, **{k: v for k, v in scalars.items() if v is not None}}
         self._put(lambda run: run.log(row))
 
@@ -159,7 +159,7 @@ class WandbLogger:
         run = wandb.init(
             project=self.project,
             name=self.directory.name,
-            id=name,  # the same when the run is resumed
+            id=name,  # a resumed run keeps this id
             resume="allow",
             dir=str(self.directory),
             mode=mode,
@@ -170,20 +170,20 @@ class WandbLogger:
         return run
 
 
-WINDOW = 100  # full games in a mean
+WINDOW = 100  # number of last full games in a mean
 TOTALS = ("frames", "steps", "updates")
 
 
 class Reporter:
-    """The only writer of a run's reports, in the main process. In an existing run's directory it appends.
+    """The only writer of a run's reports, in the main process. For a resumed run, it appends to the existing files.
 
-    `start`: frames, steps, updates, wall_seconds and episodes of the resumed checkpoint (default: of the last report).
-    Games that ended after `start` do not count: they are played again. wall_seconds continues from the last line
-    written. A full disk loses reports, but never ends the run; `warn` is called once per file.
+    start: frames, steps, updates, wall_seconds and episodes of the resumed checkpoint (default: of the last report).
+    Games that ended after this checkpoint are not counted, because the resumed run plays them again. wall_seconds
+    continues from the last line written. On a full disk, reports are lost, but the run continues; `warn` is called once
+    per file. tasks: names of the tasks, if several; the mean return is then the mean over the tasks' scores.
 
-    Readable at any time: episodes, return_mean, return_best (the highest return_mean since the 100th game; None
-    before), wall_seconds. tasks: names of several tasks; the mean return is then the mean of their scores
-    (TaskReturns).
+    Attributes to read at any time: episodes, wall_seconds, return_mean, and return_best (highest return_mean from the
+    100th game on; None before).
     """
 
     def __init__(
@@ -203,18 +203,18 @@ class Reporter:
         self.events = TensorBoardWriter(self.directory / "tensorboard") if options.tensorboard else None
         self.tracker = WandbLogger(options.wandb, self.directory, warn) if options.wandb else None
         (self.directory / "summary.json").unlink(missing_ok=True)
-        self.listen: Callable[[str, Row], None] = lambda file, row: None  # called with every line
+        self.listen: Callable[[str, Row], None] = lambda file, row: None  # called with each log and line
         self.episodes = 0
         self.return_best: float | None = None
         self.returns: deque[float] = deque(maxlen=WINDOW)
         self.lengths: deque[int] = deque(maxlen=WINDOW)
         self.agents: dict[int, deque[float]] = {}  # returns of each agent's games, with several agents
-        self.names: set[Any] | None = None  # games in games.jsonl; None: not read yet
+        self.names: set[Any] | None = None  # names of the games in games.jsonl; None: not read yet
         self.row, self.base = self._earlier(start or {})
         self.begun = clock()
 
     def _earlier(self, start: Mapping[str, float]) -> tuple[Row, float]:
-        """Return the counters to continue from and the wall seconds passed, from the files of this directory."""
+        """Return the counters and the wall seconds to continue from, as the files of the directory have them."""
         last: Row = {}
         for row in read_lines(self.directory / "metrics.jsonl", *METRICS):
             last = row
@@ -239,7 +239,7 @@ class Reporter:
         return _mean(self.returns) if self.tasks is None else self.tasks.score()
 
     def _means(self) -> Row:
-        """Return the number of finished games and means of the last 100; with several agents or tasks, also of each."""
+        """Return the number of games, and means of the last 100 games; with several agents or tasks, also of each."""
         agents = {str(agent): _mean(self.agents[agent]) for agent in sorted(self.agents)}
         return {
             "episodes": self.episodes,
@@ -256,8 +256,8 @@ class Reporter:
         return len(self.returns) == WINDOW and mean is not None and mean >= target
 
     def episode(self, *games: Row) -> None:
-        """Write full games that ended, all in one write. Each game has the run's frames and steps then, the unclipped
-        return, the length in agent steps, the lane, and the agent if there are several.
+        """Write full games that have ended, all in one write. A game has the run's frames and steps at its end, the
+        unclipped return, the length in agent steps, the lane (environment) and, with several agents, the agent.
         """
         rows = [self._line(game) for game in games]
         if self.log_episodes and rows:
@@ -269,7 +269,7 @@ class Reporter:
             self.listen("episodes", row)
 
     def decision(self, decided: Mapping[str, Any], steps: int, updates: int) -> Row:
-        """Write a decision of a scheduler (`autoscale.schedule`); return its line of decisions.jsonl."""
+        """Write a decision about numbers of workers (`autoscale.schedule`); return its line of decisions.jsonl."""
         row = self._append("decisions", {"steps": steps, "updates": updates, **decided})
         chosen = row["to"] if row["kept"] else row["from"]
         self._event(steps, {f"schedule/{name}": n for name, n in chosen.items()})
@@ -282,7 +282,7 @@ class Reporter:
         return row
 
     def match(self, played: Mapping[str, Any], steps: int, updates: int) -> Row:
-        """Write a match of a gate (population.judge); return its line of matches.jsonl."""
+        """Write a match in which new weights must win (a gate, population.judge); return its line of matches.jsonl."""
         row = self._append("matches", {"steps": steps, "updates": updates, **played})
         self._event(steps, {"gate/points": row["points"] / row["games"], "gate/champion": row["champion"]})
         return row
@@ -296,14 +296,14 @@ class Reporter:
             self._append("games", {"steps": steps, "updates": updates, **played})
 
     def report(self, numbers: Row, losses: Scalars | None = None) -> Row:
-        """Write a report; return its line of metrics.jsonl. numbers: the crew's; losses: the learners' metrics."""
+        """Write a report; return its line of metrics.jsonl. numbers: of all workers; losses: metrics of learners."""
         losses = losses or {}
         self.row = self._append("metrics", {**numbers, **self._means(), **losses})
         self._event(self.row["steps"], of_report(self.style, self.row, losses))
         return self.row
 
     def restore(self) -> None:
-        """Write deleted files again."""
+        """Write files again that were deleted while they were open."""
         files = {f"{name}.jsonl": lines.file for name, lines in self.files.items()}
         for name, file in (files | ({"tensorboard/": self.events.file} if self.events else {})).items():
             self.writes.attempt(name, file.restore)
@@ -348,7 +348,7 @@ class Reporter:
             self.return_best = mean if self.return_best is None else max(self.return_best, mean)
 
     def _append(self, name: str, row: Mapping[str, Any]) -> Row:
-        """Write a line of NAME.jsonl, and return it."""
+        """Write a line of NAME.jsonl, and return the line."""
         line = self._line(row)
         self._write(name, line)
         self.listen(name, line)
@@ -359,7 +359,7 @@ class Reporter:
         return line
 
     def _write(self, name: str, *lines: Row) -> None:
-        """Write lines to NAME.jsonl. Make the file if it is not open."""
+        """Write lines to NAME.jsonl. Open the file if it is not open yet."""
 
         def write() -> None:
             if name not in self.files:

@@ -1,8 +1,8 @@
-"""Repeat an asynchronous run in one thread: an actor makes each rollout when the log says that learners used it.
+"""Repeat an asynchronous run in one thread. A log says which rollouts each update used; actors make them in that order.
 
-A rollout depends only on its actor's past and the weights used, so the log of deliveries is enough. Actors get the same
-versions of weights as in the run, and learners the same batches, so every loss is bitwise the same. Environments step
-in this thread too, so a debugger can stop at any line of the run.
+A rollout depends only on its actor's past and on the weights that acted, so this log is enough. Actors get the same
+versions of the weights as in the run, and learners get the same batches, so every loss is bitwise the same.
+Environments step in this thread too, so a debugger can stop at any line of the run.
 """
 
 from __future__ import annotations
@@ -35,16 +35,18 @@ COMPARED = ("loss", "grad_norm", "lag_mean", "lag_max")
 
 
 class WeightHistory:
-    """Replacement of Params: the weights of every version that actors still need."""
+    """Weights of every version that actors still need. Learners publish weights here instead of to Params."""
 
     def __init__(self, logs: list[delivery_log.DeliveryLog], updates_per_batch: int = 1):
         self.updates_per_batch = updates_per_batch
         oldest = [min(r.version for log in logs for r in log.batches[b]) for b in range(len(logs[0].batches))]
-        self.oldest = np.minimum.accumulate(oldest[::-1])[::-1]  # [batches] oldest version for this or a later batch
+        self.oldest = np.minimum.accumulate(oldest[::-1])[
+            ::-1
+        ]  # [batches] oldest version that this batch and later ones need
         self.weights: dict[int, np.ndarray] = {}
         self.version = -1
 
-    def publish(self, vector: FlatParams, version: int, round: int) -> None:  # noqa: A002 - as Params has it
+    def publish(self, vector: FlatParams, version: int, round: int) -> None:  # noqa: A002 - name as in Params
         self.weights[version], self.version = vector.read().copy(), version
         batch = version // self.updates_per_batch
         for old in [v for v in self.weights if batch < len(self.oldest) and v < self.oldest[batch]]:
@@ -52,7 +54,7 @@ class WeightHistory:
 
 
 class ActorReplay:
-    """Repeats an actor, one rollout at a time. As the actor's Params, gives the weights of the next rollout."""
+    """Repetition of an actor, rollout by rollout. In place of Params, `pull` gives the weights of the next rollout."""
 
     def __init__(self, role: Role, history: WeightHistory, ctx: WorkerContext):
         self.role, self.ctx, self.history, self.due = role, ctx, history, 0
@@ -68,8 +70,8 @@ class ActorReplay:
         return self.due
 
     def make(self, rollout: delivery_log.DeliveredRollout, meanwhile: Callable[[], None]) -> None:
-        """Make the next rollout. `meanwhile` lets learners release the slots of their last batches."""
-        if self.worker is None or self.ctx.incarnation != rollout.by:  # the actor was replaced, or restarted
+        """Make the actor's next rollout. In between, `meanwhile` lets learners release memory of their last batches."""
+        if self.worker is None or self.ctx.incarnation != rollout.by:  # the run replaced or restarted the actor
             self.close()
             self.ctx = replace(self.ctx, incarnation=rollout.by)
             kw = {**self.role.holds, "params": self, "lag": -1}
@@ -86,13 +88,13 @@ class ActorReplay:
 
 
 class ReproductionCheck:
-    """Comparison with the run's files: the losses of --trace, the weights of its checkpoints."""
+    """Comparison of the repetition with the run's files: losses written by --trace, and weights in checkpoints."""
 
     def __init__(self, directory: Path, scratch: Path, wired: System, agent: int):
         self.losses = {row["update"]: row for row in read_lines(directory / "updates.jsonl", "update", *COMPARED)}
         whole = [path for path in checkpoint.everything(directory) if checkpoint.flaw(path) is None]
         self.saved = {checkpoint.update_of(path): path for path in whole}
-        self.reproduced = read_lines(scratch / "updates.jsonl")  # yields more as the file grows
+        self.reproduced = read_lines(scratch / "updates.jsonl")  # gives more lines as the file grows
         self.wired, self.agent = wired, agent
         self.losses_equal = self.checkpoints_equal = 0
 
@@ -118,8 +120,8 @@ class ReproductionCheck:
 
 
 def reproduce(directory: Path, updates: int | None = None, trust: bool = False) -> dict[str, int]:
-    """Repeat the first `updates` of a run (None: all), in whole batches. Raises UserError, Diverged and the run's
-    errors.
+    """Repeat the first `updates` updates of a run (None: all), rounded up to whole batches; return the numbers of
+    updates, equal losses and equal checkpoints. Raises UserError, Diverged, and the errors of runs.
     """
     directory = Path(directory)
     page, settings, options, config = load.load_run(directory, trust, learns=True)
@@ -139,7 +141,7 @@ def reproduce(directory: Path, updates: int | None = None, trust: bool = False) 
     ctx = WorkerContext("", 0, 1, 0, options.seed, counters, control, precision=crew.precision, patience=0.0)
     with contextlib.ExitStack() as stack:
         scratch = Path(stack.enter_context(tempfile.TemporaryDirectory()))
-        stack.enter_context(load.compute_threads(logs[0].threads))  # their number changes last bits of sums
+        stack.enter_context(load.compute_threads(logs[0].threads))  # the number of threads changes last bits
         actors = [
             ActorReplay(acting, history, replace(ctx, role="act", index=p, row=p)) for p in range(queue.producers)
         ]
@@ -177,7 +179,7 @@ def reproduce(directory: Path, updates: int | None = None, trust: bool = False) 
 def _read_logs(
     directory: Path, source: Any, learners: int, per_batch: int, updates: int | None
 ) -> list[delivery_log.DeliveryLog]:
-    """Return the learners' logs, up to the last batch that all logs have, or the batch in which `updates` end."""
+    """Return the learners' logs, up to the last batch that all logs have, or to the batch with update `updates`."""
     producers = source.queue.producers
     logs = [delivery_log.read_log(directory, c, producers, source.n, per_batch) for c in range(learners)]
     count = min([len(log.batches) for log in logs] + ([] if updates is None else [-(-updates // per_batch)]))
@@ -187,7 +189,7 @@ def _read_logs(
 
 
 def _asynchronous_roles(crew: Crew, system: str) -> tuple[Role, Role]:
-    """Return the actors and learners of a system whose rollouts are logged. Raises UserError: it has no log."""
+    """Return the roles of actors and learners of a system that logs rollouts. Raises UserError: there is no log."""
     acting, learning = ([role for role in crew.roles if role.work is work] for work in (act, learn))
     logged = len(acting) == len(learning) == 1 and isinstance(learning[0].source, Rollouts)
     if not logged or any(role.asynchronous for role in crew.roles):

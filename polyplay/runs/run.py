@@ -1,4 +1,4 @@
-"""Train and resume runs, and draw the figure of a system."""
+"""Train and resume runs, and draw the diagram of a system."""
 
 from __future__ import annotations
 
@@ -44,8 +44,8 @@ class RunResult:
 def train(
     page: Page, settings: Settings, options: RunOptions, sources: Sources, callbacks: Sequence[object] = ()
 ) -> RunResult:
-    """Train a new agent or population. Raises UserError, EnvFailure, NotFinite or WorkerLost if the run cannot
-    continue.
+    """Train a new agent or population; with --resume auto, resume an existing run. Raises UserError, EnvFailure,
+    NotFinite or WorkerLost if the run cannot continue.
     """
     called = check_callbacks(callbacks, systems.is_population(page))
     there = Path(str(options.run))
@@ -69,7 +69,7 @@ def begin_run(
     callbacks: Sequence[Callback] = (),
     **how: Any,
 ) -> RunResult:
-    """Start a run of one agent. how: `part` of RunSetup, to pause the run before its end."""
+    """Start a run that is no population. how: the argument `part` of RunSetup, to pause the run before its end."""
     reporter.check_wandb(options.wandb)
     given = settings
     wire = partial(_wire, page, options)
@@ -92,7 +92,7 @@ def begin_run(
 
 
 def _wire(page: Page, options: RunOptions, settings: Settings) -> tuple[Crew, System]:
-    """Return a crew and the page's system; warn if its preset is for other environments. Raises UserError."""
+    """Add a page's system to a new crew; return both. Warn if the preset fits other environments. Raises UserError."""
     crew = load.crew_of(options)
     crew.measures = True
     wired = load.wire_system(page, settings, crew)
@@ -104,7 +104,7 @@ def _wire(page: Page, options: RunOptions, settings: Settings) -> tuple[Crew, Sy
 def resume(
     directory: Path, changes: Mapping[str, Any], trust: bool = False, callbacks: Sequence[object] = ()
 ) -> RunResult:
-    """Resume a run or a population from its newest whole checkpoint; `changes` are new options or hyperparameters.
+    """Resume a run or a population from its newest intact checkpoint. changes: new values of options.
     trust: allow a run that was made elsewhere and executes code by name.
     """
     of_population = run_files.has_members(run_files.read_config(directory, population=True))
@@ -117,7 +117,7 @@ def resume(
 
 
 def continue_run(directory: Path, changes: Mapping[str, Any], trust: bool = False, *how: Any, **part: Any) -> RunResult:
-    """Resume a run of one agent. how: callbacks. part: `part` of RunSetup, to pause the run before its end."""
+    """Resume a run that is no population. how: callbacks. part: `part` of RunSetup, to pause before the run's end."""
     run_files.read_config(directory)
     with nullcontext() if changes.get("dry_run") else closing(run_files.DirectoryLock(directory)) as lock:
         given = load.objects_of(changes)
@@ -128,7 +128,7 @@ def continue_run(directory: Path, changes: Mapping[str, Any], trust: bool = Fals
         for name in sorted(() if "change" in changes else run_options.scheduled_names(options.change) & {*changes}):
             text = f"{flag(name)}: {changes[name]} given, but --change of {directory} schedules it"
             raise UserError(f"{text}: leave it out, or give a new --change too")
-        elsewhere = {"place": None, "ship": None} if "hosts" in changes else {}  # values for the old machines
+        elsewhere = {"place": None, "ship": None} if "hosts" in changes else {}  # values are for the earlier machines
         options = run_options.override(options, {"run": str(directory), **elsewhere, **others})
         sources = {**config["sources"], **dict.fromkeys(changes, "resume")}
         found, counters = load.find_checkpoint(directory, _warn)
@@ -137,7 +137,7 @@ def continue_run(directory: Path, changes: Mapping[str, Any], trust: bool = Fals
             crew.resume, crew.resumes = found, len(config["resumed"]) + 1
         wired = load.wire_system(page, settings, crew)
         load.check_spaces(directory, wired.envs)
-        if crew.resume is not None:  # lanes may be reset before the learner starts
+        if crew.resume is not None:  # environments may read this before the learner starts
             crew.control.run.set("remaining", max(0.0, 1.0 - load.steps_learnt(found) / wired.spec.total))
         crew.control.anew = bool(sizes := load.sizes_changed(config, before, settings, crew, counters["steps"]))
         if crew.resume is not None:
@@ -170,7 +170,7 @@ def continue_run(directory: Path, changes: Mapping[str, Any], trust: bool = Fals
 
 
 def _lost_lanes(crew: Crew) -> str:
-    """Describe the lanes that a checkpoint can't restore; "" if none."""
+    """Describe the lanes (environments) that the checkpoint cannot restore; "" if it restores all lanes."""
     seed = worker.seed_of(crew.seed, 1000 * crew.resumes)
     if crew.control.anew:
         return f"all lanes restart, from seed {seed}: their number differs from the checkpoint's"
@@ -182,7 +182,7 @@ def _lost_lanes(crew: Crew) -> str:
 
 
 def diagram(page: Page, settings: Settings, options: RunOptions, sources: Sources | None = None) -> str:
-    """Draw the figure of a system from its wiring."""
+    """Return the diagram of a system, as text: its workers, and the objects through which they exchange data."""
 
     def draw(other: Settings) -> str:
         crew = load.crew_of(options, systems.is_population(page))
@@ -195,8 +195,8 @@ def diagram(page: Page, settings: Settings, options: RunOptions, sources: Source
 def complete_plan(
     page: Page, crew: Crew, wired: System, settings: Settings, options: RunOptions, steps: int = 0
 ) -> Plan:
-    """Return the plan of a wired crew, and add an evaluator to the crew if the options request one. steps: agent steps
-    that a resumed run has made. Raises UserError: the run cannot work.
+    """Return the plan of a run. If the options request evaluations, add an evaluator to the crew (the run's workers).
+    steps: agent steps that a resumed run has made. Raises UserError: the run cannot work.
     """
 
     from polyplay.nets.layers import outlines
@@ -205,9 +205,9 @@ def complete_plan(
     if backends := [role.holds["backend"] for role in crew.roles if "backend" in role.holds]:
         from polyplay.search.evaluators import check_backend
 
-        for backend in backends:  # checked here, because evaluating a run does not need it
+        for backend in backends:  # checked here, because only training needs a backend
             check_backend(backend)
-    with outlines():  # one network for all plans
+    with outlines():  # networks without weights: only sizes are needed
         plan = make_plan(crew, wired, options, steps)
         try:
             plan = check_plan(plan, replace(settings, **wired.resolved))
@@ -227,7 +227,7 @@ def complete_plan(
 
 
 def check_returns(crew: Crew, options: RunOptions) -> None:
-    """Raise UserError if the options of a league's run measure strength by mean return."""
+    """Raise UserError if options of a league measure strength by mean return, which self-play makes meaningless."""
     given = [name for name in ("eval_every", "until_return") if vars(options)[name] is not None]
     if given and any(role.find(League) for role in crew.roles):
         text = f"{flag(given[0])} {vars(options)[given[0]]} given, but mean return does not measure strength"
@@ -235,8 +235,8 @@ def check_returns(crew: Crew, options: RunOptions) -> None:
 
 
 def add_evaluator(crew: Crew, wired: System, options: RunOptions, steps: int) -> run_options.Lines:
-    """Add an evaluator if the options request one; return its lines of the plan. Raises UserError: the environment
-    lacks the protocol, or the learner is on another machine.
+    """Add a worker that evaluates the weights to the crew, if the options request evaluations; return plan lines about
+    it. Raises UserError: the environment does not allow the protocol, or the learner is on another machine.
     """
     if options.eval_every is None:
         return []

@@ -1,4 +1,4 @@
-"""The main process of a run: start its crew, watch it, report, save and stop it."""
+"""The main process of a run: start the workers, watch them, report, save, and stop them."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ from polyplay.workers.crew import Crew
 
 @dataclass(frozen=True)
 class CurrentRun:
-    """The run that a callback gets. `stop` ends the run with a checkpoint, a summary and exit status 0."""
+    """The run, as a callback gets it. `stop(reason)` ends the run with a checkpoint, a summary and exit status 0."""
 
     directory: Path
     stop: Callable[[str], None]
@@ -52,30 +52,30 @@ class Callback:
         return type(self).__name__
 
     def on_report(self, run: CurrentRun, row: Row) -> object:
-        """Called after a report. row: its line of metrics.jsonl."""
+        """Called after a report. row: the report's line of metrics.jsonl."""
 
     def on_episode(self, run: CurrentRun, row: Row) -> object:
-        """Called after a full game. row: its line of episodes.jsonl, also with --no-log-episodes."""
+        """Called after a full game. row: the game's line of episodes.jsonl, even if --no-log-episodes writes none."""
 
     def on_checkpoint(self, run: CurrentRun, path: Path) -> object:
-        """Called when a checkpoint is complete. path: its directory."""
+        """Called when a checkpoint is complete. path: the checkpoint's directory."""
 
     def on_evaluation(self, run: CurrentRun, row: Row) -> object:
-        """Called after an evaluation. row: its line of evaluations.jsonl."""
+        """Called after an evaluation. row: the evaluation's line of evaluations.jsonl."""
 
     def on_end(self, run: CurrentRun, summary: Row) -> object:
-        """Called when the run has ended without a failure. summary: summary.json."""
+        """Called when the run has ended without a failure. summary: contents of summary.json."""
 
 
-EVENTS = {  # file of lines, or another event → method
+EVENTS = {  # log file, or name of another event → method of Callback
     **{"metrics": "on_report", "episodes": "on_episode", "checkpoint": "on_checkpoint"},
     **{"evaluations": "on_evaluation", "end": "on_end"},
 }
 
 
 def check_callbacks(callbacks: Sequence[object], population: bool = False) -> list[Callback]:
-    """Turn functions into callbacks. Raises UserError: one is neither function nor Callback, is async, or does not take
-    two arguments; or the run is a population, whose members train in other processes.
+    """Return the callbacks as Callback objects. Raises UserError: a callback is neither a function nor a Callback, is
+    async, or does not take two arguments; or the run is a population, whose members train in other processes.
     """
     if not isinstance(callbacks, (list, tuple)):
         raise UserError(f"callbacks: {_name(callbacks)} given, allowed: a list of functions or of polyplay.Callback")
@@ -109,8 +109,8 @@ def _checked(callback: object) -> Callback:
 
 
 class Callbacks:
-    """Queue of events, passed to the user's callbacks between polls of the crew. finish: called with the reason if a
-    callback returns False or calls `run.stop`.
+    """Queue of events, which are passed to the user's callbacks between polls of the workers. finish: function called
+    with a reason if a callback returns False or calls `run.stop`.
     """
 
     def __init__(self, callbacks: Sequence[Callback], directory: Path, finish: Callable[[str], None]):
@@ -123,7 +123,7 @@ class Callbacks:
             self.events.append((EVENTS[kind], what))
 
     def call(self, ended: bool = False) -> None:
-        """Call the callbacks with all queued events; their exceptions pass through. ended: do not call `finish`."""
+        """Call the callbacks with all queued events; do not catch their exceptions. ended: never call `finish`."""
         if ended:
             self.finish = lambda reason: None
         while self.events:
@@ -152,11 +152,11 @@ POLICY = f"{checkpoint.policy_name(0)}.safetensors"
 
 
 class CheckpointCompleter:
-    """Completes a checkpoint once every learner has written its part of the same update. Then removes all checkpoints
+    """Completes a checkpoint once every learner has written its part for the same update. Then removes all checkpoints
     but the `keep` newest and the best.
 
-    failure: why the newest checkpoint was not saved, or "". games: {worker: games} of the resumed checkpoint, because
-    the run may not log games.
+    failure: reason why the newest checkpoint was not saved, or "". games: {worker: number of games} at the resumed
+    checkpoint, needed because the run may not log games.
     """
 
     def __init__(
@@ -171,14 +171,14 @@ class CheckpointCompleter:
         self.directory, self.metrics, self.reporter = directory, metrics, reporter
         self.keep, self.warn = keep, warn
         self.listen: Callable[[Path], None] = lambda path: None  # called with every complete checkpoint
-        self.games_before = Counter[int]()  # lane → games
+        self.games_before = Counter[int]()  # lane (environment) → number of its games in earlier sessions
         for game in read_lines(directory / "episodes.jsonl", *run_files.GAME):
             self.games_before[game["lane"]] += 1
         for worker, n in (games or {}).items():
             lanes = run_files.worker_lanes(worker)
-            if not any(self.games_before[lane] for lane in lanes):  # its games are not logged
+            if not any(self.games_before[lane] for lane in lanes):  # games are not logged
                 self.games_before[lanes[0]] = n
-        self.last, self.failure = 0.0, ""  # last: 1 + the update that learners saved last; 0.5: the initial weights
+        self.last, self.failure = 0.0, ""  # last: 1 + the last update saved; 0.5: only initial weights
 
     def fail(self, text: str) -> None:
         self.failure = f"not saved: {text}"
@@ -186,8 +186,8 @@ class CheckpointCompleter:
 
     def complete(self, rows: list[int] | None = None) -> None:
         """Complete a checkpoint if all learners have saved the same update. A learner's counter `saved` is 1 + the
-        update of its newest part (initial weights: 0.5). It grows a little when the part is saved again, and is
-        negative if a save failed. rows: learners to check (None: all that save).
+        update of its newest part (initial weights: 0.5). The counter grows a little if the same update is saved again,
+        and is negative if a save failed. rows: counter rows of learners to check (None: of all that save).
         """
         rows = self.metrics.crew.savers() if rows is None else rows
         marks = set(self.metrics.counters.column("saved")[rows].tolist())
@@ -198,7 +198,7 @@ class CheckpointCompleter:
         self.metrics.crew.control.take(self.last)
 
     def _take(self, version: int, failed: bool) -> None:
-        """Complete the checkpoint of update `version`. failed: one of its parts could not be written."""
+        """Complete the checkpoint of update `version`. failed: a learner could not write its part."""
         if failed or not (checkpoint.partial(self.directory, version) / POLICY).exists():
             checkpoint.discard(self.directory, version)
             self.failure = self.failure if failed else f"not saved: the parts of checkpoint {version} were deleted"
@@ -210,14 +210,14 @@ class CheckpointCompleter:
             self.fail(f"checkpoint of update {version}: {refusal_text(e)}")
             return
         self.failure = ""
-        for old in checkpoint.partial_versions(self.directory):  # incomplete: some agents skipped it for a newer one
+        for old in checkpoint.partial_versions(self.directory):  # incomplete: some agents saved only a newer one
             if old < version:
                 checkpoint.discard(self.directory, old)
         checkpoint.prune(self.directory, self.keep)
         self.listen(checkpoint.everything(self.directory)[-1])
 
     def rescue(self, dropped: Callable[[], bool]) -> None:
-        """Save all intact state of a failed run in a checkpoint. dropped: returns whether to stop waiting for it."""
+        """Save all intact state of a failed run in a checkpoint. dropped: tells whether to end without waiting."""
         begun, last = time.monotonic(), self.last
         self.complete()
         if self.last not in (last, 0.5):  # the worker that failed has saved
@@ -234,10 +234,10 @@ class CheckpointCompleter:
         self.complete(self.metrics.crew.rescue(self.last, busy))
 
     def _counters(self, version: int) -> Row:
-        """Return the counters of checkpoint `version`: as saved in its actors' parts if all exist, else the present
-        steps. With several agents, add the update of each.
+        """Return the counters for the checkpoint of update `version`. Steps and games are those in the actors' parts of
+        the checkpoint; if a part is missing, the present steps. With several agents, add the updates of each agent.
         """
-        if self.last < 1:  # initial weights: acting restarts from there
+        if self.last < 1:  # initial weights: acting restarts from the beginning
             return {**BEGINNING, "episodes": 0, "games": {}, "episodic_return_mean": None, "wall_seconds": 0.0}
         crew, root = self.metrics.crew, checkpoint.partial(self.directory, version)
         parts = actor_checkpoint.saved_counters(root)
@@ -269,8 +269,8 @@ METRICS = ("grad_norm", "learning_rate")  # metrics of every learner, besides th
 
 
 class Supervisor(ABC):
-    """The main process of a run or population, from the start of its crew to its end. It acts between polls of the
-    crew. stopping: returns why to end early, or ""; a process that gives it handles signals itself.
+    """The main process of a run or population, from the start of the workers to their end. stopping: function that
+    returns a reason to end early, or ""; a caller that gives `stopping` handles signals itself.
     """
 
     patience, late, goes_on = PATIENCE, "learners did not end", "continues from the last checkpoint"
@@ -278,15 +278,15 @@ class Supervisor(ABC):
     def __init__(self, crew: Crew, directory: Path, stopping: Callable[[], str] | None = None):
         self.crew, self.directory, self.stopping = crew, directory, stopping
         self.exit_code, self.reason, self.failed = 0, "done", False  # failed: an exception ended the run
-        self.finishing_since, self.closing = 0.0, False  # 0: not finishing; closing: the crew is being stopped
-        self.signals: list[str] = []  # received, not yet reported
+        self.finishing_since, self.closing = 0.0, False  # 0: not finishing; closing: workers are being stopped
+        self.signals: list[str] = []  # names of signals received and not yet reported
         self.signalled, self.warned_at = False, 0.0  # signalled: a signal came; warned_at: when a line reported it
-        self.waiting = self.dropping = False  # waiting: in a poll of the crew; dropping: end without saving
+        self.waiting = self.dropping = False  # waiting: in a poll of the workers; dropping: end without saving
         self.reported = set[str]()  # workers' notes, cautions and remarks
         crew.directory, crew.log = directory, self.log
 
     def go(self) -> Row:
-        """Run to the end and return the summary. After saving and closing, raises the exception that ended the run."""
+        """Run to the end and return the summary. If an exception ends the run, save and close, then raise it again."""
         with contextlib.nullcontext() if self.stopping else processes.handled(self._receive):
             try:
                 self._run()
@@ -318,7 +318,7 @@ class Supervisor(ABC):
                 break
 
     def _poll(self) -> bool:
-        """Tell whether the workers are done. Raises Stopped: end now, after a second signal."""
+        """Watch the workers for TICK seconds; tell whether they are done. Raises Stopped: a second signal came."""
         self.waiting = True
         try:
             if self.dropping:
@@ -328,7 +328,7 @@ class Supervisor(ABC):
             self.waiting = False
 
     def _overdue(self, seconds: float) -> bool:
-        """Tell whether workers have had enough time to save and end; always true before any learner has started."""
+        """Tell whether to stop waiting for workers that save and end; always true before any learner has started."""
         if not self._learning():
             self.reason += " before any learner started"
             return True
@@ -338,15 +338,15 @@ class Supervisor(ABC):
         return seconds > self.patience
 
     def _finish(self, reason: str, exit_code: int = 0) -> None:
-        """Let learners save at their next update and end. If a run is finishing, only a signal replaces its reason."""
+        """Let learners save at their next update and end. While finishing, only a signal changes the run's reason."""
         if not self.finishing_since or exit_code >= 128:
             self.finishing_since, self.reason, self.exit_code = time.monotonic(), reason, exit_code
             self.crew.control.finish()
 
     def _receive(self, number: int, frame: FrameType | None) -> None:
-        """Handle a signal. The first saves and ends the run; after a failure it is only reported. Another one ends the
-        run without saving if it comes at least 1 s after the line about the first: schedulers send several at once.
-        While closing, all are ignored. Prints nothing, because printing could wait for a lock of this thread.
+        """Handle a signal: save and end the run; after a failure, only report it. A further signal ends the run without
+        saving if it comes at least 1 s after the line about the first, because schedulers send several at once. While
+        the run closes, signals are ignored. Nothing is printed, because printing could wait for a lock of this thread.
         """
         if self.closing or self.dropping:
             return
@@ -371,8 +371,8 @@ class Supervisor(ABC):
                 self.warned_at = time.monotonic()
 
     def log(self, kind: str, text: str) -> None:
-        """Show a worker's message: a note, caution, remark or warning. Drops repeated notes and cautions, and all
-        remarks but the first.
+        """Print a worker's message. kind: note, caution, remark or warning. Repeated notes and cautions are dropped,
+        and so are all remarks but the first.
         """
         key = kind if kind == "remark" else text
         if kind in ("note", "caution", "remark"):
@@ -400,7 +400,7 @@ class Supervisor(ABC):
         """Save all intact state after a failure; return whether the run can be resumed."""
         return True
 
-    def _note(self, text: str) -> None:  # noqa: B027 - a population has none
+    def _note(self, text: str) -> None:  # noqa: B027 - populations print none
         """Print a line that is not a warning."""
 
     @abstractmethod
@@ -410,7 +410,7 @@ class Supervisor(ABC):
 
 @dataclass(frozen=True)
 class RunSegment:
-    """The part of a run up to its agent step `until`. stopping: as in Supervisor."""
+    """The part of a run up to agent step `until`. stopping: function that returns a reason to end earlier, or ""."""
 
     until: int
     stopping: Callable[[], str] | None = None
@@ -423,8 +423,8 @@ class RunSegment:
 
 @dataclass(frozen=True)
 class RunSetup:
-    """A run before it starts: its options, wired crew and plan. counters: those of the resumed checkpoint. part: the
-    part to run now (None: all).
+    """A run that is ready to start: its options, workers and plan. counters: counters of the resumed checkpoint. part:
+    part of the run to do now (None: all of it).
     """
 
     system: str
@@ -497,10 +497,10 @@ class Session(Supervisor):
         self.crew.start(self.setup.metrics)
         now = time.monotonic()
         self.next_report, self.next_save = now + self.options.report_every, now + self.options.checkpoint_every
-        if self.crew.serial and self.options.minutes is not None:  # no tick comes within a rollout
+        if self.crew.serial and self.options.minutes is not None:  # no `_tick` within a rollout
             self.crew.control.over = self._time_is_over
         self._watch()
-        self._look()  # all learners have ended: no further part will come
+        self._look()  # all learners have ended: no part of a checkpoint comes later
         self._report()
         self.last_reported = True
         self.callbacks.call(ended=True)
@@ -510,7 +510,7 @@ class Session(Supervisor):
         return bool(stamps.any()) or self.metrics.updates != self.metrics.before["updates"]
 
     def _look(self) -> None:
-        """Report signals and games since the last call, complete a checkpoint, and repair the directory."""
+        """Report signals and games since the last call, complete a checkpoint, and restore a deleted directory."""
         if self.lock is not None and not self.lock.held:
             self._restore_directory(self.lock)
         self._report_signals()
@@ -518,8 +518,8 @@ class Session(Supervisor):
         self.checkpoints.complete()
 
     def _restore_directory(self, lock: run_files.DirectoryLock) -> None:
-        """Restore a deleted or moved directory with all its lines, and request a checkpoint. If only the lock file was
-        deleted, lock the directory again. Raises UserError: another command has written to the directory.
+        """Restore a deleted or moved directory with all lines of its logs, and request a checkpoint. If only the lock
+        file was deleted, lock the directory again. Raises UserError: another command has written to the directory.
         """
         same, config = lock.in_place, self.directory / "config.json"
         try:
@@ -576,7 +576,7 @@ class Session(Supervisor):
             self._finish(why, 1)
 
     def _time_is_over(self) -> bool:
-        """Finish the run if --minutes have passed; return whether they have."""
+        """Finish the run if its --minutes have passed; return whether these minutes have passed."""
         minutes = self.options.minutes
         if minutes is None or self.reporter.wall_seconds < 60.0 * minutes:
             return False
@@ -594,7 +594,7 @@ class Session(Supervisor):
 
     @property
     def owns_directory(self) -> bool:
-        """Whether the directory is still this run's: another run may have replaced it."""
+        """Whether the directory still belongs to this run. Another run may have replaced the directory."""
         return self.lock is None or self.lock.held
 
     def _close(self) -> Row:
@@ -629,7 +629,7 @@ class Session(Supervisor):
         self.terminal.report(row, self.metrics.roles)
 
     def log(self, kind: str, text: str) -> None:
-        """Show a worker's message, write its decision, evaluation, match or game (JSON), or record a failed save."""
+        """Write a worker's decision, evaluation, match or game to files, record a failed save, or print a message."""
         at = self.metrics.steps, self.metrics.updates
         if kind == "decision":
             self.terminal.note(schedule_line(self.reporter.decision(json.loads(text), *at)))
@@ -638,7 +638,7 @@ class Session(Supervisor):
         elif kind == "match":
             self.terminal.note(match_line(self.reporter.match(json.loads(text), *at)))
         elif kind == "game":
-            if (game := parse_json(text)) is not None:  # None: another machine cut off a long game
+            if (game := parse_json(text)) is not None:  # None: sent by another machine, cut off
                 self.reporter.game(game, *at)
         elif kind == "unsaved":
             self.checkpoints.fail(text)

@@ -1,4 +1,4 @@
-"""Grow a run's network or game: make a new run with a larger one (OpenAI et al. 2019, Dota 2, Appendix B)."""
+"""Surgery: continue a run with a larger network or game (OpenAI et al. 2019, Dota 2, Appendix B)."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from polyplay.nets.actor_critic import ActorCritic
     from polyplay.workers.crew import Crew
 
-# Changes of a growing run: its network to a larger one, or its game to another of the same kind.
+# Allowed changes of a run: a larger network, or another game of the same kind.
 
 
 def change_options(
@@ -43,7 +43,7 @@ def change_options(
     for name in changes:
         if name not in both:
             raise UserError(f"{flag(name)}: {system} has no such option")
-    if sizes := changes.get("hidden"):  # keeps the network's activation
+    if sizes := changes.get("hidden"):  # the network keeps its activation function
         name, _, layers = str(both.get("network", "")).partition("(")
         words = [word for word in layers.rstrip(")").replace(" ", "").split(",") if word and not word.isdigit()]
         changes = {**changes, "network": f"{name}({','.join([*map(str, sizes), *words])})", "hidden": tuple(sizes)}
@@ -59,7 +59,7 @@ def change_options(
 
 
 def check_games(old: Envs, new: Envs, league: bool) -> None:
-    """Raise UserError if the new game is of another kind."""
+    """Raise UserError if the new game is of another kind: other observations or actions, seats, teams or bots."""
     was, is_ = old.spec, new.spec
     for what, (before, described), (after, given) in zip(KINDS, _kinds(was), _kinds(is_), strict=True):
         both = before.keys() & after.keys()
@@ -78,7 +78,7 @@ KINDS = ("observations", "actions")
 
 
 def _kinds(spec: EnvSpec) -> Iterator[tuple[dict[Any, Any], str]]:
-    """Yield the properties that leaves must keep, and a description: first of observations, then of actions."""
+    """Yield ({part: properties that a new game must keep}, description), first of observations, then of actions."""
     shown: dict[Any, Any] = {p: (x.dtype, len(x.shape), type(spec.classes.get(p))) for p, x in tree.leaves(spec.obs)}
     yield shown, describe_fields(spec.obs)
     whole = type(spec.action), spec.action.first if isinstance(spec.action, Conditional) else ""
@@ -86,8 +86,8 @@ def _kinds(spec: EnvSpec) -> Iterator[tuple[dict[Any, Any], str]]:
 
 
 REPORT = "surgery.json"
-LINES = ("metrics", "episodes", "evaluations", "decisions", "lineage", "ratings")  # lines copied from the old run
-SEED = 15_485_863  # seed of new weights; no run starts with it
+LINES = ("metrics", "episodes", "evaluations", "decisions", "lineage", "ratings")  # logs copied from the old run
+SEED = 15_485_863  # added to the run's seed for new weights, so that they do not repeat the initial weights
 
 
 @dataclass(frozen=True)
@@ -98,7 +98,7 @@ class _Side:
     options: RunOptions
     system: systems.System
     policy: ActorCritic
-    rest: float  # initial value of the optimizer's mean square
+    rest: float  # initial value of the optimizer's mean of squared gradients
 
     @property
     def game(self) -> tuple[object, ...]:
@@ -108,8 +108,8 @@ class _Side:
 
 
 def grow_run(directory: Path, out: Path, changes: Mapping[str, Any], settle: int = 0, trust: bool = False) -> Row:
-    """Write the run in `directory`, with `changes` of its options, to `out` for `polyplay resume`; return a report.
-    settle: agent steps to learn from at learning rate 0. Raises UserError: nothing was written.
+    """Write the run in `directory`, grown by `changes` of its options, to `out`, where `polyplay resume` continues it;
+    return a report. settle: agent steps to train on at learning rate 0. Raises UserError: nothing was written.
     """
     page, settings, options, config = load.load_run(directory, trust)
     if is_locked(directory):
@@ -154,7 +154,7 @@ def grow_run(directory: Path, out: Path, changes: Mapping[str, Any], settle: int
     about = {k: report[k] for k in ("from", "checkpoint", "at", "changes")}
     more = {"resumed": config["resumed"], "surgery": [*config.get("surgery", []), about]}
     made = out.with_name(f".{out.name}.surgery-{os.getpid()}")
-    try:  # all of it or nothing
+    try:  # write everything or nothing
         made.mkdir(parents=True)
         run.write(made, counters, report["freeze_until"])
         write_json(made / REPORT, report)
@@ -169,7 +169,7 @@ def grow_run(directory: Path, out: Path, changes: Mapping[str, Any], settle: int
 
 
 def _side(page: Any, settings: Settings, options: RunOptions, name: str) -> _Side:
-    """Wire a run before or after it grows. Raises UserError: its network is not an ActorCritic, or it has a replay."""
+    """Build a run's system and network. Raises UserError: the network is no ActorCritic, or the run has a replay."""
     from polyplay.nets.actor_critic import ActorCritic
     from polyplay.weights.optimizers import FLAVORS
 
@@ -196,7 +196,7 @@ class _GrownRun:
         self.saved, self.agents = checkpoint.OpenCheckpoint(found), checkpoint.agents_of(found)
 
     def write(self, made: Path, counters: Row, freeze_until: float) -> None:
-        """Write the files to `made`. Raises OSError."""
+        """Write the grown checkpoint and past agents, and copies of the logs, to `made`. Raises OSError."""
         spec, version = self.new.system.envs.spec, checkpoint.update_of(self.found)
         for path in sorted(self.directory.glob("*.jsonl")):
             if path.stem in (*LINES, "matches") or path.stem.partition("-")[0] == "updates":

@@ -31,24 +31,24 @@ from polyplay.runs.reporter import KINDS
 
 # A console for permanent lines and, on a terminal, a panel below them that is redrawn.
 #
-# If the terminal is closed, the run gets SIGHUP and ends as with SIGTERM; under nohup it continues.
+# If the terminal is closed, the run gets SIGHUP and ends as with SIGTERM; under nohup, the run continues.
 
 
-EVERY = 0.25  # seconds between two drawings
+EVERY = 0.25  # least seconds between two drawings of the panel
 LIVE: dict[str, Any] = {"auto_refresh": False, "redirect_stdout": False, "redirect_stderr": False}
 
 
 class Screen:
     """Console with `print` for lines, `draw` for the panel, and `close`. live: whether to show a panel (default: if the
-    console is a terminal). Once its terminal or pipe is closed, all output of the process goes to /dev/null; else the
-    interpreter's last flush would change the exit status.
+    console is a terminal). Once the terminal or pipe is closed, all output of the process goes to /dev/null. Otherwise
+    Python would fail to flush its output at the end, which changes the exit status.
     """
 
     def __init__(
         self, console: Console | None = None, live: bool | None = None, clock: Callable[[], float] = time.monotonic
     ) -> None:
         self.console, self.clock = console or default_console(), clock
-        if live is None:  # with FORCE_COLOR rich takes a log file for a terminal; a panel needs a real one
+        if live is None:  # FORCE_COLOR makes rich take a log file for a terminal, so ask the file too
             live = self.console.is_terminal and not self.console.is_dumb_terminal and self.console.file.isatty()
         self.live = Live(**LIVE, console=self.console) if live else None
         self.drawn, self.warning = -EVERY, ""
@@ -67,12 +67,12 @@ class Screen:
                 os.dup2(null.fileno(), self.console.file.fileno())
 
     def warn(self, text: str) -> None:
-        """Print a permanent warning; the panel shows the last one."""
+        """Print a permanent warning. The panel also shows the last warning."""
         self.warning = " ".join(text.split())
         self.print(Text.assemble(("warning ", "bold yellow"), self.warning))
 
     def draw(self, picture: Callable[[], RenderableType], at_once: bool = False) -> None:
-        """Draw the panel, if there is one and a drawing is due."""
+        """Draw the panel, if the screen has one and the last drawing is old enough or `at_once` is true."""
         if self.live is None or not (at_once or self.clock() - self.drawn >= EVERY):
             return
         self.drawn = self.clock()
@@ -82,7 +82,7 @@ class Screen:
             self.live.update(picture(), refresh=True)
 
     def close(self) -> None:
-        """Release the terminal. May be called again."""
+        """Release the terminal. Further calls do nothing."""
         live, self.live = self.live, None
         if live is not None and live.is_started:
             with self._written():
@@ -94,12 +94,12 @@ class Screen:
         for line in shown:
             if isinstance(line, Text):
                 line.no_wrap, line.overflow = True, "ellipsis"
-        width = self.console.width - len("^C^C")  # echoed beside the panel, ^C would fold the line and leave a border
+        width = self.console.width - len("^C^C")  # room for an echoed ^C, which would wrap the line and leave a border
         return Panel(Group(*shown), title=title, title_align="left", border_style="blue", width=width)
 
 
 def ruled_table(*words: str | Column, numbers: Iterable[str] = ()) -> Table:
-    """Return a table with a line below its head. Columns of words come first, then of numbers, which never fold."""
+    """Return a table with a line below its header: columns of words, then columns of numbers, which never wrap."""
     right = [Column(name, justify="right", no_wrap=True) for name in numbers]
     return Table(*words, *right, box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
 
@@ -120,7 +120,7 @@ class PlainConsole(Console):
 
 
 def default_console() -> Console:
-    """Return a console on standard output; without a terminal or COLUMNS it has 120 columns."""
+    """Return a console on standard output, 120 columns wide if it is no terminal and COLUMNS is not set."""
     if isinstance(sys.stdout, io.TextIOWrapper) and "utf" not in sys.stdout.encoding.lower():
         sys.stdout.reconfigure(errors="replace")
     console = PlainConsole(highlight=False)
@@ -130,7 +130,7 @@ def default_console() -> Console:
 
 
 def print_all(console: Console, lines: Iterable[RenderableType]) -> None:
-    """Print lines. Only the terminal folds a Text, so a command or path in it can be copied whole."""
+    """Print lines. Only the terminal wraps lines of class Text, so a command or path in them can be copied whole."""
     for line in lines:
         console.print(line, soft_wrap=isinstance(line, Text))
 
@@ -139,17 +139,17 @@ def print_all(console: Console, lines: Iterable[RenderableType]) -> None:
 
 
 Fact = tuple[str, str]  # heading and text
-POPULATION = ("members", "vary", "decisions")  # facts of a population's short plan
-WARNINGS = ("platform", "left out", "sizes")  # facts that a short plan also has
-CHOICES = ("networks in ", "inputs ", "self-play by ")  # beginnings of clauses about choices
+POPULATION = ("members", "vary", "decisions")  # headings that the short plan of a population shows
+WARNINGS = ("platform", "left out", "sizes")  # headings that every short plan also shows
+CHOICES = ("networks in ", "inputs ", "self-play by ")  # beginnings of clauses that a short plan keeps
 MORE = "(--verbose: the whole plan)"
 
 
 def opening_lines(
     run: RunDescription, directory: Path | str, plan: Iterable[Fact], console: Console, whole: bool = True
 ) -> Iterator[RenderableType]:
-    """Yield the first lines of a run. whole: every value with its source, the environment, and the whole plan; else at
-    most five lines and the plan's warnings.
+    """Yield the first lines of a run. whole: yield every value with its source, the environment, and the whole plan;
+    otherwise at most five lines and the plan's warnings.
     """
     title, where = f"polyplay {run['system']} on {run['config'].get('env')}", f"  in {directory}"
     by_source, preset = settings_by_source(run), f"preset {run['options']['preset']}"
@@ -165,7 +165,7 @@ def opening_lines(
 
 
 def settings_by_source(run: RunDescription) -> dict[str, str]:
-    """Return {source: its values}, of all options of the system and of the options of every run that were set."""
+    """Return {source: its options and values}: options of the system, and those of every run that were set."""
     values, preset = {**run["config"], **run["options"]}, f"preset {run['options']['preset']}"
     idle = {"env", "run", "preset", *(("frames",) if values.get("steps") is not None else ())}
     idle |= {"atari"} if not is_game(values.get("env"), {}) else set()
@@ -194,7 +194,7 @@ def short_facts(plan: Iterable[Fact]) -> list[Fact]:
 
 
 def brief_lines(facts: Iterable[Fact], directory: Path | str, console: Console) -> Iterator[RenderableType]:
-    """Yield a line for each fact, then one for the directory. A terminal's width cuts facts, except warnings."""
+    """Yield a line per fact, then the run's directory. On a terminal, facts except warnings are cut to its width."""
     for heading, text in facts:
         if text:
             cut = console.width - 1 if console.is_terminal and heading not in WARNINGS else len(text) + 99
@@ -205,7 +205,7 @@ def brief_lines(facts: Iterable[Fact], directory: Path | str, console: Console) 
 
 
 def fact_lines(facts: Iterable[Fact], console: Console) -> Iterator[RenderableType]:
-    """Yield facts with their headings: folded on a terminal, one line each elsewhere."""
+    """Yield facts with their headings: as a table that fits a terminal; without a terminal, one line per fact."""
     if not console.is_terminal:
         yield from (Text(f"{heading:<8} {text}") for heading, text in facts)
         return
@@ -230,8 +230,8 @@ def value_text(value: object) -> str:
     return f"{value:.3g}" if isinstance(value, float) else _short(value)
 
 
-PACE = 60.0  # seconds between reports in a file or a pipe, at least
-FEW = 4  # with at most this number of agents, all returns are shown
+PACE = 60.0  # least seconds between reports in a file or a pipe
+FEW = 4  # with at most this number of agents or tasks, all returns are shown
 MOST_ROLES = 4  # most roles shown, so that the panel has at most 12 lines
 COLORS = {"env": "green", "infer": "cyan", "learn": "magenta", "replay": "yellow", "wait": "bright_black"}
 
@@ -266,7 +266,7 @@ class Terminal:
                 self.screen.print(what)
 
     def report(self, row: Row, roles: Mapping[str, Mapping[str, float]]) -> None:
-        """Show a report of `Reporter.report`, and how workers spent their time (CrewMetrics.roles)."""
+        """Show a report. row: line of metrics.jsonl. roles: how workers spent their time, as in CrewMetrics.roles."""
         self.row, self.roles, self.at = row, roles, self.clock()
         if row["fps"] is not None:
             self.speed = row["fps"] if self.speed is None else 0.7 * self.speed + 0.3 * row["fps"]
@@ -276,7 +276,7 @@ class Terminal:
             self.screen.print(Text(self._report_line(), no_wrap=True))
 
     def refresh(self, frames: int | None = None) -> None:
-        """Draw the panel if a drawing is due. frames: the present count. Call this from any loop."""
+        """Draw the panel if a drawing is due; call this as often as you like. frames: number of frames so far."""
         self.screen.draw(lambda: self.panel(frames))
 
     def warn(self, text: str) -> None:
@@ -343,7 +343,7 @@ class Terminal:
         return "  ".join(p for p in parts if p)
 
     def _numbers(self, frames: int) -> Iterator[str]:
-        """Yield lines of the panel. frames: the present count."""
+        """Yield the panel's lines of numbers. frames: number of frames so far."""
         row, steps = self.row, self.row["steps"] * frames // max(1, self.row["frames"])
         differ = frames != steps
         memory = f"{row['memory_mb']:,.0f} MB" if row.get("memory_mb") is not None else ""
@@ -357,7 +357,7 @@ class Terminal:
 
 
 def _returns(row: Row, width: int = 0) -> list[str]:
-    """Return texts about mean returns: of tasks, of one agent (and its best), or of agents (only two of many)."""
+    """Return texts about mean returns: of tasks, of one agent (and its best), or of agents (worst and best of many)."""
     means, elo = row.get("agent_return_means"), row.get("agent_elo") or {}
     if (tasks := row.get("task_return_means")) is not None:
         return _task_returns(tasks, row.get("human_normalized"))
@@ -371,7 +371,7 @@ def _returns(row: Row, width: int = 0) -> list[str]:
 
 
 def _task_returns(means: Mapping[str, float | None], normalized: Mapping[str, Any] | None) -> list[str]:
-    """Return a text: human-normalized scores, mean returns of a few tasks, or the number of tasks with one."""
+    """Return [text]: human-normalized scores, mean returns of up to FEW tasks, or how many tasks have a return."""
     there = [name for name, mean in means.items() if mean is not None]
     if normalized is not None:
         parts = [f"{name} {x:.1f} % ({low:.1f} … {high:.1f})" for name, (x, low, high) in normalized.items()]
@@ -383,7 +383,7 @@ def _task_returns(means: Mapping[str, float | None], normalized: Mapping[str, An
     return [shown]
 
 
-CELLS = 20  # width of a bar
+CELLS = 20  # width of a bar in characters
 
 
 def _shares(name: str, role: Mapping[str, float]) -> Text:
@@ -399,7 +399,7 @@ def _shares(name: str, role: Mapping[str, float]) -> Text:
 
 
 def schedule_line(decision: Row) -> str:
-    """Describe a scheduler's decision, a line of decisions.jsonl."""
+    """Describe a decision about numbers of workers, a line of decisions.jsonl."""
     old, new = decision["from"], decision["to"]
     moves = [f"{k} {old[k]} → {new[k]}" for k in new if new[k] != old[k]] or ["the same numbers"]
     late = f"; {', '.join(decision['late'])} had not arrived" if decision["late"] else ""
@@ -416,7 +416,7 @@ def evaluation_line(row: Row) -> str:
 
 
 def match_line(row: Row) -> str:
-    """Describe a match of a gate in one line."""
+    """Describe in one line a match in which new weights had to win (a gate)."""
     verdict = "it now plays" if row["passed"] else f"update {row['champion']:,} keeps playing"
     return f"match: update {row['candidate']:,} scored {row['points']:g} of {row['games']} points: {verdict}"
 
@@ -442,7 +442,7 @@ def clock_text(seconds: float | None) -> str:
 
 
 def short_count(n: float, digits: int = 3) -> str:
-    """Return 12,345 as 12.3k."""
+    """Return a number in short form: 12,345 as 12.3k."""
     rounded = float(f"{n:.{digits}g}")
     for size, unit in ((1e9, "B"), (1e6, "M"), (1e3, "k")):
         if abs(rounded) >= size:

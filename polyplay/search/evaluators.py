@@ -1,4 +1,4 @@
-"""Evaluators of a search: networks computed by torch or OpenVINO."""
+"""Evaluators of a tree search: networks that torch or OpenVINO computes."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from polyplay.weights.params import FlatParams
 
 
 class TorchBackend:
-    """Computes by torch on the network's device."""
+    """Backend that computes a network by torch, on the network's device."""
 
     def __init__(self, network: DualResidualNetwork, batch: int, precision: str):
         numbers = torch.bfloat16 if precision == "bfloat16" else torch.float32
@@ -44,8 +44,8 @@ class TorchBackend:
         return logits.cpu().numpy(), values.cpu().numpy()
 
 
-# The model is made of OpenVINO's operators and the folded weights; nothing is converted from torch, and newer weights
-# need a new model. On import, OpenVINO's package would report to an analytics server and leave an id in the home
+# An OpenVINO model is built from OpenVINO's operators and the folded weights, without a conversion from torch. Newer
+# weights need a new model. On import, OpenVINO would report to an analytics server and leave an id in the home
 # directory; `import_openvino` prevents both.
 
 
@@ -53,10 +53,10 @@ REPORTS = "openvino_telemetry"
 
 
 def import_openvino() -> ModuleType:
-    """Import OpenVINO without its reports."""
+    """Import OpenVINO without its reports to an analytics server."""
     hidden = REPORTS not in sys.modules
     if hidden:
-        sys.modules[REPORTS] = None  # type: ignore[assignment]  # its import fails, and OpenVINO uses a stub
+        sys.modules[REPORTS] = None  # type: ignore[assignment]  # OpenVINO uses a stub if this import fails
     try:
         import openvino
     finally:
@@ -66,7 +66,7 @@ def import_openvino() -> ModuleType:
 
 
 class OpenVINOBackend:
-    """Computes by OpenVINO in one thread; pinned, threads of two processes would share a core. Raises UserError."""
+    """Backend of OpenVINO in one thread, unpinned so that processes do not share a core. Raises UserError: no CPU."""
 
     def __init__(self, network: DualResidualNetwork, batch: int, precision: str):
         device = network.output.weight.device
@@ -96,7 +96,7 @@ class OpenVINOBackend:
 
 
 def build_model(openvino: ModuleType, folded: FoldedNetwork, shape: tuple[int, ...]) -> Any:
-    """Return FoldedNetwork.forward, for planes of that shape, as an OpenVINO model of logits [N, A] and values [N]."""
+    """Return an OpenVINO model of FoldedNetwork.forward: planes of this shape → logits [N, A] and values [N]."""
     ops = openvino.opset8
     planes = ops.parameter(shape, np.float32)
     stem, *tower = folded.trunk()
@@ -128,28 +128,28 @@ def _rows(ops: Any, x: Any) -> Any:
 
 
 def _array(weights: Tensor | None) -> np.ndarray:
-    """Return a copy that the model may keep."""
+    """Return a float32 copy of weights that a model may keep."""
     assert weights is not None
     return weights.detach().to(torch.float32).contiguous().numpy().copy()
 
 
 BACKENDS, PRECISIONS = ("torch", "openvino"), ("float32", "bfloat16")
-SECONDS = 0.1  # to measure each way to compute
-ROUNDS = 3  # least number of batches; the first may be slow
+SECONDS = 0.1  # time to measure each (backend, precision)
+ROUNDS = 3  # least number of measured batches; the first may be slow
 
 
-# Computes a network in batches of one shape. planes: input of `compute`, float32 [batch, C, H, W], in the backend's
-# layout; compute returns logits [batch, A] and values [batch], valid until the next call; take copies newer weights.
+# A backend computes a network in batches of one fixed shape. `planes` is the input, float32 [batch, C, H, W]; `compute`
+# returns logits [batch, A] and values [batch], valid until the next call; `take` copies newer weights.
 Backend = TorchBackend | OpenVINOBackend
 
 
 class NetworkEvaluator:
-    """A network for a search, always computed in batches of one shape: fewer positions are padded, more are split.
-    So a position's answer is bitwise the same in any batch and at any place in it.
+    """A network that evaluates positions for a search, always in batches of one fixed shape: small batches are padded,
+    large ones are split. So a position's outputs are bitwise the same in any batch and at any place in a batch.
 
-    backend "torch" or "openvino" (on CPUs), precision "float32" or "bfloat16": the type of numbers in convolutions;
-    answers are float32. "auto" takes the fastest (`choose_backend`). A player that continues from a checkpoint names
-    the earlier choice, as results differ bitwise. On a CPU, one thread computes. Raises UserError.
+    backend: "torch", or on CPUs "openvino". precision: type of the numbers in convolutions, "float32" or "bfloat16";
+    outputs are float32. "auto" takes the fastest (`choose_backend`). Outputs of backends differ bitwise, so a resumed
+    worker names its earlier choice. On a CPU, one thread computes. Raises UserError: a backend is unavailable.
     """
 
     def __init__(
@@ -174,20 +174,20 @@ class NetworkEvaluator:
         return f"{self.network.title}, version {self.version}"
 
     def load(self, weights: np.ndarray, version: int) -> None:
-        """Load this vector: float32 [size], parameters and running statistics (weights.params)."""
+        """Load weights, float32 [size]: parameters and running statistics in one vector, see weights.params."""
         if weights.shape != (self.vector.size,):
             raise ValueError(f"weights of shape {weights.shape} for a network of {self.vector.size}")
         self.vector.write(weights)
         self.take(version)
 
     def take(self, version: int) -> None:
-        """Load the weights that are in `vector` now."""
+        """Use the weights that are in `vector` now, and call them `version`."""
         with one_thread():
             self._backend.take(self.network)
         self.version = version
 
     def evaluate(self, planes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return logits float32 [N, A] and values float32 [N] in [-1, 1], for the mover, of planes [N, C, H, W]."""
+        """Return logits [N, A] and values [N] in [-1, 1] for the player to move, float32, of planes [N, C, H, W]."""
         if self.version < 0:
             raise RuntimeError("no weights yet: call load before evaluate")
         logits = np.empty((len(planes), self.network.actions), np.float32)
@@ -203,7 +203,7 @@ class NetworkEvaluator:
 
 @contextlib.contextmanager
 def one_thread() -> Iterator[None]:
-    """Let torch compute in one thread."""
+    """Let torch compute in one thread while the context is open."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
@@ -213,7 +213,7 @@ def one_thread() -> Iterator[None]:
 
 
 def check_backend(backend: str) -> None:
-    """Check a backend. Raises UserError: its package is not installed."""
+    """Check that a backend is installed. Raises UserError: the package is missing."""
     if backend == "openvino" and not _has_openvino():
         raise UserError(f"--evaluator openvino: needs the package openvino; `{install_command('openvino')}`")
 
@@ -225,8 +225,8 @@ def _has_openvino() -> bool:
 def choose_backend(
     network: DualResidualNetwork, batch: int, backend: str = "auto", precision: str = "auto"
 ) -> tuple[str, str]:
-    """Return the fastest (backend, precision), for batches of this size, that the names allow and this machine has. All
-    are measured in turn, for about SECONDS each; the fastest batch of each counts. Raises UserError.
+    """Return the fastest (backend, precision) for batches of this size, among those of `ways`. All are measured in
+    turn, for about SECONDS each; the fastest batch of each counts. Raises UserError: a backend is unavailable.
     """
     tried = ways(backend, precision, network.output.weight.device.type)
     with one_thread():
@@ -243,8 +243,8 @@ def choose_backend(
 
 
 def ways(backend: str, precision: str, device: str) -> list[tuple[str, str]]:
-    """Return (backend, precision) pairs to measure; "auto" stands for the installed backends, and for the precisions of
-    a device, cpu or cuda.
+    """Return the pairs (backend, precision) to measure. "auto" stands for all installed backends, or for all precisions
+    that the device (cpu or cuda) computes natively.
     """
     here = BACKENDS if device == "cpu" and _has_openvino() else BACKENDS[:1]
     several = PRECISIONS if is_half("auto", device) else PRECISIONS[:1]
@@ -253,7 +253,7 @@ def ways(backend: str, precision: str, device: str) -> list[tuple[str, str]]:
 
 
 def _make_backend(network: DualResidualNetwork, batch: int, backend: str, precision: str) -> Backend:
-    """Make a backend. Raises UserError."""
+    """Make a backend. Raises UserError: the backend is unavailable."""
     check_backend(backend)
     if backend == "torch":
         return TorchBackend(network, batch, precision)

@@ -1,4 +1,4 @@
-"""A search of many games at once, each at its own pace. Call `round` and `answer` in turn; move once a search is done.
+"""Tree searches of many games at once, each at its own pace. Repeat `step`; move in a game once its search is done.
 
     search = Search(game, 256, SearchOptions(noise=0.25), evaluator, seed=1)
     search.restart()
@@ -7,8 +7,8 @@
         results = search.advance(done.games, search.choose(done))
         search.restart(done.games[results != GOES_ON])
 
-`round` may be called again before `answer`: games that have moved since add their leaves, so a batch stays
-full.
+`step` calls `round`, which returns leaf positions, then `answer`, which takes the network's outputs. `round` may be
+called again before `answer`: games that have moved since add leaves, so a batch stays full.
 """
 
 from __future__ import annotations
@@ -33,41 +33,41 @@ from polyplay.weights.params import FlatParams
 
 
 class Finished(NamedTuple):
-    """Results of n finished searches, with A actions. Values are for the player to move."""
+    """Results of n finished searches; A actions. All values are for the player to move."""
 
-    games: np.ndarray  # int64 [n]
+    games: np.ndarray  # int64 [n]: numbers of the games
     records: np.ndarray  # int8 [n, record]: the positions
-    plies: np.ndarray  # int64 [n]
-    legal: np.ndarray  # bool [n, A]
-    visits: np.ndarray  # int32 [n, A]
-    priors: np.ndarray  # float32 [n, A], noise included
-    q: np.ndarray  # float32 [n, A]: mean value of a move, 0 where unvisited
+    plies: np.ndarray  # int64 [n]: moves made before the position
+    legal: np.ndarray  # bool [n, A]: legal actions
+    visits: np.ndarray  # int32 [n, A]: visits of the root's actions
+    priors: np.ndarray  # float32 [n, A]: priors of the root's actions, noise included
+    q: np.ndarray  # float32 [n, A]: mean values of the root's actions, 0 where unvisited
     value: np.ndarray  # float32 [n]: mean value of the root
-    raw: np.ndarray  # float32 [n]: the network's value
-    full: np.ndarray  # bool [n]: the search had all simulations
+    raw: np.ndarray  # float32 [n]: the network's value of the root
+    full: np.ndarray  # bool [n]: whether a search had all simulations
 
     def at(self, which: np.ndarray | slice) -> Finished:
-        """Return the results of some searches."""
+        """Return the results of the searches that `which` selects."""
         return Finished(*(x[which] for x in self))
 
     @property
     def best(self) -> np.ndarray:
-        """Mean value of the most visited move, float32 [n]."""
+        """Mean value of each search's most visited move, float32 [n]."""
         return np.take_along_axis(self.q, self.visits.argmax(1)[:, None], 1)[:, 0]
 
 
 class Search:
-    """Searches of B games. lane: number of the first game, among all games that share the seed. evaluator: a
-    NetworkEvaluator, or another object with `title` and `evaluate`.
+    """Tree searches of several games at once. lane: number of the first game, among all games that share the seed.
+    evaluator: a NetworkEvaluator, or another object with `title` and `evaluate`.
     """
 
     def __init__(
         self, game: Game, games: int, options: SearchOptions, evaluator: NetworkEvaluator, seed: int = 0, lane: int = 0
     ):
         self.game, self.options, self.seed = game, options, seed
-        self.evaluator, self.shown = evaluator, 0  # shown: positions evaluated under a symmetry
-        self.cells = np.stack([np.argsort(cells) for cells, _ in game.symmetries])  # which cell is shown at i
-        self.actions = np.stack([actions for _, actions in game.symmetries])  # where action i is shown
+        self.evaluator, self.shown = evaluator, 0  # shown: number of positions evaluated under a symmetry
+        self.cells = np.stack([np.argsort(cells) for cells, _ in game.symmetries])  # [symmetry, i]: cell shown at i
+        self.actions = np.stack([actions for _, actions in game.symmetries])  # [symmetry, i]: where action i is shown
         self.lanes = lane + np.arange(games)
         self.rules = options.rules(game, seed, lane)
         self.tree = allocate(game, games, options)
@@ -77,8 +77,8 @@ class Search:
     # -------------------------------------------------------------------------------- games and positions
 
     def restart(self, games: np.ndarray | None = None, records: np.ndarray | None = None) -> None:
-        """Restart these games (None: all) from unfinished positions int8 [n, record] (None: the game's start). No game
-        may have leaves that wait for an answer.
+        """Restart these games (None: all) from unfinished positions, int8 [n, record] (None: the initial position). The
+        games must have no leaves that wait for `answer`.
         """
         which = np.arange(len(self.lanes)) if games is None else games
         if records is None:
@@ -86,9 +86,9 @@ class Search:
         tree_kernels.begin(self.tree, self.rules, which, np.ascontiguousarray(records, np.int8))
 
     def advance(self, games: np.ndarray, actions: np.ndarray) -> np.ndarray:
-        """Make a legal move in each of these games, which must have no waiting leaves; return int8 [n]: GOES_ON, or
-        WON, DRAWN or LOST for the mover. Unfinished games are searched further; finished ones stand still until
-        restarted.
+        """Make a legal move in each of these games, which must have no waiting leaves; return results, int8 [n]:
+        GOES_ON, or WON, DRAWN or LOST for the player who moved. Unfinished games start their next search; finished
+        games rest until `restart`.
         """
         results = np.zeros(len(games), np.int8)
         tree_kernels.advance(self.tree, self.rules, self.numbers, games, actions, results)
@@ -97,12 +97,12 @@ class Search:
     # -------------------------------------------------------------------------------- rounds of a search
 
     def round(self) -> np.ndarray:
-        """Add leaves of the games without waiting leaves to the batch; return its planes so far [n, C, H, W]."""
+        """Add leaves of all games without waiting leaves to the batch; return the batch so far, planes [n, C, H, W]."""
         self.count = tree_kernels.gather_leaves(self.tree, self.rules, self.numbers, self.planes, self.count)
         return self.planes[: self.count]
 
     def answer(self, logits: np.ndarray, values: np.ndarray) -> None:
-        """Back up the network's answers to the batch, and begin a new batch. Raises NotFinite, and changes nothing."""
+        """Back up the network's outputs for the batch, and begin a new batch. Raises NotFinite before any change."""
         if logits.shape != (self.count, self.game.actions) or values.shape != (self.count,):
             raise ValueError(f"answers {logits.shape} and {values.shape} to {self.count} leaves")
         bad = tree_kernels.first_not_finite(logits, values)
@@ -114,8 +114,8 @@ class Search:
         tree_kernels.answer(self.tree, self.rules, self.numbers, logits, values)
 
     def evaluate(self, planes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Call the evaluator. With `symmetries` each position is shown under a random symmetry of its board, drawn
-        by (seed, lane, number of positions shown before).
+        """Return logits and values of planes. With `symmetries`, the evaluator gets each position under a random
+        symmetry of the board, drawn by (seed, lane, number of positions shown before).
         """
         if not self.options.symmetries:
             return self.evaluator.evaluate(planes)
@@ -128,19 +128,19 @@ class Search:
         return np.take_along_axis(logits, self.actions[chosen], 1), values
 
     def step(self) -> Finished:
-        """Make a round, its evaluation and its answer; return the searches that are done now, possibly none."""
+        """Call `round`, `evaluate` and `answer` once; return the searches that are done now, possibly none."""
         planes = self.round()
         if len(planes):
             self.answer(*self.evaluate(planes))
         return self.finished()
 
     def finished(self) -> Finished:
-        """Return the searches that are done and have not moved on."""
+        """Return the results of searches that are done and whose games have not moved since."""
         return self.look(self._found[: tree_kernels.finished_games(self.tree, self.rules, self._found)].copy())
 
     def look(self, games: np.ndarray) -> Finished:
         """Return the results of these games' searches so far, done or not. Their roots must be evaluated, and no leaf
-        may wait, as after a `step`.
+        may wait for `answer`, as is the case after a `step`.
         """
         n, shape = len(games), (len(games), self.game.actions)
         done = Finished(
@@ -160,8 +160,8 @@ class Search:
         return done
 
     def principal_variation(self, game: int, action: int | None = None) -> list[int]:
-        """Return the most visited move, the most visited answer to it, and so on, while there are visits. action: the
-        move to begin with.
+        """Return a line of play: the most visited move, the most visited reply, and so on, while moves have visits.
+        action: a first move to use instead.
         """
         t, node, moves = self.tree, 0, list[int]()
         while t.nodes["status"][game, node] == EXPANDED:
@@ -177,9 +177,9 @@ class Search:
         return moves
 
     def choose(self, done: Finished) -> np.ndarray:
-        """Return a move for each search, int64 [n]: drawn ∝ visits^(1 / τ), with the ply's temperature τ; at τ = 0 the
-        first most visited one. Without visits (0 simulations) the priors replace them. A Gumbel search chooses by
-        tree_kernels.choose_gumbel.
+        """Return a move for each search, int64 [n], drawn with probability ∝ visits^(1 / τ) at the ply's temperature τ;
+        at τ = 0, the first most visited move. Without visits (0 simulations), priors replace visits. A Gumbel search
+        uses tree_kernels.choose_gumbel.
         """
         if self.rules.gumbel:
             return self._gumbel(done)[0]
@@ -191,8 +191,8 @@ class Search:
         return np.minimum(index, self.game.actions - 1 - (shares[:, ::-1] > 0).argmax(1)).astype(np.int64)
 
     def targets(self, done: Finished) -> np.ndarray:
-        """Return policy targets from these searches, float32 [n, A]: visits as shares, or a Gumbel search's improved
-        policy; 0 for searches that are not full.
+        """Return policy targets from these searches, float32 [n, A]: visits divided by their sum, or a Gumbel search's
+        improved policy; zeros for searches that are not full.
         """
         if self.rules.gumbel:
             return self._gumbel(done)[1]
@@ -204,11 +204,11 @@ class Search:
         tree_kernels.choose_gumbel(self.tree, self.rules, done.games, actions, policy)
         return actions, policy
 
-    # -------------------------------------------------------------------------------- positions alone
+    # -------------------------------------------------------------------------------- separate positions
 
     def grow(self, records: np.ndarray) -> Iterator[Search]:
-        """Search from unfinished positions int8 [n, record], at most one per game; yield this search after each step,
-        until all are done.
+        """Search n unfinished positions, int8 [n, record], at most one per game; yield this Search after each step,
+        until all n searches are done.
         """
         self.restart(np.arange(len(records)), records)
         while len(_without(self.step(), len(records)).games) < len(records):
@@ -216,20 +216,20 @@ class Search:
         yield self
 
     def run(self, records: np.ndarray, turn: Callable[[], None] = lambda: None) -> Finished:
-        """Search from positions as `grow` does; return the results in the same order. turn: called after every step."""
+        """Search positions as `grow` does; return results in the order of positions. turn: called after every step."""
         for _ in self.grow(records):
             turn()
         return _without(self.finished(), len(records))
 
     def choose_moves(self, records: np.ndarray, turn: Callable[[], None] = lambda: None) -> np.ndarray:
-        """Return moves int64 for any number of positions."""
+        """Return a move for each of any number n of positions, int64 [n]. turn: see `run`."""
         parts = np.split(records, range(len(self.lanes), len(records), len(self.lanes)))
         return np.concatenate([self.choose(self.run(part, turn)) for part in parts])
 
     # -------------------------------------------------------------------------------- save and restore
 
     def state(self) -> dict[str, np.ndarray]:
-        """Return the whole state as plain arrays: the games; used nodes and edges, game after game; the batch."""
+        """Return the whole state as plain arrays: games, used nodes and edges of all games in order, waiting leaves."""
         t, plays = self.tree, self.tree.plays
         parts = {"records": (t.records, plays["nodes"]), "nodes": (t.nodes, plays["nodes"])}
         parts |= {"edges": (t.edges, plays["edges"]), "sums": (t.sums, plays["edges"])}
@@ -241,7 +241,7 @@ class Search:
         return saved | {"plays": _bytes(plays), "root_priors": t.root_priors.copy(), "gumbel": t.gumbel.copy()}
 
     def load(self, saved: dict[str, np.ndarray]) -> None:
-        """Continue from a state of a search that has the same options and number of games."""
+        """Restore what `state` returned in a Search with the same options and number of games."""
         t = self.tree
         plays = saved["plays"].view(Play).reshape(-1)
         nodes, edges = t.nodes.shape[1], t.edges.shape[1]
@@ -261,17 +261,17 @@ class Search:
 
 
 def _without(found: Finished, n: int) -> Finished:
-    """Remove the games from n on, which are left from an earlier call with more positions."""
+    """Keep the games below n; later games are left from an earlier call with more positions."""
     return found.at(slice(int(np.searchsorted(found.games, n))))
 
 
 def _bytes(x: np.ndarray) -> np.ndarray:
-    """Return a copy: as uint8 [n, itemsize] if the array has fields, else unchanged."""
+    """Return a copy of an array, as uint8 [n, itemsize] if the array's dtype has fields."""
     return x.copy() if not x.dtype.fields else np.frombuffer(x.tobytes(), np.uint8).reshape(len(x), x.itemsize).copy()
 
 
 def visit_shares(counts: np.ndarray, temperature: np.ndarray) -> np.ndarray:
-    """Return counts^(1 / temperature) [n, A], divided by their sums; at temperature 0 the first maximum gets all."""
+    """Return probabilities [n, A] ∝ counts^(1 / temperature); at temperature 0, the first maximum has probability 1."""
     relative = counts / counts.max(1, keepdims=True, initial=1e-300)
     warm = relative ** (1.0 / np.maximum(temperature, 1e-300))[:, None]
     cold = np.zeros_like(relative)
@@ -281,8 +281,8 @@ def visit_shares(counts: np.ndarray, temperature: np.ndarray) -> np.ndarray:
 
 
 class SearchPolicy(Player):
-    """Plays the most visited move of a search from each row's position, without noise and symmetries; the value is the
-    search's. With 0 simulations: the network's most probable legal move.
+    """A policy that plays the most visited move of a search from each observed position, without noise and symmetries.
+    Values are those of the search. With 0 simulations, the move is the network's most probable legal one.
     """
 
     def __init__(self, board: Game, options: SearchOptions, factory: BoardNetworkFactory, network: DualResidualNetwork):
@@ -295,8 +295,8 @@ class SearchPolicy(Player):
         return self.network.spec()
 
     def act(self, step: Batch, state: Batch) -> tuple[Batch, Batch]:
-        """Return action and value [B] for one row [B] of obs and mask; 0 and 0 where no move is legal. The search may
-        allow moves that the mask forbids: planes of Go do not show positions of more than eight plies ago.
+        """Return actions and values [B] for obs and mask [B, …]; 0 and 0 where no move is legal. The search may allow
+        moves that the mask forbids, because Go's planes do not show positions of more than eight plies ago.
         """
         mask = step["mask"].numpy()
         on = np.flatnonzero(mask.any(1))
@@ -310,9 +310,9 @@ class SearchPolicy(Player):
         return self.options.simulations
 
     def simulate(self, simulations: int, leaves: int = 0) -> None:
-        """Set the simulations of future searches (0: the bare network) and their leaves per round (0: as configured).
+        """Set the simulations of future searches (0: the network alone) and the leaves per round (0: as configured).
 
-        Everything else is as configured, whatever earlier calls set.
+        All other options return to the configured ones, whatever earlier calls set.
         """
         leaves = max(1, min(leaves or self.configured.leaves, simulations))
         considered = max(1, min(self.configured.gumbel_actions, simulations))
@@ -324,8 +324,8 @@ class SearchPolicy(Player):
         self.board, self._searching = board, None
 
     def choose(self, records: np.ndarray, allowed: np.ndarray | None = None) -> tuple[np.ndarray, np.ndarray]:
-        """Return moves int64 [n] and values float32 [n] for unfinished positions int8 [n, record]. allowed (bool [n,
-        A]): the most visited allowed move (of equals, the one with the highest prior) replaces a forbidden move.
+        """Return moves int64 [n] and values float32 [n] for unfinished positions int8 [n, record]. allowed, bool [n,
+        A]: if the chosen move is not allowed, the most visited allowed move (if equal, by prior) replaces it.
         """
         search = self._search(len(records))
         done = search.run(records)
@@ -340,7 +340,7 @@ class SearchPolicy(Player):
         return self._search(len(records)).grow(records)
 
     def _search(self, n: int) -> Search:
-        """Return a search with room for n positions, and at most for twice as many."""
+        """Return a Search with room for n positions, and for at most 2n."""
         if self._searching is None or not n <= len(self._searching.lanes) <= 2 * n:
             evaluator = NetworkEvaluator(self.factory, n * self.options.leaves)
             evaluator.load(self.weights, 0)

@@ -1,14 +1,15 @@
-"""Self-play: whole games, resignation, records.
+"""Self-play: whole games, resignation, game records.
 
-A search plays both sides of many games, and whole games become rows of a rollout queue.
+A search plays both sides of many games. Finished games become rows of a rollout queue.
 
-A slot holds as many games as fit, one behind another. Each is an episode as in docs/concepts/rows.md: a row per
-position, the first with `first`, and after the last move a row with `terminated`. Unused rows have `first`, so no
-transition leads into them. The reward of a move is the game's outcome for the player who made it; with a discount of 0
-this is the return. A move is an agent step; a game's return is its first player's. A game's number has the worker's
-incarnation in its high bits, and in the low 32 bits the number of games that ended before.
+A slot (memory of one rollout) holds as many whole games as fit, one after another. Each game is an episode as in
+docs/concepts/rows.md: a row per position, the first with `first`, and after the last move a row with `terminated`.
+Unused rows have `first`, so no transition leads into these rows. The reward of a move is the game's outcome for the
+player who made the move; with a discount of 0, this is the return. A move is an agent step. The reported return of a
+game is the first player's outcome. A game's number has the worker's incarnation (number of its replacements) in the
+high bits, and the number of games that ended before in the low 32 bits.
 
-Where playouts are capped, moves of searches that are not full have no row and are not agent steps.
+With capped playouts, moves of searches that are not full have no row and are not agent steps.
 """
 
 from __future__ import annotations
@@ -38,43 +39,44 @@ from polyplay.search.search import Finished, Search
 from polyplay.search.tree import SearchOptions
 from polyplay.weights.params import Params, WeightCache
 
-MANY = 64  # games of self-play that are logged each time their number doubles
+MANY = 64  # number of self-play games logged each time the number of games doubles
 
 
 def is_sampled(number: int) -> bool:
-    """Tell whether game `number` of a player, from 0, is logged: every one of the first 2 · MANY games, every second of
-    as many more, every fourth of twice as many, and so on.
+    """Tell whether game `number` (from 0) of a worker is logged: all of the first 2 · MANY games, every second of the
+    next 2 · MANY games, every fourth of the next 4 · MANY games, and so on.
     """
     return number % (1 << max(0, number.bit_length() - (2 * MANY - 1).bit_length())) == 0
 
 
 class GameNotes:
-    """Moves of `games` unfinished games, with the values and visits that searches found. A move without a search has
-    value NaN and no visits.
+    """Moves of unfinished games, with the values and visits that searches found. A move without a search has value NaN
+    and no visits.
     """
 
     def __init__(self, board: Game, games: int):
         self.board, shape = board, (games, board.longest + 1)
         self.length, self.action = np.zeros(games, np.int64), np.zeros(shape, np.int64)
-        self.value = np.full(shape, np.nan, np.float32)  # of the root, for the mover
-        self.visits, self.searched = np.zeros(shape, np.int32), np.zeros(shape, np.int32)  # of the move, of all moves
+        self.value = np.full(shape, np.nan, np.float32)  # value of the root, for the player to move
+        # visits of the chosen move, and of all moves
+        self.visits, self.searched = np.zeros(shape, np.int32), np.zeros(shape, np.int32)
         self.arrays = {name: x for name, x in vars(self).items() if isinstance(x, np.ndarray)}
 
     def begin(self, game: int, actions: np.ndarray) -> None:
-        """Start a game from the position after these moves, int64 [n]."""
+        """Start the notes of a new game, which begins after the moves `actions`, int64 [n]."""
         self.length[game] = n = len(actions)
         self.action[game, :n], self.value[game, :n] = actions, np.nan
         self.visits[game, :n] = self.searched[game, :n] = 0
 
     def add(self, games: np.ndarray, actions: np.ndarray, done: Finished) -> None:
-        """Add a move in each of these games, int64 [n], and the searches that chose them."""
+        """Add a move in each of these games, int64 [n], with the results of the searches that chose the moves."""
         at = (games, self.length[games])
         self.action[at], self.value[at] = actions, done.value
         self.visits[at], self.searched[at] = done.visits[np.arange(len(games)), actions], done.visits.sum(1)
         self.length[games] += 1
 
     def row(self, game: int, outcome: float) -> Row:
-        """Return a finished game, resigned if the rules do not end it. outcome: 1, 0 or -1, for the first player."""
+        """Return a log row about a finished or resigned game. outcome: 1, 0 or -1, for the first player."""
         n, record, result = int(self.length[game]), self.board.new(), records.GOES_ON
         for action in self.action[game, :n]:
             result = self.board.play(record, action)
@@ -92,48 +94,49 @@ class GameNotes:
 
 # Resignation (Silver et al. 2017, Methods, "Self-play").
 #
-# A player resigns when the values of the root and of its best child are both below v. A share of the games is played on
-# to the end. The newest of them set v: the greatest value at which less than a given share of would-be resignations is
-# wrong, that is, the first player to resign would not have lost. Before enough games are known, no player resigns.
+# A player resigns when the value of the root and that of its best child are both below a threshold v. In a share of the
+# games, players play on to the end instead. The newest games played on set v: the greatest threshold at which less than
+# a given share of would-be resignations is wrong, because the first player to resign would not have lost. Before enough
+# games are known, no player resigns.
 
 
 RESIGN_METRICS = ("resigned", "resign_value", "resign_false_rate")
-GRID = np.linspace(records.NEVER, 0.0, 101).astype(np.float32)  # candidates for v
-NEWEST, ENOUGH = 1000, 100  # newest played-on games that count; games needed before players resign
+GRID = np.linspace(records.NEVER, 0.0, 101).astype(np.float32)  # candidates for the threshold v
+NEWEST, ENOUGH = 1000, 100  # number of newest games played on that count; number needed before players resign
 
 
 class Resignation:
-    """Resignations in one player's games. `seed` and `first_lane` decide which games are played on."""
+    """Resignations in one worker's games. `seed` and `first_lane` decide which games are played on to the end."""
 
     def __init__(self, options: records.ResignOptions, games: int, longest: int, seed: int, first_lane: int):
         self.options, self.seed, self.lanes = options, ~seed, first_lane + np.arange(games)
-        self.begun = np.zeros(games, np.int64)  # games of each lane so far
+        self.begun = np.zeros(games, np.int64)  # number of games started so far, by lane
         self.played_on = np.zeros(games, bool)
-        self.values = np.zeros((games, longest + 1), np.float32)  # by ply: the better of root and best child
+        self.values = np.zeros((games, longest + 1), np.float32)  # by ply: the greater value of root and best child
         self.would, self.wrong = np.zeros((NEWEST, len(GRID)), bool), np.zeros((NEWEST, len(GRID)), bool)
-        self.known = np.array(0)  # games that were played on to their end
+        self.known = np.array(0)  # number of games that were played on to the end
         self.v = np.array(records.NEVER if options.v is None else options.v)
         self.arrays = {name: x for name, x in vars(self).items() if isinstance(x, np.ndarray) and name != "lanes"}
         self.begin(np.arange(games))
 
     def begin(self, games: np.ndarray) -> None:
-        """Draw which of these new games are played on."""
+        """Draw which of these new games are played on to the end, without resigning."""
         self.begun[games] += 1
         drawn = numbers.uniform(self.seed, self.lanes[games], self.begun[games], 1)[:, 0]
         self.played_on[games] = drawn < self.options.played_on
 
     def decide(self, games: np.ndarray, plies: np.ndarray, root: np.ndarray, best: np.ndarray) -> np.ndarray:
-        """Return bool [n]: the mover resigns. root, best: values of the root and of its best child, for the mover."""
+        """Return bool [n]: the player to move resigns. root, best: values of root and best child, for this player."""
         better = np.maximum(root, best)
         self.values[games, plies] = better
         return (better < self.v) & ~self.played_on[games] & (plies > 0)
 
     def ended(self, game: int, moves: int, worth: float) -> None:
-        """Record a game of `moves` moves, if it was played on to its end. worth: outcome for the first player."""
+        """Record a finished game of `moves` moves if it was played on; set v. worth: outcome for the first player."""
         if not self.played_on[game] or not moves:
             return
         lowest = np.minimum.accumulate(self.values[game, :moves])
-        first = np.searchsorted(-lowest, -GRID, side="right")  # the first ply whose value is below each candidate
+        first = np.searchsorted(-lowest, -GRID, side="right")  # by candidate v: the first ply with a value below v
         would = first < moves
         lost = np.where(first % 2 == 0, worth, -worth) < 0
         at = self.known % NEWEST
@@ -149,15 +152,15 @@ class Resignation:
 
     @property
     def rate(self) -> float:
-        """Share of would-be resignations at v that are wrong, in games played on."""
+        """Share of would-be resignations at the present threshold v that are wrong, in games played on."""
         at = int(np.searchsorted(GRID, self.v, side="right")) - 1
         return int(self.wrong[:, at].sum()) / max(int(self.would[:, at].sum()), 1)
 
 
 def learned_value(found: Path) -> float:
-    """Return the lowest v that the players of a checkpoint had learned; NEVER: no player had.
+    """Return the lowest threshold v that self-play workers had learned at a checkpoint, or NEVER if no worker had.
 
-    A checkpoint of weights alone (a champion) has no players; then the run's newest checkpoint with players counts.
+    A checkpoint of weights alone (a champion) has no workers; then the run's newest checkpoint with workers counts.
     """
     for path in (found, *reversed(checkpoint.everything(found.parents[1]))):
         opened, parts = checkpoint.open_checkpoint(path), sorted(path.glob("workers/self_play-*.safetensors"))
@@ -171,19 +174,19 @@ def learned_value(found: Path) -> float:
 # Statistics of searches and games: how games end, and how well the network predicted the ends.
 
 
-ACCURACY = tuple(f"value_accuracy_{part}" for part in ("early", "middle", "late"))  # thirds of a game
+ACCURACY = tuple(f"value_accuracy_{part}" for part in ("early", "middle", "late"))  # in each third of a game
 SEARCH_METRICS = ("batch_occupancy", "first_player_wins", "draws", "visits_entropy", "fresh_value_loss", *ACCURACY)
 SELF_PLAY_METRICS = (*SEARCH_METRICS, *RESIGN_METRICS)
 
 
 def tally_game(counters: WorkerCounters, rows: Batch, raw: np.ndarray) -> None:
-    """Count a finished game by its rows, the end's included. raw: the network's value of each position."""
+    """Add a finished game to the statistics. rows: all rows of the game; raw: the network's values of its positions."""
     z, visits = rows["reward"][1:], rows["visits"][:-1].astype(np.float64)
     moves, tally = len(z), counters.tally
     tally("first_player_wins", float(z[0] > 0), 1)
     tally("draws", float(z[0] == 0), 1)
-    played = np.where(visits > 0, visits, 1.0)  # 0 log 0 = 0
-    full = int(visits.any(1).sum())  # not all rows where playouts are capped
+    played = np.where(visits > 0, visits, 1.0)  # so that 0 log 0 = 0
+    full = int(visits.any(1).sum())  # number of rows with visits; with capped playouts, not all
     tally("visits_entropy", -float((visits * np.log(played)).sum()), full)
     tally("fresh_value_loss", float(np.square(z - raw).sum()), moves)
     if z[0] != 0:
@@ -192,13 +195,13 @@ def tally_game(counters: WorkerCounters, rows: Batch, raw: np.ndarray) -> None:
             tally(name, int(right[stage == i].sum()), int((stage == i).sum()))
 
 
-EVALUATIONS = 32  # batches between two pulls of the weights
+EVALUATIONS = 32  # batches from one pull of the weights to the next
 NOBODY = records.ResignOptions(played_on=1.0)
 
 
 def game_rows(board: Game) -> Spec:
-    """Return the fields of a row: the mover's planes, as bits (np.packbits) if they contain only 0 and 1, its legal
-    moves, the visits as shares, the move, the number of the game.
+    """Return the fields of a row: planes as the player to move sees them, in bits (np.packbits) if all are 0 or 1; the
+    legal moves; the move; the visits divided by their sum; the number of the game.
     """
     shares, integer = Field((board.actions,), "float32"), Field((), "int64")
     bits, mask = Field((-(-math.prod(board.planes) // 8),), "uint8"), Field((board.actions,), "bool")
@@ -218,10 +221,10 @@ def self_play(
     backend: str = "torch",
     resign: records.ResignOptions = NOBODY,
 ) -> Iterator[None]:
-    """Play envs.lanes games at once, with a copy of the weights that is pulled every EVALUATIONS batches.
+    """Run a self-play worker: play envs.lanes games at once, and pull the weights every EVALUATIONS batches.
 
-    backend: see NetworkEvaluator. If the backend or the precision is "auto", the choice is saved, and a resumed player
-    keeps it.
+    backend: see NetworkEvaluator. If the backend or the precision is "auto", the choice is saved, and a resumed worker
+    keeps the choice.
     """
     saved = actor_checkpoint.load_actor(ctx, out.consumers)
     if saved:
@@ -241,7 +244,7 @@ def self_play(
         held.tick()
         return held.version
 
-    while not params.wait(0, ctx.index, out.patience):  # also with saved weights: a resumed learner has the first turn
+    while not params.wait(0, ctx.index, out.patience):  # also with saved weights, so that a resumed learner is first
         yield
     for slot in player.slots(pull):
         if slot is not None:
@@ -269,9 +272,9 @@ def _evaluator(
 
 
 class SelfPlay:
-    """The games of one worker. `slots` yields a slot whenever one is full of whole games."""
+    """The games of one self-play worker. `slots` yields the number of a slot whenever one is full of whole games."""
 
-    between = True  # its state can be saved at any time
+    between = True  # the state can be saved at any time
 
     def __init__(
         self,
@@ -294,17 +297,17 @@ class SelfPlay:
         self.search.restart()
         self.games = EpisodeCounter(games)
         self.games.over[:] = False
-        self.recorded = np.zeros(games, np.int64)  # rows of unfinished games so far
+        self.recorded = np.zeros(games, np.int64)  # number of rows so far, by game
         self.moves = tree.zeros(tree.widen(game_rows(board), (games, board.longest + 1)))  # rows of unfinished games
         self.finished: deque[Batch] = deque()  # rows of finished games that are in no slot yet
         self.version, self.held = -1, held
-        self.raw = np.zeros((games, board.longest), np.float32)  # the network's values, of unfinished games
-        self.number = 0  # games ended so far
+        self.raw = np.zeros((games, board.longest), np.float32)  # the network's values in unfinished games, by ply
+        self.number = 0  # number of games that ended so far
         self.arrays: Batch = {"moves": self.moves, "games": vars(self.games), "recorded": self.recorded}
         self.arrays |= {"raw": self.raw, "resignation": self.resignation.arrays, "notes": self.notes.arrays}
 
     def slots(self, pull: Callable[[], int]) -> Iterator[int | None]:
-        """Play forever; yield a full slot, or None in between. pull: takes due weights, returns their version."""
+        """Play forever; yield the number of each full slot, else None. pull: updates the weights, returns a version."""
         while True:
             while sum(map(_length, self.finished)) <= self.out.T:
                 self.version = pull()
@@ -318,7 +321,7 @@ class SelfPlay:
             yield slot
 
     def _step(self) -> None:
-        """Make one evaluation, and a move in each game whose search is done."""
+        """Evaluate one batch of leaves, then make a move in each game whose search is done."""
         search, counters = self.search, self.ctx.counters
         with counters.timed("env"):
             before = int(search.tree.plays["done"].sum())
@@ -337,7 +340,7 @@ class SelfPlay:
                 self._move(done)
 
     def _move(self, done: Finished) -> None:
-        """Make a move in each of these games, or end it if the mover resigns."""
+        """Make a move in each of these games, or end the game if the player to move resigns."""
         resigns = self.resignation.decide(done.games, done.plies, done.value, done.best)
         for game in done.games[resigns].tolist():
             self.ctx.counters.tally("resigned", 1, 0)
@@ -366,7 +369,7 @@ class SelfPlay:
             self.search.restart(done.games[ended])
 
     def _end(self, game: int, worth: float) -> None:
-        """End a game. worth: its outcome for the player who moved last."""
+        """End a game, and queue its rows. worth: the outcome for the player who moved last."""
         moves = int(self.games.length[game])
         rows = tree.map(lambda x: x[game, : moves + 1].copy(), self.moves)
         rows["obs"][moves], rows["mask"][moves], rows["visits"][moves] = 0, False, 0.0
@@ -392,7 +395,7 @@ class SelfPlay:
             self.ctx.counters.tally(name, value, 1)
 
     def _fill(self, slot: int) -> None:
-        """Write the games that fit into a slot, the oldest first."""
+        """Write as many finished games as fit into a slot, the oldest first."""
         at, rows = 0, tree.map(lambda x: x[slot, :, 0], self.out.rows)
         while self.finished and at + _length(self.finished[0]) <= self.out.T:
             game = self.finished.popleft()
@@ -405,7 +408,7 @@ class SelfPlay:
     # ------------------------------------------------------------------------------------------- saving
 
     def save(self) -> Batch:
-        """Return the present state: searches, rows of unfinished games and of games that are in no slot yet."""
+        """Return the state to save: searches, rows of unfinished games, and rows of games that are in no slot yet."""
         lengths = np.array([_length(game) for game in self.finished], np.int64)
         packed = {k: np.concatenate([g[k] for g in self.finished]) for k in self.moves} if self.finished else {}
         numbers = {"incarnation": self.ctx.incarnation, "version": self.version, "number": self.number}
@@ -429,7 +432,7 @@ class SelfPlay:
 
 
 def recorded_rows(rows: Batch) -> Batch:
-    """Return the rows of a game's full searches, which have visits, and the row of its end."""
+    """Return the rows of a game's full searches, the only rows with visits, and the game's last row."""
     full = rows["visits"].any(1)
     found = tree.map(lambda x: x[np.append(full[:-1], True)], rows)
     found["reward"][1:], found["first"][0] = rows["reward"][1:][full[:-1]], True

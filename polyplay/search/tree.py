@@ -1,8 +1,9 @@
-"""The arrays of a tree search over many games, and its options.
+"""Arrays and options of a tree search over many games.
 
-Each game has a pool of nodes and a pool of edges. A node is a position that was reached; its edges are the legal moves,
-ascending: `count` edges, beginning with edge `first`. Node 0 is the root, and edge 0 stands for the move into it: its
-visits and values are the root's. Data for choosing an edge (Edge) are separate from data that only backups need (Sums).
+Each game has an array of nodes and an array of edges. A node is a position that was reached; the node's edges are the
+legal moves in ascending order: `count` edges, beginning with edge `first`. Node 0 is the root. Edge 0 stands for the
+move into the root and has the root's visits and values. Data for choosing an edge (Edge) are separate from data that
+only backups need (Sums).
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from polyplay.core.compiled import bits, compiled
 from polyplay.envs.pool import need
 from polyplay.games.boards import Game
 
-# Dirichlet noise from a counter: numbers depend on (key, lane, search) only.
+# Dirichlet noise without a generator's state: random numbers depend on (key, lane, search) only.
 
 
 _ONE, _11 = np.uint64(1), np.uint64(11)
@@ -26,7 +27,7 @@ _ONE, _11 = np.uint64(1), np.uint64(11)
 
 @compiled
 def stream(key: np.uint64, lane: int, search: int) -> np.uint64:
-    """Return the key of one search's random numbers."""
+    """Return the key of the random numbers in search number `search` of game `lane`."""
     return bits(bits(key, np.uint64(lane) + _ONE), np.uint64(search) + _ONE)
 
 
@@ -38,7 +39,7 @@ def uniform_of(key: np.uint64, n: int) -> float:
 
 @compiled
 def _log_gamma_draw(key: np.uint64, n: int, alpha: float) -> tuple[float, int]:
-    """Return (logarithm of a Gamma(alpha) draw, next n), by Marsaglia and Tsang 2000; for alpha < 1 from alpha + 1."""
+    """Return (log of a Gamma(alpha) draw, next n), by Marsaglia and Tsang 2000; if alpha < 1, from Gamma(alpha + 1)."""
     lift = 0.0
     if alpha < 1.0:
         lift = math.log(uniform_of(key, n)) / alpha
@@ -58,8 +59,8 @@ def _log_gamma_draw(key: np.uint64, n: int, alpha: float) -> tuple[float, int]:
 
 @compiled
 def dirichlet(key: np.uint64, alpha: float, out: np.ndarray) -> None:
-    """Fill float [n] with a draw from the symmetric Dirichlet distribution. It is computed in logarithms: with a small
-    alpha, all numbers could else round to 0.
+    """Fill out, float [n], with a draw from the symmetric Dirichlet distribution. Logarithms are used, because with a
+    small alpha all Gamma draws could round to 0.
     """
     n = 0
     for i in range(out.size):
@@ -75,25 +76,25 @@ def dirichlet(key: np.uint64, alpha: float, out: np.ndarray) -> None:
         out[i] /= total
 
 
-FRESH, EXPANDED, UNEXPANDED, WON, DRAWN, LOST = range(6)  # of a node; UNEXPANDED: evaluated, but the pool had no room
-ENDS = (FRESH, WON, DRAWN, LOST)  # status of a node, by the result of the move into it
-IDLE, SEARCHING, ENDED = range(3)  # status of a game
-FILLED = 400  # most actions of a board that moves fill: Go on 19×19 has 362
+FRESH, EXPANDED, UNEXPANDED, WON, DRAWN, LOST = range(6)  # status of a node; UNEXPANDED: evaluated, no room for edges
+ENDS = (FRESH, WON, DRAWN, LOST)  # status of a new node, by the result of the move into the node
+IDLE, SEARCHING, ENDED = range(3)  # status of a game's search
+FILLED = 400  # most actions of a game whose moves fill the board; Go on 19×19 has 362
 
 Edge = np.dtype(
     [
-        ("q", "f4"),  # mean value for the edge's mover, virtual losses included; 0 before the first visit
+        ("q", "f4"),  # mean value for the player who makes the move, virtual losses included; 0 before the first visit
         ("u", "f4"),  # prior / (1 + visits)
-        ("visits", "i4"),  # virtual ones included
-        ("child", "i4"),  # node, -1 before the first visit
+        ("visits", "i4"),  # number of visits, virtual ones included
+        ("child", "i4"),  # number of the child node; -1 before the first visit
     ]
 )
 Sums = np.dtype(
     [
-        ("total", "f8"),  # sum of the values for the edge's mover, without virtual losses
-        ("prior", "f4"),  # without noise
+        ("total", "f8"),  # sum of values for the player who makes the move, without virtual losses
+        ("prior", "f4"),  # prior probability, without noise
         ("action", "i2"),
-        ("pending", "i2"),  # leaves below that wait for the network
+        ("pending", "i2"),  # number of leaves below the edge that wait for the network
     ]
 )
 Node = np.dtype(
@@ -101,17 +102,17 @@ Node = np.dtype(
         ("first", "i4"),
         ("count", "i2"),
         ("status", "i2"),
-        ("value", "f4"),  # the network's value, for the node's mover
+        ("value", "f4"),  # the network's value, for the player to move
     ]
 )
 Play = np.dtype(
     [
-        ("searches", "i8"),  # begun so far in this lane; selects the random numbers
-        ("nodes", "i4"),  # used
+        ("searches", "i8"),  # number of searches begun in this lane (parallel game); selects random numbers
+        ("nodes", "i4"),  # number of nodes used
         ("edges", "i4"),
-        ("done", "i4"),  # simulations that count for this search
-        ("asked", "i4"),  # simulations of this search: all, or few where playouts are capped
-        ("waiting", "i4"),  # leaves in the batch
+        ("done", "i4"),  # number of simulations done, those of a kept subtree included
+        ("asked", "i4"),  # number of simulations of this search: all, or few with capped playouts
+        ("waiting", "i4"),  # number of leaves in the batch
         ("status", "i4"),
     ]
 )
@@ -121,18 +122,18 @@ Leaf = np.dtype([("game", "i4"), ("node", "i4"), ("depth", "i4")])
 class Tree(NamedTuple):
     """Arrays of the compiled loops: B games, N nodes and E edges each, A actions, a batch of at most M leaves."""
 
-    edges: np.ndarray  # Edge [B, E]
-    sums: np.ndarray  # Sums [B, E]
-    nodes: np.ndarray  # Node [B, N]
-    records: np.ndarray  # int8 [B, N, record]
-    plays: np.ndarray  # Play [B]
-    gumbel: np.ndarray  # float32 [B, A]: noise of the root's edges in order
-    considered: np.ndarray  # int32 [moves + 1, simulations]: by the number of considered moves, see considered_visits
-    temperatures: np.ndarray  # float64 [longest + 1]: by ply
-    root_priors: np.ndarray  # float32 [B, A]: of the root's edges in order, noise included
-    leaves: np.ndarray  # Leaf [M]
-    paths: np.ndarray  # int32 [M, longest + 2]: edges from edge 0 to the leaf
-    factors: np.ndarray  # float32 [visits]: factor of u at a node, by its visits
+    edges: np.ndarray  # Edge [B, E]: data for choosing edges
+    sums: np.ndarray  # Sums [B, E]: data of edges for backups
+    nodes: np.ndarray  # Node [B, N]: nodes of each game
+    records: np.ndarray  # int8 [B, N, record]: positions of nodes
+    plays: np.ndarray  # Play [B]: state of each game's search
+    gumbel: np.ndarray  # float32 [B, A]: Gumbel noise of the root's edges in order
+    considered: np.ndarray  # int32 [moves + 1, simulations]: row m is considered_visits of m moves
+    temperatures: np.ndarray  # float64 [longest + 1]: temperature at each ply
+    root_priors: np.ndarray  # float32 [B, A]: priors of the root's edges in order, noise included
+    leaves: np.ndarray  # Leaf [M]: leaves in the batch
+    paths: np.ndarray  # int32 [M, longest + 2]: edges from edge 0 to each leaf
+    factors: np.ndarray  # float32 [visits]: factor of `u` at a node, by the node's visits
     moves: np.ndarray  # int16 [A], scratch
     record: np.ndarray  # int8 [record], scratch
     kept: np.ndarray  # int32 [N], scratch
@@ -151,36 +152,37 @@ Rules = namedtuple(
 class SearchOptions:
     """Options of a search. Values lie in [-1, 1]; among equal scores the first legal action wins.
 
-    exploration "alphago_zero": U = c P sqrt(Σ_b N(s, b)) / (1 + N(s, a)) (Silver et al. 2017); "alphazero": U = c(s) P
+    exploration: "alphago_zero": U = c P sqrt(Σ_b N(s, b)) / (1 + N(s, a)) (Silver et al. 2017); "alphazero": U = c(s) P
     sqrt(N(s)) / (1 + N(s, a)), c(s) = log((1 + N(s) + c_base) / c_base) + c (Silver et al. 2018), where N(s) counts
-    the visit that evaluated s, at the root too. fpu, the value of an unvisited move: "zero"; "parent", the mean
-    value of its position.
+    the visit that evaluated s, also at the root. fpu: the value of an unvisited move, "zero", or "parent", the mean
+    value of the position before the move.
 
-    root "gumbel": sequential halving over `gumbel_actions` moves and completed values q (Danihelka et al. 2022): σ(q) =
-    (c_visit + the most visits) q, with q scaled from [-1, 1] to [0, 1]. "gumbel_mctx", as in mctx: σ(q) is a tenth of
-    that, with q scaled to [0, 1] from the least and greatest q of its position. With both, moves are drawn by Gumbel
-    noise times the temperature; noise, exploration, c and fpu have no effect, and no subtree is kept.
+    root: "puct": choose by Q + U. "gumbel": sequential halving over `gumbel_actions` moves, with completed values q
+    (Danihelka et al. 2022): σ(q) = (c_visit + visits of the most visited move) q, with q scaled from [-1, 1] to [0, 1].
+    "gumbel_mctx", as in mctx: σ(q) is a tenth of this, with q scaled to [0, 1] by the least and greatest q at the
+    position. With both Gumbel roots, moves are drawn by Gumbel noise times the temperature; noise, exploration, c and
+    fpu have no effect, and no subtree is kept.
 
-    fast_simulations: caps playouts (Wu 2019, 3.1). A search is full with chance `full`; else it has this many
-    simulations and no noise, and the policy does not train on it.
+    fast_simulations: caps playouts (Wu 2019, 3.1). A search is full with probability `full`; otherwise the search has
+    `fast_simulations` simulations and no noise, and the policy does not train on its result.
     """
 
-    simulations: int = 800  # per move; 0: the bare network
+    simulations: int = 800  # simulations per move; 0: the network alone
     exploration: Literal["alphago_zero", "alphazero"] = "alphazero"
     c: float = 1.25
     c_base: float = 19652.0
     fpu: Literal["zero", "parent"] = "zero"
     fast_simulations: int = 0  # simulations of a search that is not full; 0: all searches are full
-    full: float = 0.25
+    full: float = 0.25  # probability that a search is full
     root: Literal["puct", "gumbel", "gumbel_mctx"] = "puct"
-    gumbel_actions: int = 16  # root moves that get visits at first
+    gumbel_actions: int = 16  # number of root moves considered at first
     c_visit: float = 50.0
     noise: float = 0.0  # share of Dirichlet noise in the root's priors; 0.25 in self-play
     noise_alpha: float = 0.3
-    temperature: tuple[tuple[int, float], ...] = ((0, 1.0), (30, 0.0))  # (first ply, temperature)
+    temperature: tuple[tuple[int, float], ...] = ((0, 1.0), (30, 0.0))  # schedule of (first ply, temperature)
     symmetries: bool = False  # evaluate each position under a random symmetry of the board
-    reuse: bool = True  # keep the subtree of the move played, whose visits count as simulations
-    leaves: int = 1  # leaves per game and round; a waiting leaf counts as a lost visit
+    reuse: bool = True  # keep the subtree of the move played; the subtree's visits count as simulations
+    leaves: int = 1  # most leaves per game and round; a waiting leaf counts as a lost visit
 
     def __post_init__(self) -> None:
         n, fast, actions = self.simulations, self.fast_simulations, self.gumbel_actions
@@ -198,7 +200,7 @@ class SearchOptions:
 
     @property
     def quiet(self) -> SearchOptions:
-        """The same options at full strength: every search is full, has a new tree, and chooses by its visits alone."""
+        """The same options at full strength: every search is full, starts a new tree, and chooses without noise."""
         return replace(self, fast_simulations=0, noise=0.0, temperature=((0, 0.0),), reuse=False)
 
     def rules(self, game: Game, seed: int, lane: int) -> Rules:
@@ -215,34 +217,34 @@ class SearchOptions:
         )
 
     def temperatures(self, plies: np.ndarray) -> np.ndarray:
-        """Return float64: the temperature of the schedule's last entry whose ply is reached; 1 before the first."""
+        """Return temperatures at plies, float64: that of the last schedule entry reached, or 1 before the first."""
         at = np.searchsorted([ply for ply, _ in self.temperature], plies, side="right")
         return np.array([1.0, *(t for _, t in self.temperature)])[at]
 
     def edges_per_node(self, game: Game) -> int:
-        """Return the room for edges per node: all actions on boards that moves fill; fewer in games like chess."""
+        """Return the number of edges to reserve per node: all actions if moves fill the board, fewer as in chess."""
         return game.actions if game.actions <= FILLED else 128
 
     def room(self, game: Game) -> tuple[int, int]:
-        """Return the nodes and edges per game."""
+        """Return the numbers of nodes and of edges to reserve per game."""
         nodes = 1 + self.simulations
         return nodes, 1 + max(nodes * self.edges_per_node(game), game.actions)
 
     def nbytes(self, game: Game) -> int:
-        """Return the bytes of one game's tree."""
+        """Return the size of one game's tree in bytes."""
         nodes, edges = self.room(game)
         return nodes * (Node.itemsize + game.record) + edges * (Edge.itemsize + Sums.itemsize)
 
     def factors(self, visits: np.ndarray) -> np.ndarray:
-        """Return float32: the factor of P / (1 + N(s, a)) at nodes with these visits, including their evaluation."""
+        """Return the factor of P / (1 + N(s, a)) in U, float32, at nodes with these visits, evaluation included."""
         if self.exploration == "alphago_zero":
             return np.asarray(self.c * np.sqrt(np.maximum(visits - 1.0, 0.0)), np.float32)
         return np.asarray((np.log((1.0 + visits + self.c_base) / self.c_base) + self.c) * np.sqrt(visits), np.float32)
 
 
 def considered_visits(actions: int, simulations: int) -> list[int]:
-    """Return, for each simulation, the visits that its move has before it, if `actions` moves are considered at first.
-    All moves get equally many visits, then the better half does, and so on.
+    """Return, for each simulation, how many visits its root move has before, if `actions` moves are considered at
+    first. All moves get equally many visits, then the better half of these moves gets more, and so on.
     """
     if actions <= 1:
         return list(range(simulations))
@@ -256,7 +258,7 @@ def considered_visits(actions: int, simulations: int) -> list[int]:
 
 
 def allocate(game: Game, games: int, options: SearchOptions) -> Tree:
-    """Return a tree of `games` games, not begun yet."""
+    """Return the empty trees of `games` games."""
     nodes, edges = options.room(game)
     most = games * options.leaves
     moves = range(1 + (options.gumbel_actions if options.halves else 0))

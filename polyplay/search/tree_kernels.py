@@ -1,8 +1,8 @@
-"""Compiled loops of a search: leaves for the batch, backups of the network's answers, roots.
+"""Compiled loops of a search: collecting leaves for the batch, backing up the network's outputs, changing roots.
 
-A backed-up value is for the player who chose the edge: the sign changes at each step up. With several leaves per game a
-leaf that waits counts as a lost visit until its answer comes. A descent to a waiting leaf ends the game's part of the
-round, so each leaf is evaluated once.
+A backed-up value is for the player who chose the edge, so the sign changes at each step toward the root. With several
+leaves per game, a leaf that waits for the network counts as a lost visit until its output comes. A game whose descent
+meets a waiting leaf adds no more leaves in the round, so each leaf is evaluated once.
 """
 
 from __future__ import annotations
@@ -20,25 +20,25 @@ from polyplay.search.tree import Rules, Tree
 if TYPE_CHECKING:
     from polyplay.search.search import Finished
 
-# _nrt=False: no reference counts. The caller holds all arrays while a loop runs, and no loop makes one. Counting
-# references at each use of a field of the tree would take as long as the search itself.
+# _nrt=False: no reference counts. The caller holds all arrays while a loop runs, and no loop allocates an array.
+# Counting references at each use of a field of the tree would take as long as the search itself.
 compiled = cached_njit(_nrt=False)
 
 _ONE, _NONE = np.float32(1.0), np.float32(-np.inf)
 
-# A Gumbel search (Danihelka et al. 2022): which moves of the root get visits, choices below the root, and the resulting
-# policy. The root first considers the moves of greatest g + logit, where g is Gumbel noise; sequential halving then
-# repeatedly keeps half of them. The next simulation is for a move with as many visits as `tree.considered` says.
+# A Gumbel search (Danihelka et al. 2022): visits of root moves, choices below the root, and the resulting policy. The
+# root first considers the moves of greatest g + logit, where g is Gumbel noise; sequential halving then repeatedly
+# keeps half of these moves. The next simulation is for a move with the number of visits that `tree.considered` has.
 
 
-LOWEST = -1e9  # least score
-TINY = 1e-38  # least probability
+LOWEST = -1e9  # lower bound of scores
+TINY = 1e-38  # lower bound of probabilities
 
 
 @compiled
 def draw_gumbel(tree: Tree, rules: Rules, g: int) -> None:
-    """Draw the noise of a root's moves for this search, times the temperature at its ply: so a move is drawn from
-    softmax(logit / temperature), and at temperature 0 there is no noise.
+    """Draw Gumbel noise of a root's moves, times the temperature at the root's ply. So the move of greatest noise +
+    logit follows softmax(logit / temperature); at temperature 0 there is no noise.
     """
     key = trees.stream(rules.key, rules.lane + g, tree.plays[g].searches)
     scale = tree.temperatures[records.ply(tree.records[g, 0])]
@@ -48,8 +48,8 @@ def draw_gumbel(tree: Tree, rules: Rules, g: int) -> None:
 
 @inlined
 def _write_sigma(tree: Tree, rules: Rules, g: int, node: int) -> None:
-    """Write σ(q) of a node's moves into tree.shares; for unvisited moves q is v_mix, an estimate of the node's value
-    from its own value and those of visited moves.
+    """Write σ(q) of a node's moves into tree.shares. For unvisited moves, q is v_mix, an estimate of the node's value
+    from the network's value and the q of visited moves.
     """
     first, count = tree.nodes[g, node].first, tree.nodes[g, node].count
     visits, most, weight, mean, tried = 0, 0, 0.0, 0.0, 0
@@ -80,7 +80,7 @@ def _logit(tree: Tree, g: int, edge: int) -> float:
 
 @inlined
 def _root_choice(tree: Tree, g: int, wanted: int) -> int:
-    """Return the edge of greatest g + logit + σ(q) among root edges with `wanted` visits; σ is in tree.shares."""
+    """Return the edge of greatest g + logit + σ(q) among root edges with `wanted` visits; tree.shares has σ(q)."""
     first, count = tree.nodes[g, 0].first, tree.nodes[g, 0].count
     best, top, highest = first, -np.inf, -np.inf
     for e in range(first, first + count):
@@ -95,7 +95,7 @@ def _root_choice(tree: Tree, g: int, wanted: int) -> int:
 
 @inlined
 def _improve(tree: Tree, g: int, node: int) -> None:
-    """Turn σ in tree.shares into the improved policy: softmax of logit + σ(q)."""
+    """Replace σ(q) in tree.shares by the improved policy, the softmax of logit + σ(q)."""
     first, count, top, total = tree.nodes[g, node].first, tree.nodes[g, node].count, -np.inf, 0.0
     for i in range(count):
         tree.shares[i] += _logit(tree, g, first + i)
@@ -109,8 +109,8 @@ def _improve(tree: Tree, g: int, node: int) -> None:
 
 @compiled
 def gumbel_edge(tree: Tree, rules: Rules, g: int, node: int) -> int:
-    """Return the edge to descend: at the root, the next one to visit; below it, the one with the fewest visits compared
-    with the improved policy.
+    """Return the edge to descend: at the root, by sequential halving; below the root, the edge whose share of visits is
+    farthest below its improved policy.
     """
     first, count, visits = tree.nodes[g, node].first, tree.nodes[g, node].count, 0
     for e in range(first, first + count):
@@ -130,8 +130,8 @@ def gumbel_edge(tree: Tree, rules: Rules, g: int, node: int) -> int:
 
 @compiled
 def choose_gumbel(tree: Tree, rules: Rules, games: np.ndarray, actions: np.ndarray, policy: np.ndarray) -> None:
-    """Write the moves of finished searches into int64 [n], and their improved policies into float32 [n, A]. The move is
-    the one of greatest g + logit + σ(q) among the most visited.
+    """Write moves of finished searches into actions, int64 [n], and improved policies into policy, float32 [n, A].
+    Each move has the greatest g + logit + σ(q) among the most visited moves.
     """
     for k in range(games.size):
         g = games[k]
@@ -150,7 +150,7 @@ def choose_gumbel(tree: Tree, rules: Rules, games: np.ndarray, actions: np.ndarr
 
 @inlined
 def _unvisited_value(tree: Tree, rules: Rules, g: int, edge: int) -> np.float32:
-    """Return first-play urgency at the node that `edge` leads into, from its mover's view."""
+    """Return the value of unvisited moves (first-play urgency) at the node below `edge`, for its player to move."""
     value = 0.0
     if rules.fpu_parent:
         visits = tree.edges[g, edge].visits - tree.sums[g, edge].pending
@@ -160,7 +160,7 @@ def _unvisited_value(tree: Tree, rules: Rules, g: int, edge: int) -> np.float32:
 
 @inlined
 def _best_edge(tree: Tree, rules: Rules, g: int, node: int, edge: int) -> int:
-    """Return the edge of greatest Q + U, the first of equals; in a Gumbel search, the one of `gumbel_edge`."""
+    """Return the edge of greatest Q + U, the first of equals; in a Gumbel search, return what `gumbel_edge` chooses."""
     if rules.gumbel:
         return gumbel_edge(tree, rules, g, node)
     fpu = _unvisited_value(tree, rules, g, edge)
@@ -177,13 +177,13 @@ def _best_edge(tree: Tree, rules: Rules, g: int, node: int, edge: int) -> int:
 
 @inlined
 def _prior(tree: Tree, g: int, edge: int, depth: int) -> np.float32:
-    """Return an edge's prior in this search; depth 1: the edge is the root's."""
+    """Return an edge's prior in this search; at depth 1 the edge is the root's, with noise in the prior."""
     return tree.root_priors[g, edge - tree.nodes[g, 0].first] if depth == 1 else tree.sums[g, edge].prior
 
 
 @inlined
 def _add_child(tree: Tree, game: np.ndarray, g: int, parent: int, edge: int) -> int:
-    """Add a node for the position after an edge's move; return its number."""
+    """Add a node for the position after an edge's move; return the node's number."""
     child = tree.plays[g].nodes
     tree.plays[g].nodes = child + 1
     tree.edges[g, edge].child = child
@@ -196,7 +196,7 @@ def _add_child(tree: Tree, game: np.ndarray, g: int, parent: int, edge: int) -> 
 
 @inlined
 def _descend(tree: Tree, rules: Rules, game: np.ndarray, g: int, row: int) -> tuple[int, int]:
-    """Return (node, depth) of a game's next leaf, added if it is new; write its path into a row of `tree.paths`."""
+    """Return (node, depth) of a game's next leaf, and add the leaf if new; write the path into tree.paths[row]."""
     node, edge, depth = 0, 0, 0
     tree.paths[row, 0] = 0
     while tree.nodes[g, node].status == trees.EXPANDED:
@@ -212,7 +212,7 @@ def _descend(tree: Tree, rules: Rules, game: np.ndarray, g: int, row: int) -> tu
 
 @inlined
 def _change(tree: Tree, g: int, edge: int, depth: int, visits: int) -> None:
-    """Add visits (virtual ones included) to an edge, and compute its q and u from its sums."""
+    """Add visits (virtual ones included) to an edge, and recompute the edge's q and u from its sums."""
     n, total = tree.edges[g, edge].visits + visits, tree.sums[g, edge].total - tree.sums[g, edge].pending
     tree.edges[g, edge].visits = n
     tree.edges[g, edge].q = np.float32(total / n) if n > 0 else np.float32(0.0)
@@ -221,7 +221,7 @@ def _change(tree: Tree, g: int, edge: int, depth: int, visits: int) -> None:
 
 @inlined
 def _back_up(tree: Tree, g: int, row: int, depth: int, value: float, waited: int) -> None:
-    """Add a value to a path's edges; it is for the player who chose the last edge. waited 1: remove a virtual loss."""
+    """Add a value, for the player who chose the last edge, to a path's edges. waited: 1 also removes a virtual loss."""
     for k in range(depth, -1, -1):
         edge = tree.paths[row, k]
         tree.sums[g, edge].total += value
@@ -232,7 +232,7 @@ def _back_up(tree: Tree, g: int, row: int, depth: int, value: float, waited: int
 
 @inlined
 def _lose_virtually(tree: Tree, g: int, row: int, depth: int) -> None:
-    """Add a virtual loss to a path while its leaf waits."""
+    """Add a virtual loss to each edge of a path while the path's leaf waits for the network."""
     for k in range(depth + 1):
         edge = tree.paths[row, k]
         tree.sums[g, edge].pending += 1
@@ -250,7 +250,7 @@ def _wants_leaf(tree: Tree, rules: Rules, g: int) -> bool:
 def gather_leaves(tree: Tree, rules: Rules, game: np.ndarray, batch: np.ndarray, count: int) -> int:
     """Add the next leaves of all games without waiting leaves to a batch of `count` leaves; return the new count.
 
-    Terminal leaves are backed up on the way.
+    Terminal leaves are backed up at once and not added.
     """
     for g in range(tree.plays.size):
         if tree.plays[g].status != trees.SEARCHING or tree.plays[g].waiting > 0:
@@ -276,7 +276,7 @@ def gather_leaves(tree: Tree, rules: Rules, game: np.ndarray, batch: np.ndarray,
 
 @inlined
 def _expand(tree: Tree, game: np.ndarray, g: int, node: int, logits: np.ndarray, row: int) -> None:
-    """Write a node's edges, if the pool has room, with priors: the softmax of its legal moves' logits."""
+    """Write a node's edges, if there is room, with priors: the softmax of the legal moves' logits."""
     moves, first = tree.moves, tree.plays[g].edges
     count = board_rules.legal(game, tree.records[g, node], moves)
     fits = first + count <= tree.edges.shape[1]
@@ -300,7 +300,7 @@ def _expand(tree: Tree, game: np.ndarray, g: int, node: int, logits: np.ndarray,
 
 @compiled
 def first_not_finite(logits: np.ndarray, values: np.ndarray) -> int:
-    """Return the first answer that no search can use, -1 if all are usable; a logit of -inf is a chance of 0."""
+    """Return the first position with NaN or infinity in its outputs, or -1. A logit of -inf, probability 0, is fine."""
     for i in range(values.size):
         found = not math.isfinite(values[i])
         for action in range(logits.shape[1]):
@@ -312,7 +312,7 @@ def first_not_finite(logits: np.ndarray, values: np.ndarray) -> int:
 
 @compiled
 def set_root(tree: Tree, rules: Rules, g: int) -> None:
-    """Set the priors of an expanded root for this search: its own priors, mixed with noise if the rules have noise."""
+    """Set the priors of an expanded root for this search: the edges' priors, in a full search mixed with noise."""
     first, count = tree.nodes[g, 0].first, tree.nodes[g, 0].count
     if rules.gumbel:
         draw_gumbel(tree, rules, g)
@@ -330,7 +330,7 @@ def set_root(tree: Tree, rules: Rules, g: int) -> None:
 
 @compiled
 def answer(tree: Tree, rules: Rules, game: np.ndarray, logits: np.ndarray, values: np.ndarray) -> None:
-    """Expand the leaves of a batch by their answers and back them up. logits float32 [n, A], values float32 [n]."""
+    """Expand and back up the leaves of a batch by the network's outputs: logits float32 [n, A], values float32 [n]."""
     waited = 1 if rules.leaves > 1 else 0
     for i in range(values.size):
         g, node, depth = tree.leaves[i].game, tree.leaves[i].node, tree.leaves[i].depth
@@ -345,21 +345,21 @@ def answer(tree: Tree, rules: Rules, game: np.ndarray, logits: np.ndarray, value
             set_root(tree, rules, g)
 
 
-# The loops of a search's roots: begin at a position, move on to a child with its subtree, collect results. A subtree is
-# compacted in place: children lie after their parents in both pools, so nothing is overwritten before it has moved. A
-# subtree is dropped if the pool of edges might not hold both it and the rest of a search.
+# The loops of a search's roots: begin at a position, make a child with its subtree the root, collect results. A subtree
+# is compacted in place: children lie after their parents in both arrays, so no data are overwritten before they have
+# moved. A subtree is dropped if the array of edges might not hold both the subtree and the rest of a search.
 
 
 @inlined
 def _copy(source: np.ndarray, target: np.ndarray) -> None:
-    """Copy by a loop: assigning slices would make a temporary array, as slices might overlap."""
+    """Copy by a loop; to assign a slice would allocate an array, because slices might overlap."""
     for i in range(target.size):
         target[i] = source[i]
 
 
 @inlined
 def _ask(tree: Tree, rules: Rules, g: int) -> None:
-    """Start a new search, and set how many simulations it has."""
+    """Start a new search, and set its number of simulations."""
     tree.plays[g].searches += 1
     tree.plays[g].asked = rules.simulations
     if rules.fast_simulations > 0:
@@ -380,7 +380,7 @@ def _plant(tree: Tree, g: int) -> None:
 
 @compiled
 def begin(tree: Tree, rules: Rules, games: np.ndarray, records: np.ndarray) -> None:
-    """Search from these unfinished positions, int8 [n, record]."""
+    """Start searches of `games` from unfinished positions `records`, int8 [n, record]."""
     for i in range(games.size):
         g = games[i]
         _copy(records[i], tree.record)
@@ -391,7 +391,7 @@ def begin(tree: Tree, rules: Rules, games: np.ndarray, records: np.ndarray) -> N
 
 @inlined
 def _mark(tree: Tree, g: int, root: int) -> int:
-    """Return the number of edges below a node; write its nodes' new numbers into `tree.kept`, -1 for other nodes."""
+    """Return the number of edges below node `root`; write new numbers of the nodes there into tree.kept, else -1."""
     kept, used = tree.kept, tree.plays[g].nodes
     kept[:used] = -1
     kept[root] = 0
@@ -412,7 +412,7 @@ def _mark(tree: Tree, g: int, root: int) -> int:
 
 @inlined
 def _compact(tree: Tree, g: int, root: int, edge: int) -> None:
-    """Move the nodes and edges that `tree.kept` numbers to the front; `edge` becomes edge 0."""
+    """Move the nodes that tree.kept numbers, and their edges, to the front of the arrays; `edge` becomes edge 0."""
     tree.edges[g, 0] = tree.edges[g, edge]
     tree.sums[g, 0] = tree.sums[g, edge]
     tree.edges[g, 0].child, tree.sums[g, 0].prior, tree.edges[g, 0].u = 0, 0.0, 0.0
@@ -437,7 +437,7 @@ def _compact(tree: Tree, g: int, root: int, edge: int) -> None:
 
 @inlined
 def _reuse(tree: Tree, rules: Rules, g: int, edge: int) -> bool:
-    """Make an edge's child the root if it has edges and there is room for a search; return whether this was done."""
+    """Make an edge's child the root if the child has edges and a search still fits; return whether this was done."""
     child = tree.edges[g, edge].child
     if not rules.reuse or child < 0 or tree.nodes[g, child].status != trees.EXPANDED:
         return False
@@ -452,7 +452,7 @@ def _reuse(tree: Tree, rules: Rules, g: int, edge: int) -> bool:
 
 @inlined
 def _root_edge(tree: Tree, g: int, action: int) -> int:
-    """Return the root's edge of an action; 0 if the root has no edges yet."""
+    """Return the root's edge for an action, or 0 if the root has no edges yet."""
     if tree.nodes[g, 0].status == trees.EXPANDED:
         first = tree.nodes[g, 0].first
         for e in range(first, first + tree.nodes[g, 0].count):
@@ -465,7 +465,7 @@ def _root_edge(tree: Tree, g: int, action: int) -> int:
 def advance(
     tree: Tree, rules: Rules, game: np.ndarray, games: np.ndarray, actions: np.ndarray, results: np.ndarray
 ) -> None:
-    """Make moves and start the next searches; write the moves' results into int8 [n]."""
+    """Make a move in each of `games` and start the next searches; write the moves' results into results, int8 [n]."""
     for i in range(games.size):
         g = games[i]
         _copy(tree.records[g, 0], tree.record)
@@ -483,7 +483,7 @@ def advance(
 
 @compiled
 def finished_games(tree: Tree, rules: Rules, out: np.ndarray) -> int:
-    """Write the games whose search is done into int64 [B], and return their number."""
+    """Write the games whose search is done into out, int64 [B]; return the number of these games."""
     n = 0
     for g in range(tree.plays.size):
         done = tree.plays[g].done >= tree.plays[g].asked and tree.nodes[g, 0].status == trees.EXPANDED
@@ -495,7 +495,7 @@ def finished_games(tree: Tree, rules: Rules, out: np.ndarray) -> int:
 
 @compiled
 def collect(tree: Tree, done: Finished) -> None:
-    """Write results of searches into zeros [n, A], by legal action, and their plies, value and raw into [n]."""
+    """Write results of searches into the zeros of `done`: arrays [n, A] by legal action; plies, value and raw [n]."""
     for i in range(done.games.size):
         g = done.games[i]
         done.plies[i] = records.ply(tree.records[g, 0])

@@ -20,29 +20,29 @@ from polyplay.core.errors import UserError
 
 @dataclass(frozen=True)
 class System:
-    """The result of a page's `build`: the facts of the wiring that reports and evaluation use."""
+    """Result of a page's `build`: what reports and evaluations need to know of the system."""
 
     envs: Any  # Envs: the training environments
     spec: Any  # LearnerSpec: the network and its loss
     more_metrics: tuple[str, ...] = ()  # names of metrics besides the loss's
     resolved: dict[str, Any] = field(default_factory=dict)  # values of options that were chosen automatically
     epsilon: float = 0.0  # probability of a uniform random action in evaluations on Atari games, as published
-    player: Any = None  # player(network) -> Policy: plays full games, if the network alone does not
+    player: Any = None  # player(network) -> Policy that plays full games, if the network alone does not
 
     @property
     def policy(self) -> Any:
-        """Factory of the network: policy() -> Policy."""
+        """Factory of the network: `policy()` makes a Policy."""
         return self.spec.policy
 
     @property
     def metrics(self) -> tuple[str, ...]:
-        """Names of all metrics."""
+        """Names of all metrics: the loss's, then more_metrics."""
         return (*self.spec.loss.metrics, *self.more_metrics) if self.spec else ()
 
     @property
     def test_epsilon(self) -> float:
-        """ε of evaluation, unless --epsilon is given."""
-        from polyplay.envs.atari import plays_games  # imports Gymnasium, which names of systems do not need
+        """Probability ε of random actions in evaluations, unless --epsilon is given."""
+        from polyplay.envs.atari import plays_games  # imports Gymnasium, which listing systems does not need
 
         return self.epsilon if plays_games(self.envs) else 0.0
 
@@ -53,15 +53,15 @@ class Page:
     defaults, or build is not a function.
 
     Config: a frozen dataclass with fields `env` and `frames`. build(c, crew): wires the system of this Config into the
-    crew, and returns a System. It raises UserError if options contradict each other.
+    crew, and returns a System. build raises UserError if options contradict each other.
     """
 
     Config: Any
     build: Callable[[Any, Any], System]
-    presets: Mapping[str, Callable[[], Any]] = field(default_factory=dict)  # makers of a Config by name, best first
-    row: Mapping[str, str] = field(default_factory=dict)  # its row of the table of systems
+    presets: Mapping[str, Callable[[], Any]] = field(default_factory=dict)  # makers of a Config by preset, best first
+    row: Mapping[str, str] = field(default_factory=dict)  # the system's row in the table of systems
     over: Page | None = None  # for populations only: the page of the members' system; None: not chosen yet
-    name: str = ""  # by which `load` finds it
+    name: str = ""  # name by which `load` finds the page
 
     def __post_init__(self) -> None:
         if not (isinstance(self.Config, type) and is_dataclass(self.Config)):
@@ -78,12 +78,12 @@ class Page:
 
 @cache
 def read_settings(file: str) -> dict[str, Any]:
-    """Return the contents of a TOML file in this directory, by system."""
+    """Return the contents of a TOML file in this directory: settings by system."""
     return tomllib.loads((Path(__file__).parent / file).read_text("utf-8"))
 
 
 def _preset(config: type, presets: dict[str, Any], name: str) -> Callable[[], Any]:
-    """Return a function without arguments that makes a Config with the values in pages.toml."""
+    """Return a function without arguments that makes a Config with a preset's values in pages.toml."""
     values = dict(presets[name])
     about = values.pop("about", "")
     while like := values.pop("like", ""):
@@ -111,7 +111,7 @@ def ordinary() -> list[str]:
 
 
 def load(name: str) -> Page:
-    """Return the page of system `name`, in capitals or not, or of a user's module:NAME."""
+    """Return the page of system `name` (in any case), or a user's page module:NAME. Raises UserError: no such page."""
     if ":" in name:
         return replace(_find(name), name=name)
     known, own = names(), name.lower()
@@ -126,7 +126,7 @@ def load(name: str) -> Page:
 
 
 def page_of(system: str, over: object = None) -> Page:
-    """Return the page of a system. For a population, join it with the page of the system `over` (None: its default):
+    """Return the page of a system; a population's page is joined with that of the system `over` (None: the default):
     Config has the fields of both, presets are those of `over`. Raises UserError: no page, or `over` is a population.
     """
     page = load(system)
@@ -157,7 +157,7 @@ def _lifted(config: Any, make: Any) -> Any:
 
 
 def _find(name: str) -> Page:
-    """Return the page module:NAME. Raises UserError."""
+    """Return a user's page module:NAME. Raises UserError: there is no such page."""
     allowed = "module:NAME, where the module has NAME = Page(Config, build)"
     module, _, attribute = name.partition(":")
     try:
@@ -175,7 +175,7 @@ def _find(name: str) -> Page:
 
 
 def name_of(page: object) -> str:
-    """Return module:NAME of a user's page, by which workers and resumed runs find it. Raises UserError."""
+    """Return module:NAME of a user's page, for workers and resumed runs. Raises UserError: no module has the page."""
     if not isinstance(page, Page):
         what = f"type {type(page).__name__}" if not isinstance(page, ModuleType | type) else f"{page.__name__}"
         raise UserError(f"SYSTEM: {what} given, allowed: a name, or a polyplay.systems.Page(Config, build)")

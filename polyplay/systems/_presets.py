@@ -1,7 +1,7 @@
-"""The preset of a page that fits an environment, and populations of pages.
+"""Choice of a system's preset for an environment, and populations of runs of a system.
 
-A page's presets for the games of its paper are in pages.toml; those tuned here for other kinds of environments
-(domains) or for single board games are in tuned.toml.
+A system's presets for the games of its paper are in pages.toml; presets tuned by Polyplay for other kinds of
+environments (domains) or for single board games are in tuned.toml.
 
 Imports no torch.
 """
@@ -30,13 +30,13 @@ from polyplay.workers.crew import Crew
 from polyplay.workers.hosts.cluster import MachineInfo
 
 AUTO = "auto"
-MODULES = {  # by the module where Gymnasium's registry finds the class
+MODULES = {  # domain by the module where Gymnasium's registry finds the class
     "gymnasium.envs.classic_control": "classic",
     "gymnasium.envs.box2d": "box2d",
     "gymnasium.envs.mujoco": "mujoco",
     "minigrid": "minigrid",
 }
-EXAMPLES = {  # environment of a domain's preset, unless --env names another
+EXAMPLES = {  # environment of a domain's preset, unless --env is given
     "atari": "ALE/Pong-v5",
     "classic": "CartPole-v1",
     "box2d": "LunarLander-v3",
@@ -45,23 +45,23 @@ EXAMPLES = {  # environment of a domain's preset, unless --env names another
     "images": "CarRacing-v3",
 }
 CLIPPED = ("clip", "sign")
-LARGE, SIDE = 128, 84  # pixels of an image's smaller side: most before it is resized, and after that
-SIDES = {"game:go": 19, "game:othello": 8}  # cells of a side, if the game's name has no size
+LARGE, SIDE = 128, 84  # pixels of an image's smaller side: most without resizing; after resizing
+SIDES = {"game:go": 19, "game:othello": 8}  # cells of a board's side, if the game's name has no size
 
 
 def names(page: Page) -> list[str]:
-    """Return the page's presets, and those tuned for domains."""
+    """Return the names of a page's presets, and of presets tuned for domains."""
     return [*page.presets, *tuned(page)]
 
 
 def tuned(page: Page) -> dict[str, dict[str, Any]]:
-    """Return a page's settings by domain, including `source` and, by environment, `envs`."""
+    """Return a page's settings in tuned.toml by domain; `source` and, by environment, `envs` are among them."""
     found: dict[str, dict[str, Any]] = systems.read_settings("tuned.toml").get((page.over or page).name, {})
     return found
 
 
 def choose(page: Page, env: Any, **made: Any) -> str:
-    """Return the preset for an environment. made: its `kwargs` and `wrappers`, see Envs."""
+    """Return the name of the preset for an environment. made: `kwargs` and `wrappers` of Envs."""
     where, there = domain(env, **made), tuned(page)
     plain = "paper" if "paper" in page.presets else next(iter(page.presets))
     if str(page.Config().env).startswith("game:"):
@@ -70,7 +70,7 @@ def choose(page: Page, env: Any, **made: Any) -> str:
         return where if where in there else plain
     if (spec := _described(env, **made)) is None:
         return where if where in there else plain
-    if spec.image_leaves:  # presets for other domains are tuned for numbers
+    if spec.image_leaves:  # presets for other domains are tuned for vectors of numbers
         return "images" if "images" in there else plain
     if where in there:
         return where
@@ -79,7 +79,7 @@ def choose(page: Page, env: Any, **made: Any) -> str:
 
 
 def _described(env: Any, **made: Any) -> EnvSpec | None:
-    """Return the environment's spec, or None if it fails: building the system then reports the error."""
+    """Return the environment's spec; None if it cannot be made, an error that building the system then reports."""
     try:
         return Envs(env, 1, **made).spec
     except UserError:
@@ -87,7 +87,7 @@ def _described(env: Any, **made: Any) -> EnvSpec | None:
 
 
 def _of_game(page: Page, env: str) -> str:
-    """Return a board-game page's preset for this game, or for the same game on the board nearest in size, or quick."""
+    """Return a page's preset for this board game, or for this game on the board nearest in size, or "quick"."""
     named = {settings(page, name).env: name for name in reversed(names(page))}
     sides = {game: _side(game) for game in named if game.split("+")[0] == env.split("+")[0]}
     nearest = min(sides, key=lambda game: abs(sides[game] - _side(env)), default="")
@@ -95,13 +95,13 @@ def _of_game(page: Page, env: str) -> str:
 
 
 def _side(game: str) -> int:
-    """Return the cells of a board's side, or 0 if the game does not name it."""
+    """Return the number of cells of a board's side; 0 if it is not known."""
     given = [word.removeprefix("size=") for word in game.split("+") if word.startswith("size=")]
     return int(given[0]) if given and given[0].isdecimal() else SIDES.get(game.split("+")[0], 0)
 
 
 def domain(env: Any, kwargs: Mapping[str, Any] | None = None, wrappers: tuple[str, ...] = (), **others: Any) -> str:
-    """Return an environment's domain: atari, toy, one of MODULES (board games: classic), or other. others: of Envs."""
+    """Return an environment's domain: atari, toy, one of MODULES (board games: classic), or other. others: ignored."""
     if not isinstance(env, str):
         return "other"
     if env.startswith("toy:"):
@@ -114,15 +114,15 @@ def domain(env: Any, kwargs: Mapping[str, Any] | None = None, wrappers: tuple[st
     import gymnasium
 
     if module in MODULES.values() and importlib.util.find_spec(module):
-        importlib.import_module(module)  # it registers its environments
+        importlib.import_module(module)  # the module registers its environments
     spec = gymnasium.registry.get(name)
     point = getattr(spec, "entry_point", "")
     return next((where for start, where in MODULES.items() if str(point).startswith(start)), "other")
 
 
 def settings(page: Page, name: str, env: Any = None, automatic: bool = False, **made: Any) -> Any:
-    """Return the configuration of preset `name`; for a domain, with the environment's own settings. automatic: the user
-    did not name a preset. made: as in `choose`. Raises UserError: there is no such preset.
+    """Return the configuration of preset `name`; if it is tuned for a domain, with the environment's own settings.
+    automatic: whether the user named no preset. made: as in `choose`. Raises UserError: there is no such preset.
     """
     there = tuned(page)
     if name in page.presets:
@@ -136,7 +136,7 @@ def settings(page: Page, name: str, env: Any = None, automatic: bool = False, **
         raise UserError(f"--preset: '{name}' given, allowed for {page.name}: {', '.join([AUTO, *names(page)])}{hint}")
     section = dict(there[name])
     if automatic and env is not None and domain(env, **made) != name:
-        section.pop("actions", None)  # of a similar domain, whose reference code does not apply
+        section.pop("actions", None)  # the reference code of another domain does not apply
     like, own, _ = section.pop("like", None), section.pop("envs", {}).get(env, {}), section.pop("shown", None)
     values = {"env": EXAMPLES.get(name), **section, **own} | ({} if env is None else {"env": env})
     values = {k: tuple(v) if isinstance(v, list) else v for k, v in values.items() if k != "source"}
@@ -145,7 +145,7 @@ def settings(page: Page, name: str, env: Any = None, automatic: bool = False, **
 
 
 def _beyond_atari(c: Any) -> Any:
-    """Return c with a network that fits the observations, and unclipped rewards."""
+    """Return the configuration `c` with a network that fits the observations, and unclipped rewards."""
     known = {f.name for f in fields(c)}
     changes = {"network": "auto"} if "network" in known else {}
     changes |= {"reward": "none"} if vars(c).get("reward") in CLIPPED else {}
@@ -153,8 +153,8 @@ def _beyond_atari(c: Any) -> Any:
 
 
 def shown_images(page: Page, name: str, env: Any, **made: Any) -> dict[str, Any]:
-    """Return the run options with which a preset shows an environment: the preset's own for this environment (`shown`),
-    and SIDE pixels for the smaller side of images larger than LARGE. made: as in `choose`.
+    """Return the run options by which a preset changes images: the preset's own for this environment (`shown`), and
+    SIDE pixels for the smaller side of images larger than LARGE. made: as in `choose`.
     """
     if domain(env, **made) == "atari" or str(env).startswith(("toy:", "game:")):
         return {}
@@ -168,11 +168,11 @@ def shown_images(page: Page, name: str, env: Any, **made: Any) -> dict[str, Any]
 
 
 def with_lanes_for_tasks(c: Any, given: Mapping[str, object]) -> Any:
-    """Return a preset's configuration with lanes, and trajectories per batch, for every task of a list, unless `given`
-    has them.
+    """Return a preset's configuration with enough lanes, and trajectories per batch, for every task of a list in --env,
+    unless `given` has them.
     """
     n, known = len(task_order(task_words(given.get("env", c.env)))), vars(c)
-    if n and "workers" in known and "lanes" not in known and "workers" not in given:  # a lane each
+    if n and "workers" in known and "lanes" not in known and "workers" not in given:  # each worker has one lane
         return replace(c, workers=-(-(c.workers or cores()) // n) * n)
     if n == 0 or "lanes" not in known or "lanes" in given:
         return c
@@ -182,14 +182,14 @@ def with_lanes_for_tasks(c: Any, given: Mapping[str, object]) -> Any:
         parts *= int(both.get("minibatches", 1))
     unit = math.lcm(n, parts)
     lanes = -(-known["lanes"] // unit) * unit
-    queued = {"slots", "batch"} <= known.keys() - given.keys()  # a batch has whole slots of actors' lanes
+    queued = {"slots", "batch"} <= known.keys() - given.keys()  # a batch has whole rollouts of all lanes of an actor
     each = lanes * known.get("learners", 1)
     return replace(c, lanes=lanes, **({"batch": -(-c.batch // each) * each} if queued else {}))
 
 
 def with_fastest(c: Any, serial: bool) -> tuple[Any, dict[str, Any]]:
-    """Return a preset's configuration, and the run options that it sets. Evaluator and precision are measured, and the
-    fastest are used; but not with --serial, since such runs repeat bitwise.
+    """Return a preset's configuration, and the run options that it sets. With evaluator "auto", evaluator and precision
+    are measured, and the fastest are used; not with --serial, since such runs repeat bitwise.
     """
     if vars(c).get("evaluator") != "auto":
         return c, {}
@@ -197,12 +197,12 @@ def with_fastest(c: Any, serial: bool) -> tuple[Any, dict[str, Any]]:
 
 
 def use_shared_torso(c: Any) -> Any:
-    """Return c with one network for policy and value, as they share a recurrent core."""
+    """Return the configuration `c` with one network for policy and value, because both share a recurrent core."""
     return replace(c, network="mlp") if c.network == "separate" else c
 
 
 def warning(page: Page, name: str, env: Any, **made: Any) -> str:
-    """Return a warning if a preset is for other environments; "": it fits."""
+    """Return a warning if a preset is for other environments; "": the preset fits."""
     where, fits = domain(env, **made), name if name in tuned(page) else domain(settings(page, name).env)
     if where in (fits, "toy", "other") or str(env).startswith("game:"):
         return ""
@@ -214,7 +214,7 @@ def warning(page: Page, name: str, env: Any, **made: Any) -> str:
     return f"--preset {name} is for {fits} environments, but {env} is of kind {where}: omit --preset to use {better}"
 
 
-# Populations over another system's page: one configuration for both, and a member's own.
+# Populations of another system's runs: one configuration for both, and a member's own.
 
 
 SIZE = 8  # default size of a population
@@ -222,19 +222,19 @@ SUFFIXES = {"k": 1e3, "m": 1e6, "b": 1e9}
 
 
 def member_settings(c: Any, values: dict[str, Any] | None = None) -> Any:
-    """Return the configuration of one member; values: of the varied options."""
+    """Return the configuration of one member. values: the varied options."""
     config = systems.load(c.over).Config
     return config(**{f.name: vars(c)[f.name] for f in fields(config)} | (values or {}))
 
 
 def wire_member(c: Any, crew: Crew, values: dict[str, Any] | None = None) -> tuple[Crew, System]:
-    """Return a member's crew, which is not started, and its system."""
+    """Wire a member. Return the member's crew, which is not started, and System."""
     other = replace(crew)
     return other, systems.load(c.over).build(member_settings(c, values), other)
 
 
 def priors_of(c: Any) -> dict[str, Prior]:
-    """Return the priors that --vary gives. Raises UserError."""
+    """Return the priors that --vary gives, by option. Raises UserError: an unknown option, or a wrong range."""
     found: dict[str, Prior] = {}
     fields = get_type_hints(systems.load(c.over).Config)
     for text in c.vary:
@@ -250,7 +250,7 @@ def priors_of(c: Any) -> dict[str, Prior]:
 
 
 def _read(kind: Any, word: str) -> Any:
-    """Read a value of an option of this type. Raises UserError."""
+    """Read an option's value of type `kind`. Raises UserError: another type."""
     try:
         if kind is bool:
             return {"true": True, "false": False}[word.lower()]
@@ -283,7 +283,7 @@ def plan_of(c: Any, crew: Crew, evolution: Evolution) -> PopulationPlan:
 
 
 def _machines(crew: Crew) -> list[MachineInfo]:
-    """Return the other machines that members run on; empty: they run here. Raises UserError."""
+    """Return the other machines that members run on; []: members run here. Raises UserError: the cluster has none."""
     if crew.cluster is None:
         return []
     if found := crew.cluster.machines():

@@ -1,6 +1,6 @@
-"""Parts of the pages of FTW, Five and league: ranges of hyperparameters, rewards of events, networks, checks.
+"""Parts of FTW, Five and league: ranges of hyperparameters, rewards of events, networks, checks of options.
 
-FTW's numbers: Jaderberg et al. 2019, supplement, as the one public re-implementation has them.
+FTW's numbers: Jaderberg et al. 2019, supplement, as in the only public re-implementation.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from polyplay.population.referee import LATEST
 from polyplay.population.rules import Evolution, Prior, around, parse_prior
 from polyplay.workers.crew import Crew
 
-# reward: the size of each event's weight; or points: the factor of each weight of --event-rewards
+# reward: size of each event's weight. --ranges may add points: factor of the weights in --event-rewards
 RANGES = (
     "learning_rate=log:1e-5:5e-3",
     "entropy_cost=log:5e-4:1e-2",
@@ -31,14 +31,14 @@ RANGES = (
     "reward_prediction_cost=log:0.1:1.0",
     "reward=log:0.1:1.0",
 )
-BAD = ("opponent_", "was_")  # events whose weights are drawn below 0, unless --event-rewards gives them
+BAD = ("opponent_", "was_")  # prefixes of events with drawn weights below 0, unless --event-rewards names the event
 CHANCE = 0.05  # probability that a copied value is perturbed
 CORE = ("kl_posterior_cost", "kl_prior_cost", "gradient_scale", "period")  # hyperparameters of a temporal core
 TASKS = "pixel", "reward"  # FTW's auxiliary tasks
 
 
 def ftw_network(c: Any, envs: Envs) -> NetworkFactory:
-    """Return the network: a core, then heads of one hidden layer each."""
+    """Return FTW's network: a core, then heads of one hidden layer each."""
     costs = task_costs(c.auxiliary, c.unroll, TASKS)
     given = {"core": c.core, "core_size": c.core_size, "width": c.core_size, "previous": c.core != "none"}
     given |= {"rewards": envs.spec.events if c.rewards == "events" else ()}
@@ -48,8 +48,8 @@ def ftw_network(c: Any, envs: Envs) -> NetworkFactory:
 
 
 def agent_values(c: Any, envs: Envs) -> tuple[dict[str, float], dict[str, Prior], Evolution]:
-    """Return the agents' hyperparameters, the priors of those that vary, and the rule of copies: each copied value is
-    perturbed with a certain probability, a varying period is drawn again. Raises UserError.
+    """Return the agents' hyperparameters, the priors of varying ones, and the rules of copies: each copied value is
+    perturbed with probability CHANCE; a period is drawn again instead. Raises UserError: a wrong option.
     """
     ranges = _ranges(c)
     size, factor = ranges.pop("reward"), ranges.pop("points", None)
@@ -67,7 +67,7 @@ def agent_values(c: Any, envs: Envs) -> tuple[dict[str, float], dict[str, Prior]
 
 
 def _ranges(c: Any) -> dict[str, Prior]:
-    """Return the ranges by name; a fixed value is both ends of its range. Raises UserError."""
+    """Return the ranges by name; a fixed value is both ends of the range. Raises UserError: a wrong --ranges."""
     found = {prior.name: prior for prior in map(_prior, RANGES)}
     for text in c.ranges:
         name, equals, word = text.partition("=")
@@ -85,7 +85,7 @@ def _ranges(c: Any) -> dict[str, Prior]:
 
 
 def _prior(text: str) -> Prior:
-    """Read a prior. Raises UserError."""
+    """Read a prior. Raises UserError, which names --ranges."""
     try:
         return parse_prior(text, _number)
     except UserError as e:
@@ -115,31 +115,31 @@ def _points(c: Any, envs: Envs) -> dict[str, float]:
 
 
 def _number(word: str) -> float:
-    """Read a number. Raises UserError."""
+    """Read a number. Raises UserError: not a number."""
     try:
         return int(word) if word.isdigit() else float(word)
     except ValueError:
         raise UserError(f"'{word}' given, allowed: a number") from None
 
 
-# Parts of OpenAI Five's page: its network, and checks of its windows.
+# Parts of OpenAI Five: the network, and checks of windows. `table_envs` serves all three systems.
 
 
-TEAMS = 2  # teams at a table, each a group of an actor's lanes
+TEAMS = 2  # teams in an actor's matches; each plays a group of the actor's lanes
 
 
 def table_envs(c: Any, crew: Crew, players: int, actors: int) -> Envs:
-    """Return the environments of an actor's table: each player has a group of lanes."""
+    """Return one actor's environments, in which each of `players` players has a group of lanes."""
     workers = crew.placement.env_threads(actors)
     return Envs(c.env, c.lanes, players, workers=workers, agents=players, **crew.env_defaults)
 
 
-BOUND = 5.0  # of normalized observations
+BOUND = 5.0  # bound of normalized observations
 
 
 def five_network(c: Any, envs: Envs) -> NetworkFactory:
-    """Return the network: sets of units, an LSTM, and rewards shared in a team. Raises UserError: the game does not
-    have two teams, or its rows do not give rewards to share.
+    """Return Five's network: sets of units, an LSTM, and rewards shared in a team. Raises UserError: the game does not
+    have two teams, or gives no rewards to share.
     """
     spec = envs.spec
     if len(set(spec.sides)) != TEAMS:
@@ -155,13 +155,13 @@ def five_network(c: Any, envs: Envs) -> NetworkFactory:
 
 
 def check_windows(c: Any) -> None:
-    """Raise UserError if windows cannot be cut, drawn or waited for."""
+    """Raise UserError if windows cannot be cut or drawn, or if acting would wait for new weights forever."""
     if c.unroll % c.window:
         raise UserError(f"--window {c.window} given, allowed: a divisor of --unroll {c.unroll}")
     if c.batch > c.capacity:
         raise UserError(f"--batch {c.batch} given, allowed: at most the {c.capacity} windows of --capacity")
-    lanes = c.lanes if c.opponents == LATEST else c.lanes // TEAMS  # the other team may be a past agent
-    came = c.actors * lanes * (c.unroll // c.window)  # in a round
+    lanes = c.lanes if c.opponents == LATEST else c.lanes // TEAMS  # a past agent's lanes are not learned from
+    came = c.actors * lanes * (c.unroll // c.window)  # windows per round
     made = int(c.sample_reuse * came / c.batch)
     if c.lag >= 0 and (not c.sample_reuse or c.publish > made):
         given = f"--lag {c.lag} with --publish {c.publish} and --sample-reuse {c.sample_reuse:g}"
@@ -169,7 +169,7 @@ def check_windows(c: Any) -> None:
 
 
 def rollouts_per_batch(c: Any, envs: Envs) -> int:
-    """Return the number of rollouts in a batch. Raises UserError: agents could not play or learn with these options."""
+    """Return the number of rollouts in a batch. Raises UserError: agents cannot play or learn with these options."""
     if envs.spec.seats < 2:
         raise UserError(f"--env: {envs.title} given, but a league needs an environment with several players")
     if c.learners > c.agents:

@@ -1,4 +1,4 @@
-"""Common parts of pages: Atari options, replicas and their shares, auxiliary tasks, a replay of rows."""
+"""Common parts of systems: option classes, environments and their division among replicas, networks, replays."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from polyplay.workers.sizing import fewest_actors
 
 @dataclass(frozen=True)
 class AgentOptions:
-    """Options that most pages have. A page may change a default."""
+    """Options that most systems have. A system may change a default."""
 
     env: str = "ALE/Pong-v5"
     # environment: ALE/NAME, a Gymnasium id, module:callable, or toy:NAME; several with commas (NAME:2 has two shares)
@@ -41,24 +41,24 @@ class AgentOptions:
 
 @dataclass(frozen=True)
 class PolicyOptions(AgentOptions):
-    """Options of pages whose networks have a policy and a value."""
+    """Options of systems whose networks have a policy and a value."""
 
-    core: Literal["none", "lstm", "gru", "temporal"] = "none"  # recurrent core; temporal: FTW's two clocks
+    core: Literal["none", "lstm", "gru", "temporal"] = "none"  # recurrent core; temporal: FTW's two LSTMs
     actions: Literal["scale", "clip"] = "scale"  # how real actions meet their bounds: scale −1 … 1 to them, or clip
 
 
 @dataclass(frozen=True)
 class ValueOptions(PolicyOptions):
-    """Options of pages whose losses accept values in other units."""
+    """Options of systems whose losses accept normalized values, or one value per task."""
 
     value: Literal["plain", "popart", "heads"] = "plain"
-    # outputs of the value head; heads: one per task of --env, popart: the same, normalized by running statistics
+    # outputs of the value head; heads: one per task of --env, popart: one per task, normalized by running statistics
 
 
 def atari_options(c: Any, life_loss: str = "auto", pipeline: str = "", **made: Any) -> dict[str, Any]:
     """Return the options of the Atari preset `c.atari` and of the environment's id; {} for other environments. c.atari:
-    NAME, NAME:PIPELINE or auto:PIPELINE (auto: the page's default). pipeline: the only one allowed, if any. made: of
-    Envs. Raises UserError: unknown preset, another pipeline, or a preset without an Atari game.
+    NAME, NAME:PIPELINE or auto:PIPELINE (auto: the system's default). pipeline: the only one allowed; "": any. made:
+    arguments of Envs. Raises UserError: an unknown preset, another pipeline, or a preset without an Atari game.
     """
     name, colon, how = c.atari.partition(":")
     presets = read_settings("pages.toml").get(type(c).__module__.rpartition(".")[2], {}).get("presets", {})
@@ -80,13 +80,13 @@ def atari_options(c: Any, life_loss: str = "auto", pipeline: str = "", **made: A
     if colon and how != (pipeline or how):
         raise UserError(f"--atari: {c.atari} given, but here each environment is a separate process: use :{pipeline}")
     how = how or pipeline
-    options |= {"full_actions": True} if task_words(c.env) else {}  # an action is the same button in every game
+    options |= {"full_actions": True} if task_words(c.env) else {}  # so that an action is the same button in every game
     cut = {} if life_loss == "auto" else {"life_loss": life_loss}
     return {**options, **cut, **({"pipeline": how} if how else {})}
 
 
 def shared_id_options(env: str) -> dict[str, object]:
-    """Return the options that the id, or each id of several tasks, stands for. Raises UserError: they differ."""
+    """Return the options that the environment's id, or the id of each task, implies. Raises UserError: tasks differ."""
     names = [name for name, _ in task_words(env)] or [env]
     found = [id_options(name) for name in names]
     if (odd := next((i for i, own in enumerate(found) if own != found[0]), None)) is not None:
@@ -96,16 +96,16 @@ def shared_id_options(env: str) -> dict[str, object]:
 
 
 def plays_atari(c: Any, kwargs: Mapping[str, Any] | None = None, wrappers: tuple[str, ...] = (), **_: Any) -> bool:
-    """Tell whether the environment is an Atari game. Other arguments: of Envs."""
+    """Tell whether the environment `c.env` is an Atari game. Other arguments: as for Envs."""
     return is_game(c.env, {**(kwargs or {}), WRAPPERS: wrappers})
 
 
 def worker_envs(
     c: Any, crew: Crew, *, lanes: int = 0, workers: int = 1, inline_single: bool = False, **options: Any
 ) -> Envs:
-    """Return a worker's c.lanes (or `lanes`) environments c.env, with the command line's options; c.atari sets Atari
-    games. workers: threads or processes that step them. inline_single: the worker steps a single Atari game itself,
-    since another process takes longer. options: of atari_options and of Envs.
+    """Return a worker's c.lanes (or `lanes`) environments c.env, with the command line's options and, for Atari games,
+    those of c.atari. workers: threads or processes that step them. inline_single: let the worker itself step a single
+    Atari game, since another process takes longer. options: of atari_options and of Envs.
     """
     atari = {name: options.pop(name) for name in ("life_loss", "pipeline") if name in options}
     lanes = lanes or c.lanes
@@ -115,14 +115,14 @@ def worker_envs(
 
 
 def actor_envs(c: Any, crew: Crew) -> Envs:
-    """Return the environments of each of c.actors actors; more threads step them if actors compute on a GPU."""
+    """Return one actor's environments, out of c.actors actors; more threads step them if actors compute on a GPU."""
     workers = crew.placement.env_threads(c.actors or fewest_actors(c.learners))
     return worker_envs(c, crew, workers=workers, helps=True)
 
 
 def enough_actors(c: Any, crew: Crew, envs: Envs, spec: LearnerSpec) -> int:
-    """Return the number of actors that keep the learners busy, measured at the start of the run; the least possible one
-    if a lag keeps actors in step or nothing is measured.
+    """Return the number of actors that keep the learners busy, measured at the start of the run; the least possible
+    number if --lag limits the actors or nothing is measured.
     """
     least = fewest_actors(c.learners)
     rollouts_per_batch(c, least)  # reports errors before anything is measured
@@ -130,15 +130,15 @@ def enough_actors(c: Any, crew: Crew, envs: Envs, spec: LearnerSpec) -> int:
 
 
 def rollouts_per_batch(c: Any, actors: int) -> int:
-    """Return the number of rollouts of c.lanes trajectories in one learner's share of c.batch. Raises UserError: slots
-    and lag do not allow so many.
+    """Return the number of rollouts, of c.lanes trajectories each, in one learner's share of c.batch. Raises UserError:
+    slots and lag do not allow this number.
     """
     return slots_per_batch(c.batch, c.lanes, actors=actors, slots=c.slots, learners=c.learners, lag=c.lag)
 
 
 def agent_envs(c: Any, crew: Crew, room: int) -> Envs:
-    """Return GA3C's environments, one process each: c.agents at first, at most `room`. A batch takes all that are
-    ready, at most c.predict_batch. A game of several players has a lane per player.
+    """Return GA3C's environments, one process each: c.agents at first, at most `room`. A batch takes all ready ones, at
+    most c.predict_batch. A game of several players has a lane per player.
     """
     most = min(c.predict_batch, room)
     envs = worker_envs(c, crew, pipeline="plain", lanes=room, workers=room, active=c.agents, at_once=most)
@@ -146,8 +146,8 @@ def agent_envs(c: Any, crew: Crew, room: int) -> Envs:
 
 
 def divide_among(c: Any, among: str, *wholes: str) -> Any:
-    """Return the configuration of one of `among` (such as replicas), with its share of each option in `wholes`. Raises
-    UserError: an option does not divide, or is too small.
+    """Return the configuration of one worker of the kind `among` (such as replicas), with the worker's share of each
+    option in `wholes`. Raises UserError: an option does not divide, or is too small.
     """
     n, shares = getattr(c, among), {name: getattr(c, name) for name in wholes}
     for name, whole in shares.items():
@@ -169,18 +169,18 @@ def replica_envs(
 ) -> tuple[Envs, int]:
     """Return (the environments of each replica, the number of replicas), with c.lanes divided among them.
 
-    Replicas are copies of the loop. Their number is c.replicas; 0: the largest one up to `most` by which lanes and
-    batch are divisible. Without image observations, 0 means one on a CPU, where averaging takes longer than updates of
-    small networks; `several` (asynchronous replicas) removes this limit. Each group of a replica has the same number of
+    A replica is a copy of the loop. There are c.replicas; 0: the largest number up to `most` by which lanes and batch
+    are divisible. Without image observations, 0 means one on a CPU, where averaging takes longer than updates of small
+    networks; `several` (asynchronous replicas) removes this limit. Each group of a replica's lanes has equally many
     lanes, and whole matches. minibatches: number per rollout of a replica; with a recurrent core, lanes must divide
-    among them. workers: threads or processes that step its environments; 0: its share of the cores, including its own
-    thread. Raises UserError: lanes do not divide, or a minibatch could be empty.
+    among them. workers: threads or processes that step a replica's environments; 0: the replica's share of the cores,
+    including its own thread. Raises UserError: lanes do not divide, or a minibatch could be empty.
     """
     whole = worker_envs(c, crew, life_loss=life_loss)
     alone = crew.placement.on_cpu and not (several or whole.spec.image_leaves)
     most, parts = 1 if alone else most or crew.placement.parts, minibatches if minibatches and c.core != "none" else 1
     n = _vectors(c, whole) if whole.spec.width else _replicas(c, whole, parts, batch, most)
-    inline = bool(whole.inline) if workers else whole.inline  # a given number of processes is started
+    inline = bool(whole.inline) if workers else whole.inline  # not automatic: a given number of workers is started
     workers = workers or max(1, cores() // n)
     envs = whole.share(lanes=whole.lanes // n, groups=c.groups, workers=workers, inline=inline, helps=True)
     if minibatches and c.core == "none":
@@ -200,8 +200,8 @@ def _replicas(c: Any, whole: Envs, minibatches: int, batch: int, most: int) -> i
 
 
 def _vectors(c: Any, whole: Envs) -> int:
-    """Return the number of replicas for a vector environment: each group has one, whose width is the group's number of
-    lanes. Raises UserError: --lanes or --replicas do not fit.
+    """Return the number of replicas for a vector environment, of which each group has one: its width is the group's
+    number of lanes. Raises UserError: --lanes or --replicas do not fit.
     """
     n, rest = divmod(c.lanes, c.groups * whole.spec.width)
     if rest or c.replicas not in (0, n):
@@ -214,7 +214,7 @@ def _vectors(c: Any, whole: Envs) -> int:
 
 def _check_minibatches(c: Any, envs: Envs) -> None:
     """Raise UserError if a minibatch of a replica's rollout could be empty."""
-    # transitions, if every second row is the first of a game, and one player of each match is left
+    # fewest transitions: every second row is the first of a game, and one player of each match is left
     sure = envs.lanes // envs.spec.seats * (c.unroll // 2)
     if c.minibatches > sure:
         given = f"--minibatches {c.minibatches} of a replica's rollout of --unroll {c.unroll}"
@@ -222,8 +222,8 @@ def _check_minibatches(c: Any, envs: Envs) -> None:
 
 
 def actor_critic(c: Any, envs: Envs, *, init: str, auxiliary: str = "none", **options: Any) -> NetworkFactory:
-    """Return a network with a policy and a value, by c's options; it tracks returns' size if rewards are scaled by it.
-    auxiliary: UNREAL's tasks for which it has heads, in `task_costs`' format.
+    """Return a network with a policy and a value, by c's options. The network tracks the size of returns if rewards are
+    scaled by that. auxiliary: UNREAL's tasks for which the network has heads, in the format of `task_costs`.
     """
     returns = c.gamma if c.reward == "scale" else None
     given = {"core": c.core, "init": init, "inputs": c.inputs, "returns": returns, "actions": c.actions}
@@ -240,8 +240,8 @@ def dpg_envs(c: Any, crew: Crew) -> Envs:
 
 
 def critics_envs(c: Any, crew: Crew, discrete: bool = False) -> Envs:
-    """Return the environments of SAC and TD3. discrete: allow discrete actions and parts too. Raises UserError: other
-    actions.
+    """Return the environments of SAC and TD3. discrete: also allow discrete actions, and discrete parts of actions.
+    Raises UserError: other actions.
     """
     envs = Envs(c.env, c.lanes, workers=1, **crew.env_defaults)
     flaw = rules.critics_flaw(envs.spec.action) if discrete else rules.deterministic_flaw(envs.spec.action)
@@ -251,7 +251,7 @@ def critics_envs(c: Any, crew: Crew, discrete: bool = False) -> Envs:
 
 
 def critics_network(c: Any, envs: Envs, **options: Any) -> NetworkFactory:
-    """Return an actor and critics, as c says. Raises UserError: no update could be made with the options of c."""
+    """Return a network of an actor and critics, by c's options. Raises UserError: these options allow no update."""
     need(c.tau > 0.0, "--tau: 0 given, allowed: above 0, at most 1")
     need(c.learning_starts <= c.capacity, f"--learning-starts: {c.learning_starts} given, allowed: up to --capacity")
     need(c.batch <= c.capacity, f"--batch: {c.batch} given, allowed: up to the {c.capacity} transitions of --capacity")
@@ -259,7 +259,7 @@ def critics_network(c: Any, envs: Envs, **options: Any) -> NetworkFactory:
 
 
 def check_critics(c: Any) -> None:
-    """Raise UserError if options of SAC's critics contradict each other."""
+    """Raise UserError if SAC's options --subset, --dropout or --beta1 are out of range."""
     need(c.subset <= c.critics, f"--subset: {c.subset} given, allowed: at most the {c.critics} of --critics")
     for option, x in (("--dropout", c.dropout), ("--beta1", c.beta1)):
         need(x < 1.0, f"{option}: {x:g} given, allowed: from 0, below 1")
@@ -267,13 +267,13 @@ def check_critics(c: Any) -> None:
 
 def entropy_target(c: Any, envs: Envs) -> float:
     """Return the target of SAC's entropy in nats: c.entropy, or −dim of a Box (Haarnoja et al. 2018b) plus 0.89 of the
-    largest entropy of discrete actions (CleanRL; Christodoulou 2019 has 0.98). Raises UserError: no policy has so much
-    entropy, and the temperature would grow forever.
+    largest entropy of discrete actions (CleanRL; Christodoulou 2019 has 0.98). Raises UserError: no policy can reach
+    the target, so the temperature would grow forever.
     """
     parts = [leaf for _, leaf in tree.leaves(envs.spec.action)]
     real = sum(math.prod(x.shape) for x in parts if isinstance(x, spaces.Box))
     discrete = sum(math.log(x.n) for x in parts if isinstance(x, spaces.Discrete))
-    most = real * math.log(2.0) + discrete  # of uniform actions
+    most = real * math.log(2.0) + discrete  # entropy of uniform actions
     found = DISCRETE * discrete - real if c.entropy is None else c.entropy
     what = f"below {most:.3g}, the entropy of uniform actions of {envs.title}"
     need(c.temperature > 0.0 or found < most or not most, f"--entropy: {found:g} given, allowed: {what}")
@@ -281,7 +281,7 @@ def entropy_target(c: Any, envs: Envs) -> float:
 
 
 def check_actions(c: Any, envs: Envs, needs: str, flaw: str) -> None:
-    """Raise UserError if the environment's actions have a `flaw`; needs: the actions that the system needs."""
+    """Raise UserError if the environment's actions have a `flaw`. needs: kind of actions that the system takes."""
     if flaw:
         name, action = type(c).__module__.rpartition(".")[2], envs.spec.action
         others = ["ppo", "impala", "a2c"]
@@ -293,8 +293,8 @@ def check_actions(c: Any, envs: Envs, needs: str, flaw: str) -> None:
 
 
 def q_network(c: Any, envs: Envs, **options: Any) -> NetworkFactory:
-    """Return a network of action values, by c's options. If one lane acts, a row's bits may depend on the batch. Raises
-    UserError: the actions can't have values.
+    """Return a network of action values, by c's options. With one lane, a row's last bits may depend on the batch.
+    Raises UserError: the actions can't have values.
     """
     check_actions(c, envs, "discrete", rules.values_flaw(envs.spec.action))
     given = {"inputs": c.inputs, "exact": envs.lanes > 1}
@@ -302,13 +302,13 @@ def q_network(c: Any, envs: Envs, **options: Any) -> NetworkFactory:
 
 
 def game_queue(board: Game, players: int) -> RolloutQueue:
-    """Return a queue of the games that players have ended; a slot has room for several whole games."""
+    """Return a queue for finished games of self-play; a slot has room for several whole games."""
     rows, T = game_rows(board), 4 * (board.longest + 1)
     return RolloutQueue(rows, state={}, T=T, lanes=1, slots=4 * players, producers=players)
 
 
 def position_replay(board: Game, **options: Any) -> Replay:
-    """Return a replay of positions, each with its own outcome z: no rewards are summed. options: of Replay."""
+    """Return a replay of positions, each with the game's outcome z: no rewards are summed. options: of Replay."""
     return Replay({k: v for k, v in game_rows(board).items() if k != "agent"}, gamma=0.0, **options)
 
 

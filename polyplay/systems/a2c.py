@@ -16,12 +16,12 @@ from polyplay.workers.crew import Crew
 
 
 @dataclass(frozen=True)
-class Config(ValueOptions):  # adds env, core, value, and how inputs and actions are scaled
+class Config(ValueOptions):  # inherits env, core, value, inputs, actions
     """Defaults: baselines/a2c as released (a2c.py, run.py), for Atari."""
 
     atari: str = "baselines"  # preprocessing of Atari games: a preset of docs/guides/atari.md
     lanes: Count = 16  # parallel environments (num-envs), over all replicas
-    replicas: Workers = 0  # copies of the loop that share the lanes (0: one; for images or GPUs one per core or GPU)
+    replicas: Workers = 0  # copies of the loop that share the lanes (0: one; one per core with images; one per GPU)
     groups: Count = 1  # groups of a replica's lanes; with 2, one steps while the policy acts for the other
     env_workers: Whole = 0  # threads or processes of a replica that step its environments (0: chosen automatically)
     unroll: Count = 5  # agent steps per lane between updates (nsteps)
@@ -33,7 +33,7 @@ class Config(ValueOptions):  # adds env, core, value, and how inputs and actions
     optimizer: str = "rmsprop_tf"  # optimizer: rmsprop_tf, rmsprop_a3c, adam, … (docs/reference/optimizers.md)
     optimizer_eps: Positive = 1e-5  # the optimizer's ε; rmsprop_tf and rmsprop_a3c have it inside the root
     decay: Decay = 0.99  # RMSProp's decay
-    max_grad_norm: NonNegative = 0.5  # clip the gradient's global norm to this, 0 is off
+    max_grad_norm: NonNegative = 0.5  # clip the gradient's global norm to this; 0: off
     anneal: Literal["linear", "constant"] = "linear"  # schedule; linear: the learning rate falls to 0 over the run
     value_cost: NonNegative = 0.5  # weight of the value loss (R − V)²
     entropy_cost: NonNegative = 0.01  # weight of the entropy bonus
@@ -46,16 +46,16 @@ class Config(ValueOptions):  # adds env, core, value, and how inputs and actions
 
 
 def build(c: Config, crew: Crew) -> System:
-    # the lanes of one replica, and the number of replicas
+    # the environments of one replica, and the number of replicas
     envs, replicas = replica_envs(c, crew, life_loss=c.life_loss, workers=c.env_workers)
     policy = actor_critic(c, envs, init="orthogonal", core_size=c.core_size)  # each replica makes this network
-    source = Inline(envs, c.unroll)  # a replica acts its rollouts itself, with the weights that it learns
+    source = Inline(envs, c.unroll)  # a replica itself acts, with the weights that it trains
     loss = A2C(
         c.gamma, c.lam, value_cost=c.value_cost, normalize_advantage=c.normalize_advantage, reward=c.reward,
-        reward_scale=c.reward_scale, recalls=True,  # returns end with the V that acting computed
+        reward_scale=c.reward_scale, recalls=True,  # returns end with V as acting computed it
     )  # fmt: skip
     update = averaged(OptimizerSpec(c.optimizer, c.optimizer_eps, c.decay, clip=c.max_grad_norm), replicas)
     hyper = Hyperparameters(anneal=c.anneal, learning_rate=c.learning_rate, entropy_cost=c.entropy_cost)
     spec = LearnerSpec(policy, loss, update, hyper, crew.agent_steps(envs, c.frames))
     crew.add(learn, n=replicas, name="replica", source=source, spec=spec)
-    return System(envs, spec, resolved={"replicas": replicas})  # what --replicas 0 became
+    return System(envs, spec, resolved={"replicas": replicas})  # the number chosen for --replicas 0

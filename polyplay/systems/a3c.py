@@ -19,24 +19,24 @@ from polyplay.workers.crew import Crew
 
 
 @dataclass(frozen=True)
-class Config(PolicyOptions):  # adds env, core, and how inputs and actions are scaled
-    """Defaults: the paper's feed-forward agent for Atari, with details that its author confirmed later."""
+class Config(PolicyOptions):  # inherits env, core, inputs, actions
+    """Defaults: the paper's feed-forward agent for Atari, with details that the author confirmed later."""
 
     atari: str = "a3c"  # preprocessing of Atari games: a preset of docs/guides/atari.md
-    workers: Workers = 0  # workers, each with one environment and one core (0: as many as cores; the paper had 16)
+    workers: Workers = 0  # workers, each with one environment and one core (0: one per core; the paper had 16)
     unroll: Count = 5  # agent steps between updates of a worker (t_max)
     gamma: Fraction = 0.99  # discount
     lam: Fraction = 1.0  # λ of generalized advantage estimation; 1 is the n-step return
     network: str = "a3c"  # network: auto, nature, a3c, ga3c, impala, mlp, separate, or module:callable
     core_size: Width = 256  # width of the recurrent core
     previous: bool = False  # the core, or the head, also takes the previous action and reward
-    auxiliary: str = "none"  # UNREAL's tasks, on recent rows: pixel, reward, value, with or without =COST; or none
+    auxiliary: str = "none"  # UNREAL's tasks on recent rows: pixel, reward, value, with or without =COST; or none
     init: Literal["auto", "orthogonal", "torch"] = "auto"  # initial weights (auto: as the network was published)
     learning_rate: Positive = 7e-4  # learning rate at the start; see --anneal
-    optimizer: str = "rmsprop_a3c"  # rmsprop_tf, rmsprop_a3c, rmsprop_torch or adam; workers share its statistics
+    optimizer: str = "rmsprop_a3c"  # rmsprop_tf, rmsprop_a3c, rmsprop_torch or adam; workers share the statistics
     optimizer_eps: Positive = 0.1  # the optimizer's ε; rmsprop_tf and rmsprop_a3c have it inside the root
     decay: Decay = 0.99  # RMSProp's decay
-    max_grad_norm: NonNegative = 40.0  # clip the gradient's global norm to this, 0 is off; 40 is muupan/async-rl's
+    max_grad_norm: NonNegative = 40.0  # clip the gradient's global norm to this; 0: off; 40 is muupan/async-rl's
     anneal: Literal["linear", "constant"] = "linear"  # schedule; linear: the rate falls to 0 over all workers' steps
     value_cost: NonNegative = 0.5  # weight of the value loss (R − V)²; muupan/async-rl: 0.25
     entropy_cost: NonNegative = 0.01  # weight of the entropy bonus
@@ -52,7 +52,7 @@ class Config(PolicyOptions):  # adds env, core, and how inputs and actions are s
 def build(c: Config, crew: Crew) -> System:
     crew.placement.only_cpu("a3c")  # refuses GPUs: workers share weights in main memory
     workers = c.workers or cores()
-    # a worker steps one environment itself; in a game of several players it has a lane for each of them
+    # a worker itself steps one environment; a game of several players has a lane for each player
     envs = whole_matches(worker_envs(c, crew, life_loss=c.life_loss, lanes=1, inline=True))
     # auxiliary tasks add their losses; inexact sums are faster, and their last bits may depend on the size of a batch
     policy = actor_critic(
@@ -63,12 +63,12 @@ def build(c: Config, crew: Crew) -> System:
     loss = A2C(
         c.gamma, c.lam, value_cost=c.value_cost, reward=c.reward, reward_scale=c.reward_scale,
         normalize_advantage=c.normalize_advantage, reduction=c.reduction,
-        values="unrolled",  # V of the returns comes from the pass that computes the gradient
+        values="unrolled",  # returns use V of the pass that computes the gradient
     )  # fmt: skip
     optimizer = OptimizerSpec(c.optimizer, c.optimizer_eps, c.decay, clip=c.max_grad_norm)
     update = Hogwild.of(optimizer, policy, workers=workers)  # the shared weights and statistics, without a lock
     hyper = Hyperparameters(anneal=c.anneal, learning_rate=c.learning_rate, entropy_cost=c.entropy_cost)
     spec = LearnerSpec(policy, loss, update, hyper, crew.agent_steps(envs, c.frames))
-    # a lost worker is replaced: no other waits for it
+    # a lost worker is replaced: no other worker waits for it
     crew.add(learn, n=workers, name="actor_learner", if_lost="replace", source=source, spec=spec)
-    return System(envs, spec, resolved={"workers": workers})  # what --workers 0 became
+    return System(envs, spec, resolved={"workers": workers})  # the number chosen for --workers 0

@@ -18,14 +18,14 @@ from polyplay.workers.crew import Crew
 
 
 @dataclass(frozen=True)
-class Config(PolicyOptions):  # adds env, core, and how inputs and actions are scaled
-    """Defaults: A2C of the paper's table 2 as accel_rl has it (algos/pg), with one replica's 16 environments."""
+class Config(PolicyOptions):  # inherits env, core, inputs, actions
+    """Defaults: A2C of the paper's table 2, as in accel_rl (algos/pg), with the 16 environments of one replica."""
 
     atari: str = "accel"  # preprocessing of Atari games: a preset of docs/guides/atari.md
-    algo: Literal["a2c", "ppo"] = "a2c"  # the loss; a2c makes one pass over a rollout, ppo several
+    algo: Literal["a2c", "ppo"] = "a2c"  # loss; a2c: one pass over a rollout, ppo: several
     sync: Literal["allreduce", "chunked"] = "allreduce"  # how replicas learn: in step, or asynchronously (chunked)
     lanes: Count = 16  # parallel environments (num-envs), over all replicas
-    replicas: Workers = 0  # copies of the loop that share the lanes (0: one; for images or GPUs one per core or GPU)
+    replicas: Workers = 0  # copies of the loop that share the lanes (0: one; one per core with images; one per GPU)
     groups: Count = 2  # groups of a replica's lanes, stepped in turn
     unroll: Count = 5  # agent steps per lane in a rollout (horizon)
     epochs: Count = 4  # passes over a rollout, with ppo
@@ -37,7 +37,7 @@ class Config(PolicyOptions):  # adds env, core, and how inputs and actions are s
     learning_rate: Positive = 7e-4  # learning rate at the start; see --anneal
     optimizer: str = "rmsprop_a3c"  # optimizer: rmsprop_a3c (Lasagne's), rmsprop_tf, rmsprop_torch or adam
     optimizer_eps: Positive = 1e-6  # the optimizer's ε
-    max_grad_norm: NonNegative = 0.5  # clip the gradient's global norm to this, 0 is off
+    max_grad_norm: NonNegative = 0.5  # clip the gradient's global norm to this; 0: off
     anneal: Literal["linear", "constant"] = "constant"  # schedule; linear: the learning rate falls to 0 over the run
     value_cost: NonNegative = 0.25  # weight of the value loss (R − V)²
     entropy_cost: NonNegative = 0.01  # weight of the entropy bonus
@@ -48,21 +48,21 @@ class Config(PolicyOptions):  # adds env, core, and how inputs and actions are s
 
 def build(c: Config, crew: Crew) -> System:
     ppo, chunked = c.algo == "ppo", c.sync == "chunked"
-    # a replica's lanes, of which one group steps while the policy acts for the other, and the number of replicas:
-    # with a core, lanes divide among PPO's minibatches
+    # one replica's environments (one group of lanes steps while the policy acts for the other), and the number of
+    # replicas; with a core, lanes divide among PPO's minibatches
     envs, replicas = replica_envs(c, crew, minibatches=c.minibatches if ppo else 0, several=chunked)
     policy = actor_critic(c, envs, init="orthogonal")  # each replica makes this network
-    source = Inline(envs, c.unroll)  # a replica acts its rollouts itself, with the weights that it learns
+    source = Inline(envs, c.unroll)  # a replica itself acts, with the weights that it trains
     common: Any = {"value_cost": c.value_cost, "reward": c.reward, "normalize_advantage": c.normalize_advantage}
-    loss: Any = A2C(c.gamma, c.lam, recalls=True, **common)  # returns end with the V that acting computed
-    passes = Epochs(c.epochs, c.minibatches) if ppo else None  # over each rollout
+    loss: Any = A2C(c.gamma, c.lam, recalls=True, **common)  # returns end with V as acting computed it
+    passes = Epochs(c.epochs, c.minibatches) if ppo else None  # passes over each rollout
     if ppo:
         loss = PPO(c.gamma, c.lam, c.clip_range, anneal_clip=c.anneal == "linear", **common)
     optimizer = OptimizerSpec(c.optimizer, c.optimizer_eps, decay=0.9, clip=c.max_grad_norm)  # Lasagne's decay
-    # chunked: replicas update a central vector without waiting for each other, one of its three parts after the other
+    # chunked: replicas update a central vector, one after another of its three parts, without waiting for each other
     update = Chunked.of(optimizer, policy, workers=replicas) if chunked else averaged(optimizer, replicas)
     hyper = Hyperparameters(anneal=c.anneal, learning_rate=c.learning_rate, entropy_cost=c.entropy_cost)
     spec = LearnerSpec(policy, loss, update, hyper, crew.agent_steps(envs, c.frames), passes=passes)
-    # replicas in step need each other, so the run fails with one of them
+    # replicas in step need each other, so the run fails if one fails
     crew.add(learn, n=replicas, name="replica", if_lost="replace" if chunked else "fail", source=source, spec=spec)
-    return System(envs, spec, resolved={"replicas": replicas})  # what --replicas 0 became
+    return System(envs, spec, resolved={"replicas": replicas})  # the number chosen for --replicas 0

@@ -1,4 +1,4 @@
-"""AlphaGo Zero (Silver et al. 2017, figure 1): a search plays itself, and a network learns what the search found.
+"""AlphaGo Zero (Silver et al. 2017, figure 1): a search plays itself, and a network learns the search's results.
 
 self_play × players:  games at once: search ─► visits, move ─► whole games ─► RolloutQueue ─► replay ─► learn × learners
                          ▲  asks the network, in batches                                        π, z under a symmetry │
@@ -29,31 +29,31 @@ from polyplay.workers.crew import Crew
 
 @dataclass(frozen=True)
 class Config:
-    """Defaults: the paper's values, and AlphaZero's for those that it does not give."""
+    """Defaults: the paper's values; AlphaZero's where the paper gives none."""
 
     env: str = "game:go"  # a board game: game:go+size=9+komi=7, game:othello+size=6, game:connect_four, …
     players: SomeWorkers = 2  # workers that play, each with its own copy of the weights
-    games: Count = 32  # games that a player searches at once, with joint batches for its network
-    simulations: Count = 1600  # simulations per search; each move has one search
-    leaves: Count = 8  # leaves of a search that are evaluated together; until then each counts as a lost visit
-    fast_simulations: Whole = 0  # simulations of three searches in four, which are not learned from; 0: all are full
+    games: Count = 32  # games that a player searches at once, with joint batches for the network
+    simulations: Count = 1600  # simulations per search; one search per move
+    leaves: Count = 8  # leaves of a search evaluated in one batch; until then each counts as a lost visit
+    fast_simulations: Whole = 0  # simulations of three in four searches, which are not learned from; 0: all are full
     exploration: Literal["alphago_zero", "alphazero"] = "alphago_zero"
     # exploration term: c·P·√N/(1 + n); alphazero: c grows with log N
-    c: Positive = 1.25  # weight of the exploration term; AlphaZero's: the paper does not say
+    c: Positive = 1.25  # weight of the exploration term; AlphaZero's: the paper gives none
     fpu: Literal["zero", "parent"] = "zero"  # value of an untried move
     root: Literal["puct", "gumbel", "gumbel_mctx"] = "puct"
-    # search at the root; gumbel: Danihelka et al. 2022; gumbel_mctx: with mctx's q
+    # rule at the root; gumbel: Danihelka et al. 2022; gumbel_mctx: with mctx's q
     gumbel_actions: Count = 16  # moves that a Gumbel root visits at first
-    noise: Fraction = 0.25  # share of Dirichlet noise in the priors at the root
-    noise_alpha: Positive = 0.03  # α of that noise; about 10 divided by the number of legal moves
-    temperature_plies: Count = 30  # plies in which moves are drawn; afterwards the best is played
+    noise: Fraction = 0.25  # share of Dirichlet noise in the root's priors
+    noise_alpha: Positive = 0.03  # α of Dirichlet noise; about 10 ÷ the number of legal moves
+    temperature_plies: Count = 30  # first plies, with drawn moves; afterwards the best is played
     symmetries: Literal["all", "learning", "none"] = "all"  # random board symmetries; learning: not in searches
     evaluator: Literal["torch", "openvino", "auto"] = "torch"  # library that runs self-play's network; auto: fastest
     keep_tree: bool = True  # keep the part of the tree below the move that was played
-    resign: str = "auto"  # resign below this value, as -0.9; auto: set by the tenth of games that is played out; off
+    resign: str = "auto"  # resign below this value, as -0.9; auto: learned from the tenth of games played out; off
     blocks: Count = 19  # residual blocks of the network
     filters: Count = 256  # filters of each convolution
-    learners: SomeWorkers = 64  # copies of the learner, whose gradients are averaged; batch norm over each one's share
+    learners: SomeWorkers = 64  # learners, whose gradients are averaged; batch norm is over each learner's share
     batch: Count = 2_048  # positions in one update, over all learners
     ratio: Positive = 1.46  # how often each position is learned from, on average
     capacity: Count = 100_000_000  # positions kept: about 500,000 games
@@ -66,7 +66,7 @@ class Config:
     momentum: Fraction = 0.9  # momentum of sgd
     l2: NonNegative = 1e-4  # weight of ‖θ‖² in the loss, with sgd only
     gate: Fraction = 0.55  # share of points that a candidate must exceed to become champion; 0: no gate
-    gate_games: Count = 400  # games per match; the champion draws the first plies: half of --temperature-plies
+    gate_games: Count = 400  # games per match; the champion draws each opening: half of --temperature-plies
     gate_every: Count = 1_000  # fewest updates between matches
     champion_games: Whole = 25_000  # fewest games that a champion plays before the next match
     frames: Count = 980_000_000  # moves to train for, unless --steps is given
@@ -75,11 +75,11 @@ class Config:
 def build(c: Config, crew: Crew) -> System:
     envs = Envs(c.env, c.games, **crew.env_defaults)
     board = board_of(envs)  # the rules of the game
-    search = search_options(c)  # the options of c from simulations to keep_tree
+    search = search_options(c)  # the search's options, from --simulations to --keep-tree
     policy = BoardNetworkFactory(envs.spec, c.blocks, c.filters)
     champion = Params.of(policy, readers=c.players)  # the weights that self-play pulls
     candidate = Params.of(policy) if c.gate else champion  # the weights that learners publish
-    queue = game_queue(board, c.players)  # games that ended, with π and z of every position
+    queue = game_queue(board, c.players)  # finished games, with π and z of every position
     shared: dict[str, Any] = {"envs": envs, "policy": policy, "board": board, "options": search, "if_lost": "replace"}
     if c.gate:
         # the champion draws the first plies of a match; in the paper matches begin at the empty board
@@ -91,7 +91,7 @@ def build(c: Config, crew: Crew) -> System:
     if c.capacity < c.batch:
         raise UserError(f"--capacity: {c.capacity} given, allowed: at least --batch, which is {c.batch}")
     replay = position_replay(
-        board, lanes=c.players,  # a player writes the games that ended one after another
+        board, lanes=c.players,  # each player writes finished games, one after another
         capacity=c.capacity, start=c.learning_starts, ratio=c.ratio, grows_from=c.window,
         batch=divide_among(c, "learners", "batch").batch,  # a learner's share
     )  # fmt: skip
@@ -108,5 +108,5 @@ def build(c: Config, crew: Crew) -> System:
     hyper, drops = Hyperparameters(anneal=c.anneal, learning_rate=c.learning_rate), RateDrops(c.drops)
     spec = LearnerSpec(policy, loss, update, hyper, crew.agent_steps(envs, c.frames), parts=(drops,))
     crew.add(learn, n=c.learners, source=source, spec=spec, publish=candidate)
-    player = partial(SearchPolicy, board, search, policy)  # evaluations search, too
+    player = partial(SearchPolicy, board, search, policy)  # evaluations also search
     return System(envs, spec, (*REPLAY_METRICS, *SELF_PLAY_METRICS), player=player)

@@ -23,8 +23,8 @@ from polyplay.workers.sizing import niceness
 
 
 @dataclass(frozen=True)
-class Config(AgentOptions):  # adds env, and how inputs are scaled
-    """Defaults: the paper's for Atari, as far as they are known. The paper has 360 actors of one lane."""
+class Config(AgentOptions):  # inherits env, inputs
+    """Defaults: the paper's for Atari, as far as published. The paper has 360 actors, with one environment each."""
 
     atari: str = "apex"  # preprocessing of Atari games: a preset of docs/guides/atari.md
     actors: SomeWorkers = 2  # acting workers, each with its own copy of the weights
@@ -39,25 +39,25 @@ class Config(AgentOptions):  # adds env, and how inputs are scaled
     batch: Count = 512  # transitions in one update, over all learners
     ratio: NonNegative = 0.0  # transitions drawn per agent step; 0: neither side waits for the other
     capacity: Count = 2_000_000  # transitions in all replays together; up to an eighth more between trims
-    evict_every: Count = 100  # updates between two trims of the replay to its capacity, oldest transitions first
+    evict_every: Count = 100  # updates between trims of the replay to --capacity, oldest transitions first
     learning_starts: Count = 50_000  # agent steps before the first update
     target_update: Count = 2_500  # updates between two updates of the target network
     prefetch: Count = 16  # batches that each replay holds ready for each learner
     alpha: Fraction = 0.6  # exponent α of priorities (TD errors)
-    epsilon: Fraction = 0.4  # largest probability of a random action; the lanes have values down to its 8th power
+    epsilon: Fraction = 0.4  # largest probability ε of a random action; the lanes' values go down to ε⁸
     learning_rate: Positive = 6.25e-5  # learning rate, constant
     optimizer: str = "rmsprop_dqn"
     # optimizer: rmsprop_dqn (centered, ε inside the root), adam, … (docs/reference/optimizers.md)
     optimizer_eps: Positive = 1.5e-7  # the optimizer's ε
-    max_grad_norm: NonNegative = 40.0  # clip the gradient's global norm to this, 0 is off
+    max_grad_norm: NonNegative = 40.0  # clip the gradient's global norm to this; 0: off
     frames: Count = 22_800_000_000  # frames to train for (Atari: four per agent step), unless --steps is given
 
 
 def build(c: Config, crew: Crew) -> System:
-    envs = worker_envs(c, crew)  # the lanes of one actor
+    envs = worker_envs(c, crew)  # the environments of one actor
     policy = q_network(c, envs, dueling=True)
     explore = EpsilonLadder(c.actors * c.lanes, c.epsilon, alpha=7.0)  # lane i of N has ε^(1 + 7·i/(N − 1)), constant
-    loss = QLoss("mean", clip=0.0, double=True)  # clip=0: the error is squared, and not clipped to ±1
+    loss = QLoss("mean", clip=0.0, double=True)  # clip=0: the TD error is squared, and not clipped to ±1
     optimizer = OptimizerSpec(c.optimizer, c.optimizer_eps, decay=0.95, clip=c.max_grad_norm)  # RMSProp's decay
     update, target = averaged(optimizer, c.learners), TargetNetwork(every=c.target_update)
     hyper = Hyperparameters(learning_rate=c.learning_rate)
@@ -66,20 +66,20 @@ def build(c: Config, crew: Crew) -> System:
 
 
 def wire_apex(c: Any, crew: Crew, envs: Envs, spec: LearnerSpec, explore: Exploration | None, reward: str) -> System:
-    """Add the figure's actors, replays and learners. Ape-X DPG has another network, exploration and loss."""
-    each = divide_among(c, "replay_workers", "actors", "capacity", "learning_starts")  # a replay worker's share
-    network = spec.policy()  # only its shapes are used: each worker makes its own network
+    """Add the figure's actors, replays and learners, also for Ape-X DPG and Ape-X of SAC."""
+    each = divide_among(c, "replay_workers", "actors", "capacity", "learning_starts")  # c with a replay worker's shares
+    network = spec.policy()  # only for its shapes: each worker makes its own network
     queue = RolloutQueue.of(envs, network, c.unroll, c.actors, readers=c.replay_workers)
-    # first priorities are TD errors by the values with which the actor's network chose
+    # first priorities are TD errors by the acting network's values
     sampler = Proportional(c.alpha, beta=0.4, first="td")
     replay = Replay.of(
         envs, network, sampler, lanes=each.actors * c.lanes, capacity=each.capacity, start=each.learning_starts,
         batch=divide_among(c, "learners", "batch").batch, gamma=c.gamma, n_step=c.n_step, reward=reward,
-        scale=spec.loss.units.reward_scale,  # factor of rewards, which Ape-X DPG has
+        scale=spec.loss.units.reward_scale,  # factor of rewards, an option of Ape-X DPG
         ratio=c.ratio or None,  # None: acting and learning do not wait for each other
         soft=True,  # the replay exceeds its capacity until the oldest transitions are evicted
     )  # fmt: skip
-    # replay workers store what comes through the queue, and draw batches
+    # replay workers store the rollouts that come through the queue, and draw batches
     samples = SampleQueue(replay, queue, c.learners, depth=c.prefetch)
     params = Params.of(network, readers=c.actors)  # the published weights
     # a lost actor or replay worker is replaced; without a learner the run ends

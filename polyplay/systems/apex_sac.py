@@ -6,7 +6,7 @@ act × actors:      envs ─► copies of π and Q ─► rollouts with Q as act
                              ▲                                      ▼ batches  ▲ new priorities
 learn × learners:          update ◄── critics, actor, temperature ◄── SampleQueue ─┘
 
-Actors, replays and learners come from apex.py (Horgan et al. 2018), network and loss from sac.py.
+Actors, replays and learners are as in apex.py (Horgan et al. 2018), network and loss as in sac.py.
 """
 
 from dataclasses import dataclass
@@ -33,14 +33,14 @@ class Config:
     gamma: Fraction = 0.99  # discount
     n_step: Count = 1  # n of n-step returns: rewards summed before bootstrapping
     network: str = "auto"  # network: auto (mlp, or convolutions for images) or module:callable; sizes: --hidden 256 256
-    critics: Count = 2  # number of critics, whose least value is the target
+    critics: Count = 2  # number of critics; their least value is the target
     temperature: NonNegative = 0.0  # a fixed temperature; 0: it is learned
-    entropy: Real | None = None  # target of the entropy in nats; none: see sac
-    tau: Fraction = 0.005  # fraction of the way by which each update moves the target network
+    entropy: Real | None = None  # target entropy in nats; none: as in sac
+    tau: Fraction = 0.005  # fraction of the distance the target network moves in an update
     batch: Count = 256  # transitions in one update, over all learners
     ratio: NonNegative = 256.0  # transitions drawn per agent step: one update per step; 0: neither side waits
     capacity: Count = 1_000_000  # transitions in all replays together; up to an eighth more between trims
-    evict_every: Count = 100  # updates between two trims of the replay to its capacity, oldest transitions first
+    evict_every: Count = 100  # updates between trims of the replay to --capacity, oldest transitions first
     learning_starts: Count = 10_000  # agent steps before the first update
     prefetch: Count = 16  # batches that each replay holds ready for each learner
     alpha: Fraction = 0.6  # exponent α of priorities (TD errors)
@@ -50,8 +50,8 @@ class Config:
 
 
 def build(c: Config, crew: Crew) -> System:
-    envs = critics_envs(c, crew, discrete=True)  # the lanes of one actor
-    # rows hold the critics' values, from which first priorities are computed
+    envs = critics_envs(c, crew, discrete=True)  # the environments of one actor
+    # rows hold the critics' values, to compute first priorities from
     start = c.temperature or 1.0
     policy = critics_network(c, envs, actor="gaussian", critics=c.critics, alpha=start, values=True)
     loss = SACLoss(entropy_target(c, envs), c.temperature, masked=c.entropy is None)

@@ -1,4 +1,4 @@
-"""OpenAI Five (Berner et al. 2019, figure 2): Rapid. One policy plays each hero, against itself and its past agents.
+"""OpenAI Five (Berner et al. 2019, figure 2): Rapid. One policy plays every hero, against itself and its past agents.
 
 act × actors:  a table of two teams ─► forward pass ─► rollouts ─► RolloutQueue ─► learn × learners, each: buffer ─►
                  │    ▲          ▲                                                windows at random: PPO ─► AllReduce
@@ -27,14 +27,14 @@ from polyplay.workers.crew import Crew
 
 @dataclass(frozen=True)
 class Config:
-    """Defaults: the paper's Rerun (table 2), on our own game: its Dota 2 cannot be played any more."""
+    """Defaults: the paper's Rerun (table 2), on Polyplay's own game: the paper's Dota 2 cannot be played any more."""
 
     env: str = "arena:moba"  # a game of two teams, whose heroes are seats
     learners: SomeWorkers = 512  # learners (the paper's optimizers), whose gradients are averaged
-    actors: SomeWorkers = 1  # acting workers per learner, each with a table of two teams
+    actors: SomeWorkers = 1  # acting workers per learner, each with two teams
     lanes: Count = 1000  # heroes in matches (num-envs) of each actor
-    lag: Lag = -1  # rollouts that an actor may be ahead of learning: 0 synchronous, 1 overlapping, -1 what slots allow
-    unroll: Count = 256  # agent steps per lane in a rollout; advantages are computed over all of it
+    lag: Lag = -1  # rollouts that an actor may be ahead of learning: 0 synchronous, 1 overlapping, -1 limited by slots
+    unroll: Count = 256  # agent steps per lane in a rollout; advantages use the whole rollout
     window: Count = 16  # agent steps in a window, which starts from the recurrent state stored while acting
     batch: Count = 120  # windows per learner in an update
     capacity: Count = 4096  # newest windows that each learner draws from
@@ -42,10 +42,10 @@ class Config:
     publish: Count = 32  # updates between weight publications to actors
     staleness: Whole = 0  # delay actors by this many weight versions, for experiments
     opponents: str = "past:0.2"  # opponents of the agent: latest (itself), or past:P (past agents, probability P)
-    games_per_matchup: Count = 32  # matches per table between opponent draws
-    snapshot_every: Count = 320  # updates between past agents
+    games_per_matchup: Count = 32  # matches per actor between opponent draws
+    snapshot_every: Count = 320  # updates per past agent
     rate_every: Whole = 640  # updates between ratings against bots (0: off)
-    team_spirit: Fraction = 0.3  # τ: share of a hero's reward that is its team's mean
+    team_spirit: Fraction = 0.3  # τ: share of the team's mean in a hero's reward
     horizon: Positive = 180.0  # horizon H in seconds: the discount is 1 − --step-time / H
     step_time: Positive = 4 / 30  # seconds per agent step
     lam: Fraction = 0.95  # λ of generalized advantage estimation
@@ -57,14 +57,14 @@ class Config:
     core_size: Count = 4096  # width of the LSTM
     inputs: Literal["raw", "normalize"] = "normalize"  # how observations are scaled; normalize: scale and clip numbers
     actions: Literal["scale", "clip"] = "scale"  # how real actions meet their bounds: scale −1 … 1 to them, or clip
-    frames: ManyFrames = 1_700_000_000_000  # steps of all heroes to train for, unless --steps is given
+    frames: ManyFrames = 1_700_000_000_000  # agent steps over all heroes, unless --steps is given
 
 
 def build(c: Config, crew: Crew) -> System:
-    teams.check_windows(c)  # refuses windows that can't be cut, drawn or waited for
+    teams.check_windows(c)  # refuses windows that can't be cut or drawn, and waits without end
     actors = c.actors * c.learners
-    envs = teams.table_envs(c, crew, players=2, actors=actors)  # the lanes of one actor, half of them for each team
-    policy = teams.five_network(c, envs)  # sets of units, an LSTM; it mixes rewards by team_spirit
+    envs = teams.table_envs(c, crew, players=2, actors=actors)  # one actor's environments, half of the lanes per team
+    policy = teams.five_network(c, envs)  # sets of units, an LSTM; the network mixes rewards by team_spirit
     loss = PPO(
         1.0 - c.step_time / c.horizon, c.lam, c.clip_range, anneal_clip=False, normalize_advantage=True,
         reward="scale",  # rewards are divided by the size of returns
@@ -76,15 +76,15 @@ def build(c: Config, crew: Crew) -> System:
         team_spirit=c.team_spirit, horizon=c.horizon, step_time=c.step_time,
     )  # fmt: skip
     spec = LearnerSpec(policy, loss, update, hyper, crew.agent_steps(envs, c.frames))
-    network = policy()  # only its shapes are used: each worker makes its own network
-    # the league holds one agent, its past ones, and the team of each seat in a match; it says which two of these
-    # agents play at each actor's table
+    network = policy()  # only for its shapes: each worker makes its own network
+    # the league holds the agent, its past agents, and the team of each seat in a match; the league says which two of
+    # these agents play in each actor's matches
     league = League(agents=1, actors=actors, teams=envs.spec.sides, seated=2)
     params = AgentParams(network, 1, readers=actors)  # the published weights
-    # a team with the agent's own weights fills one slot while another is read; a past agent fills no slot
+    # a team that plays the newest weights fills one slot while another is read; a past agent fills no slot
     queue = RolloutQueue.of(envs, network, c.unroll, actors, slots=2, readers=c.learners, window=c.window)
     # each learner keeps the newest windows of its actors' rollouts, and draws batches from these at random; the first
-    # one publishes weights, and writes past agents
+    # learner publishes weights and writes past agents
     windows = Windows(
         queue, c.capacity, c.batch, sample_reuse=c.sample_reuse, publish_every=c.publish, staleness=c.staleness,
         league=league, snapshot_every=c.snapshot_every,
@@ -95,11 +95,11 @@ def build(c: Config, crew: Crew) -> System:
         envs=envs, policy=policy, out=queue, params=params, league=league,
     )  # fmt: skip
     crew.add(learn, n=c.learners, source=windows, spec=spec, publish=params)
-    # the referee rates players by their matches, and draws the agent's opponent at each table
+    # the referee rates players by their matches, and draws the agent's opponent for each actor
     opponents = Opponents.parse(c.opponents)
     crew.add(referee, if_lost="replace", rates=league, opponents=opponents, matches=c.games_per_matchup)
     if c.rate_every:
-        # 64 matches against the game's scripted bots rate a version; the paper has 83 reference agents instead
+        # 64 matches against the game's scripted bots rate a version of the weights; the paper has 83 reference agents
         rated: Any = {"games": rated_games(envs), "references": tuple(envs.spec.bots), "matches": 64}
         crew.add(rater, if_lost="replace", policy=policy, params=params, every=c.rate_every, **rated)
     return System(envs, spec, (*WINDOW_METRICS, RATING_METRIC))

@@ -20,7 +20,7 @@ from polyplay.systems.league import wire_league
 from polyplay.weights import OptimizerSpec, averaged
 from polyplay.workers.crew import Crew
 
-POINTS = (  # weights of events; a tag alone has none: when tags paid, agents only tagged and left the flags
+POINTS = (  # weights of events; a tag alone has none: when tags had one, agents only tagged and left the flags
     "captured=1.0",
     "teammate_captured=0.5",
     "opponent_captured=-1.0",
@@ -32,49 +32,49 @@ POINTS = (  # weights of events; a tag alone has none: when tags paid, agents on
 
 @dataclass(frozen=True)
 class Config:
-    """Defaults: the paper's supplement, on our own game: its capture the flag in Quake III was never released."""
+    """Defaults: the paper's supplement, on Polyplay's own game: the paper's game in Quake III was never released."""
 
-    env: str = "arena:ctf+view=pixels+size=21"  # a game of teams that counts events
+    env: str = "arena:ctf+view=pixels+size=21"  # game of teams that counts events
     agents: Agents = 30  # agents in the population
-    players: Players = 4  # agents at a table, each playing one group of an actor's lanes
-    actors: SomeWorkers = 1  # acting workers, each with a table
+    players: Players = 4  # agents in an actor's matches, each with a group of lanes
+    actors: SomeWorkers = 1  # acting workers
     lanes: Count = 128  # seats in matches (num-envs) of each actor, divided among its players
     learners: Whole = 0  # learner processes, each for some of the agents in turn (0: one per core or agent)
-    lag: Lag = -1  # rollouts that an actor may be ahead of learning: 0 synchronous, 1 overlapping, -1 what slots allow
+    lag: Lag = -1  # rollouts that an actor may be ahead of learning: 0 synchronous, 1 overlapping, -1 limited by slots
     unroll: Count = 100  # agent steps per lane in a rollout
     batch: Count = 32  # trajectories in one update of an agent
     opponents: str = "elo"  # matchmaking: latest, uniform, or elo (evenly matched players)
-    games_per_matchup: Count = 32  # matches per table between draws of its players
+    games_per_matchup: Count = 32  # matches per actor between draws of its players
     evolve: bool = True
     # draw agents' first hyperparameters from --ranges, and copy better agents; false: use the middle of each range
     exploit_every: Count = 1000  # matches per agent between checks for a better agent to copy
     ranges: tuple[str, ...] = ()
     # hyperparameters: NAME=log:LOW:HIGH, NAME=uniform:LOW:HIGH or NAME=VALUE, with names of docs/systems/ftw.md's table
     rewards: Literal["events", "game"] = "events"  # source of rewards: an agent's own weights of events, or the game
-    event_rewards: tuple[str, ...] = POINTS  # weights that are not drawn, as EVENT=WEIGHT; other events have 0
+    event_rewards: tuple[str, ...] = POINTS  # fixed weights, as EVENT=WEIGHT; other events have 0
     network: str = "ftw"  # network: ftw (convolutions for the view's size), mlp, impala, or module:callable
-    core: Literal["none", "lstm", "gru", "temporal"] = "temporal"  # recurrent core; temporal: two clocks
+    core: Literal["none", "lstm", "gru", "temporal"] = "temporal"  # recurrent core; temporal: two LSTMs
     core_size: Count = 256  # width of each LSTM, and of z
     auxiliary: str = "pixel,reward"  # auxiliary tasks: pixel, reward, separated by a comma; or none
-    memory: Whole = 450  # words of the memory that both clocks share (0: no memory)
+    memory: Whole = 450  # words of the memory that both LSTMs share (0: no memory)
     actions: Literal["scale", "clip"] = "scale"  # how real actions meet their bounds: scale −1 … 1 to them, or clip
     gamma: Fraction = 0.99  # discount
     lam: Fraction = 1.0  # λ of V-trace
     max_grad_norm: NonNegative = 0.0  # clip the gradient's global norm to this (0: off)
     optimizer: str = "rmsprop_tf"  # optimizer: rmsprop_tf, rmsprop_a3c, adam, … (docs/reference/optimizers.md)
     normalize_advantage: bool = False  # scale advantages to mean 0, deviation 1; the loss is then a mean, not a sum
-    frames: Count = 60_000_000_000  # steps of all agents to train for, unless --steps is given
+    frames: Count = 60_000_000_000  # agent steps over all agents, unless --steps is given
 
 
 def build(c: Config, crew: Crew) -> System:
-    envs = teams.table_envs(c, crew, c.players, c.actors)  # the lanes of one actor, a group of them for each player
+    envs = teams.table_envs(c, crew, c.players, c.actors)  # one actor's environments, a group of lanes per player
     rollouts = teams.rollouts_per_batch(c, envs)  # batch / (lanes / players)
     policy = teams.ftw_network(c, envs)  # figure 2a, with heads for the auxiliary tasks
     # an agent's hyperparameters (learning rate, entropy cost, rewards of events, the slow clock's period, …), the
-    # ranges of those that are drawn, and evolution: an agent copies one that beats it with probability 0.7 or more, by
-    # Elo; then each value is multiplied by 0.8 or 1.2 with probability 0.05, and a period is drawn again
+    # ranges of drawn ones, and evolution: an agent copies an agent that beats it with probability 0.7 or more, by Elo;
+    # then each value changes with probability 0.05: it is multiplied by 0.8 or 1.2, and a period is drawn again
     values, ranges, evolution = teams.agent_values(c, envs)
-    # the network computes rewards from events; it adds its core's KL divergences, and the losses of auxiliary tasks
+    # the network computes rewards from events; the loss gets its core's KL divergences and the auxiliary tasks' losses
     loss = VTrace(
         c.gamma, c.lam, reduction="mean" if c.normalize_advantage else "sum",
         normalize_advantage=c.normalize_advantage, reward="none",  # ρ̄ = c̄ = 1
@@ -83,7 +83,7 @@ def build(c: Config, crew: Crew) -> System:
     hyper = Hyperparameters(anneal="constant", **values)
     spec = LearnerSpec(policy, loss, update, hyper, crew.agent_steps(envs, c.frames))
     drawn = initial(ranges, c.agents, crew.seed) if c.evolve else ()  # each agent's first values
-    # the league holds its agents and the team of each seat; it says which players each table has
+    # the league holds the agents and the team of each seat, and says which players each actor has
     league = League(c.agents, c.actors, teams=envs.spec.sides, seated=c.players, past=0, varied=evolution.varied)
-    # actors, learners and referee are league.py's
+    # actors, learners and referee are as in league.py
     return wire_league(c, crew, envs, spec, league, evolution, n=rollouts, initial=drawn)

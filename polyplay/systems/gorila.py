@@ -23,13 +23,13 @@ from polyplay.workers.sizing import niceness
 
 
 @dataclass(frozen=True)
-class Config(AgentOptions):  # adds env, and how inputs are scaled
-    """Defaults: the paper's in bundled mode, as far as they are known (docs/systems/gorila.md)."""
+class Config(AgentOptions):  # inherits env, inputs
+    """Defaults: the paper's in bundled mode, as far as published (docs/systems/gorila.md)."""
 
     atari: str = "dqn2015"  # preprocessing of Atari games: a preset of docs/guides/atari.md
-    actors: Workers = 0  # acting workers of the free mode; 0: bundled mode, each learner has an actor and a replay
-    replay_workers: SomeWorkers = 1  # replay workers of the free mode; 1 is a global replay, one per actor local ones
-    learners: Workers = 0  # bundles, or learners of the free mode (0: one per core or GPU; the paper had 100)
+    actors: Workers = 0  # acting workers in free mode; 0: bundled mode, where a learner also acts and has a replay
+    replay_workers: SomeWorkers = 1  # replay workers in free mode; 1: a global replay; one per actor: local replays
+    learners: Workers = 0  # bundles, or learners in free mode (0: one per core or GPU; the paper had 100)
     shards: SomeWorkers = 2  # parts of the parameter server, a process each; the paper had 31 machines
     lanes: Count = 1  # parallel environments (num-envs) of each actor
     unroll: Count = 1  # agent steps per lane between pulls of the weights
@@ -37,8 +37,8 @@ class Config(AgentOptions):  # adds env, and how inputs are scaled
     reward: Literal["clip", "sign", "none"] = "clip"  # how rewards are transformed; clip: limited to ±1
     n_step: Count = 1  # n of n-step returns: rewards summed before bootstrapping
     network: str = "nature"  # network: auto, nature, a3c, mlp, or module:callable
-    batch: Count = 32  # transitions of one gradient, which is their mean; as in DQN
-    ratio: NonNegative = 32.0  # transitions drawn per agent step; 32: one gradient; DQN has 8 (free mode, 0: no limit)
+    batch: Count = 32  # transitions averaged in one gradient; as in DQN
+    ratio: NonNegative = 32.0  # transitions drawn per agent step (32: one gradient; DQN: 8; 0 in free mode: no limit)
     capacity: Count = 1_000_000  # transitions in each replay
     learning_starts: Count = 50_000  # agent steps in each replay before batches are drawn; as in DQN
     target_update: Count = 60_000  # updates of the server between two updates of the target network
@@ -48,20 +48,20 @@ class Config(AgentOptions):  # adds env, and how inputs are scaled
     optimizer: str = "adagrad"  # optimizer: adagrad, rmsprop_dqn, adam, or another of docs/reference/optimizers.md
     optimizer_eps: Positive = 0.01  # the optimizer's ε; not published
     stale: Whole = 0  # discard gradients older than this many updates of a shard (0: 10 per learner); not published
-    outlier: NonNegative = 4.0  # discard losses this many deviations above the mean, 0 is off; not published
+    outlier: NonNegative = 4.0  # discard losses this many deviations above the mean; 0: off; not published
     frames: Count = 200_000_000  # frames to train for (Atari: four per agent step), unless --steps is given
 
 
 def build(c: Config, crew: Crew) -> System:
-    learners, free = c.learners or crew.placement.parts, bool(c.actors)  # 0 is one per core or GPU
+    learners, free = c.learners or crew.placement.parts, bool(c.actors)  # 0: one per core or GPU
     if c.replay_workers != Config.replay_workers and not free:
         given = f"--replay-workers {c.replay_workers} has no effect without --actors"
         raise UserError(f"{given}: give both, or leave it out")
     actors, replays = (c.actors, c.replay_workers) if free else (learners, learners)  # a bundle has one of each
-    each = divide_among(c, "replay_workers", "actors").actors if free else 1  # actors that fill one replay
-    envs = worker_envs(c, crew, inline_single=True)  # an actor steps a single Atari game itself
+    each = divide_among(c, "replay_workers", "actors").actors if free else 1  # actors per replay
+    envs = worker_envs(c, crew, inline_single=True)  # an actor itself steps a single Atari game
     policy = q_network(c, envs)
-    network = policy()  # only its shapes are used: each worker makes its own network
+    network = policy()  # only for its shapes: each worker makes its own network
     replay = Replay.of(
         envs, network, sampler=None, lanes=each * c.lanes, capacity=c.capacity, batch=c.batch, start=c.learning_starts,
         gamma=c.gamma, n_step=c.n_step, reward=c.reward,
@@ -74,12 +74,12 @@ def build(c: Config, crew: Crew) -> System:
     hyper, target = Hyperparameters(learning_rate=c.learning_rate), TargetNetwork(every=c.target_update)
     parts = (OutlierGate(c.outlier), target) if c.outlier else (target,)
     spec = LearnerSpec(policy, QLoss("mean", clip=1.0), server, hyper, crew.agent_steps(envs, c.frames), parts=parts)
-    # ε is 1 for the first agent steps (after), counted over the lanes of all actors, and then falls to --epsilon
+    # ε is 1 for the first agent steps (`after`) of all actors together, and then falls to --epsilon
     schedule: Any = {"after": c.learning_starts * replays, "over": c.epsilon_decay_steps, "lanes": c.lanes * actors}
     if free:
         queue = RolloutQueue.of(envs, network, c.unroll, actors, readers=replays)
         samples = SampleQueue(replay, queue, learners)  # replay workers store rollouts, and draw batches
-        # actors do not keep step, so ε falls by the agent steps that the server counts
+        # actors do not act in step, so ε falls by the agent steps that the server counts
         explore = RunSchedule(1.0, c.epsilon, **schedule, weights=server)
         crew.add(
             act, n=actors, if_lost="replace", envs=envs, policy=policy, explore=explore, out=queue, params=server,
@@ -88,9 +88,9 @@ def build(c: Config, crew: Crew) -> System:
         crew.add(serve_replay, n=replays, if_lost="replace", source=queue, out=samples)
         crew.add(learn, n=learners, if_lost="replace", source=Samples(samples), spec=spec)
     else:
-        # a bundle acts itself, with the weights that it learns
+        # a bundle itself acts, with the weights that it trains
         source = Replayed(Inline(envs, c.unroll, LinearEpsilon(1.0, c.epsilon, **schedule)), replay)
         crew.add(learn, n=learners, name="bundle", if_lost="replace", source=source, spec=spec)
     crew.add(serve_parameters, n=c.shards, server=server)
-    # where 0 was given, it became these; evaluations play ε-greedily, too
+    # resolved: the numbers chosen for options of 0; epsilon: evaluations play ε-greedily, too
     return System(envs, spec, REPLAY_METRICS, resolved={"learners": learners, "stale": stale}, epsilon=0.05)

@@ -27,22 +27,22 @@ from polyplay.workers.crew import Crew
 
 
 @dataclass(frozen=True)
-class Config(PolicyOptions):  # adds env, core, and how inputs and actions are scaled
-    """Defaults: for small games on a small machine, for which no league was published."""
+class Config(PolicyOptions):  # inherits env, core, inputs, actions
+    """Defaults: Polyplay's own, for small games on a small machine; no paper has such a league."""
 
-    env: str = "toy:rps"  # an environment with several players: toy:rps, a PettingZoo one, or module:callable
+    env: str = "toy:rps"  # environment with several players: toy:rps, one of PettingZoo, or module:callable
     agents: Agents = 2  # agents that train, each on its own games
-    players: Players = 2  # players at a table, each playing one group of an actor's lanes
-    actors: SomeWorkers = 1  # acting workers, each with a table
+    players: Players = 2  # players in an actor's matches, each with a group of lanes
+    actors: SomeWorkers = 1  # acting workers
     lanes: Count = 32  # seats in matches (num-envs) of each actor, divided among its players
     learners: Whole = 0  # learner processes, each for some of the agents in turn (0: one per core or agent)
-    lag: Lag = -1  # rollouts that an actor may be ahead of learning: 0 synchronous, 1 overlapping, -1 what slots allow
+    lag: Lag = -1  # rollouts that an actor may be ahead of learning: 0 synchronous, 1 overlapping, -1 limited by slots
     unroll: Count = 16  # agent steps per lane in a rollout
     opponents: str = "latest"
-    # opponents of a table's first player; latest: agents, uniform: past agents and bots too, elo: equally strong ones
-    # of all, past:P: past agents with probability P
-    games_per_matchup: Count = 100  # matches per table between draws of its players
-    snapshot_every: Count = 200  # updates of an agent between its past agents
+    # opponents of an actor's first player; latest: agents, uniform: past agents and bots too, elo: equally strong ones,
+    # past:P: past agents with probability P
+    games_per_matchup: Count = 100  # matches per actor between draws of its players
+    snapshot_every: Count = 200  # updates of an agent per past agent
     exploit_every: Whole = 0  # matches per agent between checks for a better agent to copy (0: never)
     batch: Count = 16  # trajectories in one update of an agent; with ppo, in one batch
     algo: Literal["vtrace", "ppo"] = "vtrace"  # loss; vtrace: IMPALA's; ppo: clipped ratio on V-trace, several passes
@@ -61,23 +61,23 @@ class Config(PolicyOptions):  # adds env, core, and how inputs and actions are s
 
 
 def build(c: Config, crew: Crew) -> System:
-    envs = table_envs(c, crew, c.players, c.actors)  # the lanes of one actor, a group of them for each player
+    envs = table_envs(c, crew, c.players, c.actors)  # one actor's environments, a group of lanes for each player
     rollouts = rollouts_per_batch(c, envs)  # batch / (lanes / players)
-    # an LSTM also takes the previous action and reward
+    # a recurrent core also takes the previous action and reward
     policy = actor_critic(c, envs, init="orthogonal", previous=c.core != "none")
     loss: Any = VTrace(c.gamma, c.lam, reduction="mean", reward=c.reward)  # ρ̄ = c̄ = 1
     if c.algo == "ppo":
         loss = APPO(c.gamma, c.lam, c.clip_range, reward=c.reward)
     update = averaged(OptimizerSpec(c.optimizer, eps=1e-5, clip=0.5), replicas=1)
-    values = {"learning_rate": c.learning_rate, "entropy_cost": c.entropy_cost}  # all agents begin with these
+    values = {"learning_rate": c.learning_rate, "entropy_cost": c.entropy_cost}  # first values of all agents
     hyper = Hyperparameters(anneal=c.anneal, **values)
-    passes = Epochs(c.epochs, minibatches=min(c.batch, 2)) if c.algo == "ppo" else None  # over a batch, of whole lanes
+    passes = Epochs(c.epochs, minibatches=min(c.batch, 2)) if c.algo == "ppo" else None  # passes, of whole lanes
     spec = LearnerSpec(policy, loss, update, hyper, crew.agent_steps(envs, c.frames), passes=passes)
-    # an agent copies one that beats it with probability 0.7 or more, by Elo; then each value is multiplied by 0.8 or
-    # 1.2, and stays between a tenth and ten times of its first one
+    # an agent copies an agent that beats it with probability 0.7 or more, by Elo; then each value is multiplied by 0.8
+    # or 1.2, and stays between a tenth and ten times its first value
     evolution = Evolution(every=c.exploit_every, priors=around(values))
-    # the league holds its agents, 100 past ones, bots and the team of each seat; it says which players each table has,
-    # and has the varying values of each agent
+    # the league holds the agents, 100 past agents, bots, the team of each seat and each agent's varying values, and
+    # says which players each actor has
     league = League(
         c.agents, c.actors, teams=envs.spec.sides, seated=c.players, past=100, bots=tuple(envs.spec.bots),
         varied=evolution.varied,
@@ -88,22 +88,22 @@ def build(c: Config, crew: Crew) -> System:
 def wire_league(
     c: Any, crew: Crew, envs: Envs, spec: LearnerSpec, league: League, evolution: Evolution, **given: Any
 ) -> System:
-    """Add the figure's actors, learners and referee. given: to AgentRollouts. FTW has another network and loss."""
-    network = spec.policy()  # only its shapes are used: each worker makes its own network
-    # each agent has its own queue, where one slot is filled while another is read; past agents and bots fill no slot
+    """Add the figure's actors, learners and referee, also for FTW. given: more arguments of AgentRollouts."""
+    network = spec.policy()  # only for its shapes: each worker makes its own network
+    # each agent has its own slots, of which one is filled while another is read; past agents and bots fill no slot
     queue = RolloutQueue.of(envs, network, c.unroll, c.actors, slots=2, readers=c.agents, per_agent=True)
-    statistics = spec.update.optim.statistics if evolution.every else None  # the optimizer's, copied with the weights
+    statistics = spec.update.optim.statistics if evolution.every else None  # the optimizer's, if copied with weights
     params = AgentParams(network, c.agents, readers=c.actors, statistics=statistics)  # published weights of each agent
     # a lost actor or referee is replaced
     crew.add(
         act_at_table, n=c.actors, name="act", if_lost="replace", lag=c.lag,
         envs=envs, policy=spec.policy, out=queue, params=params, league=league,
     )  # fmt: skip
-    # each agent has its own rollouts; its learner also writes past agents, and copies when the referee says so
+    # each agent has its own rollouts; an agent's learner also writes past agents, and copies when the referee says so
     source = AgentRollouts(queue, league=league, **given)
     learners = c.learners or min(c.agents, crew.placement.parts)  # 0: one per core or GPU
     crew.add(learn_agents, n=learners, name="learn", source=source, spec=spec, publish=params)
-    # the referee rates players by their matches, draws the players of tables, and orders copies
+    # the referee rates players by their matches, draws each actor's players, and orders copies
     opponents, matches = Opponents.parse(c.opponents), c.games_per_matchup
     crew.add(referee, if_lost="replace", rates=league, opponents=opponents, matches=matches, evolution=evolution)
-    return System(envs, spec, resolved={"learners": learners})  # what --learners 0 became
+    return System(envs, spec, resolved={"learners": learners})  # the number chosen for --learners 0

@@ -20,27 +20,27 @@ from polyplay.workers.role import Kind
 
 @dataclass(frozen=True)
 class Config:
-    """Defaults: Jaderberg et al. 2017, section 4.1, with the shortest of its intervals, in agent steps."""
+    """Defaults: Jaderberg et al. 2017, section 4.1, with the shortest interval of that section, in agent steps."""
 
-    over: str = "a2c"  # system of the members, or module:NAME; its options are given as in `polyplay train SYSTEM`
+    over: str = "a2c"  # system of the members, or module:NAME; give its options as in `polyplay train SYSTEM`
     population: Whole = 0  # members (0: 8; with --exploit none and only lists in --vary, one for each combination)
     every: Count = 1_000_000  # agent steps that a member trains between exploit/explore decisions
-    vary: tuple[str, ...] = ()  # options of that system: NAME=log:LOW:HIGH, NAME=uniform:LOW:HIGH or NAME=A,B,C
-    exploit: Literal["truncation", "tournament", "ttest", "none"] = "truncation"  # rule by which it copies a better one
+    vary: tuple[str, ...] = ()  # options to vary: NAME=log:LOW:HIGH, NAME=uniform:LOW:HIGH or NAME=A,B,C
+    exploit: Literal["truncation", "tournament", "ttest", "none"] = "truncation"  # rule for copying a better member
     explore: Literal["perturb", "resample", "both", "none"] = "perturb"
-    # how a copied value changes; perturb: times 0.8 or 1.2; resample: one in four is drawn again; both: one in four is
+    # how copied values change; perturb: times 0.8 or 1.2; resample: one in four is drawn again; both: one in four is
     # drawn again, the others are perturbed
-    score: Literal["games", "evaluations"] = "games"  # score: mean return of 10 training games, or of --eval-every
+    score: Literal["games", "evaluations"] = "games"  # mean return of 10 training games, or of --eval-every games
     at_once: Workers = 0  # trainers, each with its share of the cores (0: one per core)
 
 
 def build(c: Any, crew: Crew) -> System:
-    # after each `every` steps of a member: which one it copies (exploit), and how --vary's values change then (explore)
+    # after every `every` steps of a member: which member it copies (exploit), and how --vary's values change (explore)
     evolution = Evolution(c.every, exploit=c.exploit, explore=c.explore, priors=priors_of(c))
-    plan = plan_of(c, crew, evolution)  # the number of members, how long each is trained, its score
+    plan = plan_of(c, crew, evolution)  # the number of members, the length of training, the score
     n = 1 if crew.serial else min(c.at_once or member_cores(crew), plan.size)
-    on: Kind = "process" if crew.cluster is None else "thread"  # a thread, which waits for another machine
-    members = Members(plan.size)  # what each member has reached, and which trainer has it
-    # learner: the run ends when its trainers do
+    on: Kind = "process" if crew.cluster is None else "thread"  # a thread only waits for another machine
+    members = Members(plan.size)  # each member's progress, and the trainer that has it
+    # learner: the run ends when the trainers end
     crew.add(trainer, n=n, on=on, learner=True, if_lost="replace", plan=plan, out=members)
-    return System(None, None)  # environments and networks are the members' own
+    return System(None, None)  # only members have environments and networks

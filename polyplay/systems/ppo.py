@@ -16,29 +16,29 @@ from polyplay.workers.crew import Crew
 
 
 @dataclass(frozen=True)
-class Config(ValueOptions):  # adds env, core, value, and how inputs and actions are scaled
-    """Defaults: the paper's for Atari. What it does not mention is off; Adam's ε is OpenAI baselines'."""
+class Config(ValueOptions):  # inherits env, core, value, inputs, actions
+    """Defaults: the paper's for Atari. Features that the paper lacks are off; Adam's ε is that of OpenAI baselines."""
 
     atari: str = "baselines"  # preprocessing of Atari games: a preset of docs/guides/atari.md
     lanes: Count = 8  # parallel environments (num-envs), over all replicas
-    replicas: Workers = 0  # copies of the loop that share the lanes (0: one; for images or GPUs one per core or GPU)
+    replicas: Workers = 0  # copies of the loop that share the lanes (0: one; one per core with images; one per GPU)
     groups: Count = 1  # groups of a replica's lanes; with 2, one steps while the policy acts for the other
     unroll: Count = 128  # agent steps per lane in a rollout
     epochs: Count = 3  # passes over a rollout
     minibatches: Count = 4  # minibatches per pass; with a recurrent core each has whole lanes
     clip_range: Positive = 0.1  # ε: the ratio π/μ is clipped to 1 ± ε
-    value_clip: bool = False  # clip the change of the value to ± --clip-range too, as baselines' ppo2 does
-    target_kl: NonNegative = 0.0  # end the passes over a rollout at this approximate KL divergence, 0 is off
+    value_clip: bool = False  # also clip the value's change to ± --clip-range, as baselines' ppo2 does
+    target_kl: NonNegative = 0.0  # end the passes over a rollout at this approximate KL divergence; 0: off
     gamma: Fraction = 0.99  # discount
     lam: Fraction = 0.95  # λ of generalized advantage estimation
     network: str = "auto"
     # network: auto (nature or mlp), rlpyt, a3c, impala, separate, five (unit sets), …, or module:callable
     core_size: Width = 256  # width of the recurrent core
-    deviation: Positive = 1.0  # standard deviation of real actions at the start; see --actions for their unit
+    deviation: Positive = 1.0  # standard deviation of real actions at the start; unit: see --actions
     learning_rate: Positive = 2.5e-4  # learning rate at the start; see --anneal
     optimizer: str = "adam"  # optimizer: adam, another of docs/reference/optimizers.md, or module:callable
     optimizer_eps: Positive = 1e-5  # the optimizer's ε
-    max_grad_norm: NonNegative = 0.0  # clip the gradient's global norm to this, 0 is off
+    max_grad_norm: NonNegative = 0.0  # clip the gradient's global norm to this; 0: off
     anneal: Literal["linear", "rate", "constant"] = "linear"
     # schedule; linear: the learning rate and the clip range fall to 0 over the run; rate: only the learning rate falls
     value_cost: NonNegative = 1.0  # weight of the value loss (R − V)²
@@ -50,13 +50,13 @@ class Config(ValueOptions):  # adds env, core, value, and how inputs and actions
 
 
 def build(c: Config, crew: Crew) -> System:
-    # the lanes of one replica, and the number of replicas: with a core, lanes divide among the minibatches
+    # the environments of one replica, and the number of replicas; with a core, lanes divide among the minibatches
     envs, replicas = replica_envs(c, crew, minibatches=c.minibatches)
-    init = "torch" if c.network == "rlpyt" else "orthogonal"  # initial weights; rlpyt leaves them to torch
+    init = "torch" if c.network == "rlpyt" else "orthogonal"  # initial weights; rlpyt has torch's
     # each replica makes this network
     policy = actor_critic(c, envs, init=init, core_size=c.core_size, deviation=c.deviation)
-    source = Inline(envs, c.unroll)  # a replica acts its rollouts itself, with the weights that it learns
-    passes = Epochs(c.epochs, c.minibatches, c.target_kl)  # it makes several passes over a rollout
+    source = Inline(envs, c.unroll)  # a replica itself acts, with the weights that it trains
+    passes = Epochs(c.epochs, c.minibatches, c.target_kl)  # several passes over each rollout
     # advantages are computed once, before the passes; anneal_clip: ε falls with the learning rate
     loss = PPO(
         c.gamma, c.lam, c.clip_range, anneal_clip=c.anneal == "linear", value_clip=c.value_clip,
@@ -66,4 +66,4 @@ def build(c: Config, crew: Crew) -> System:
     hyper = Hyperparameters(anneal=c.anneal, learning_rate=c.learning_rate, entropy_cost=c.entropy_cost)
     spec = LearnerSpec(policy, loss, update, hyper, crew.agent_steps(envs, c.frames), passes=passes)
     crew.add(learn, n=replicas, name="replica", source=source, spec=spec)
-    return System(envs, spec, resolved={"replicas": replicas})  # what --replicas 0 became
+    return System(envs, spec, resolved={"replicas": replicas})  # the number chosen for --replicas 0

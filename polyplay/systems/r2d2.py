@@ -20,8 +20,8 @@ from polyplay.workers.crew import Crew
 
 
 @dataclass(frozen=True)
-class Config(AgentOptions):  # adds env, and how inputs are scaled
-    """Defaults: the paper's table 2 (Atari). The paper has 256 actors. The gradient norm is SEED's."""
+class Config(AgentOptions):  # inherits env, inputs
+    """Defaults: the paper's table 2 (Atari). The paper has 256 actors. The limit of the gradient norm is SEED's."""
 
     atari: str = "r2d2"  # preprocessing of Atari games: a preset of docs/guides/atari.md
     actors: SomeWorkers = 2  # acting workers, each with its own copy of the weights
@@ -29,7 +29,7 @@ class Config(AgentOptions):  # adds env, and how inputs are scaled
     unroll: Count = 40  # agent steps per lane in a rollout, and between the starts of two sequences
     pull: Count = 400  # agent steps per lane between two pulls of the weights, in whole rollouts
     sequence: Count = 80  # agent steps of a sequence that are learned from
-    burn_in: Whole = 40  # agent steps before them that only update the recurrent state
+    burn_in: Whole = 40  # steps before a sequence that only update the recurrent state
     gamma: Fraction = 0.997  # discount
     n_step: Count = 5  # n of n-step returns: rewards summed before bootstrapping
     network: str = "nature"  # network: auto, nature, a3c, mlp, or module:callable
@@ -39,28 +39,28 @@ class Config(AgentOptions):  # adds env, and how inputs are scaled
     capacity: Count = 4_000_000  # agent steps in the replay
     learning_starts: Count = 250_000  # agent steps before the first update
     target_update: Count = 2_500  # updates between two updates of the target network
-    alpha: Fraction = 0.9  # exponent α of a sequence's priority, η·max + (1 − η)·mean of its errors, η = 0.9
+    alpha: Fraction = 0.9  # exponent α of a sequence's priority, η·max + (1 − η)·mean of TD errors, η = 0.9
     beta: Fraction = 0.6  # exponent β of importance weights, constant
-    epsilon: Fraction = 0.4  # largest probability of a random action; the lanes have values down to its 8th power
+    epsilon: Fraction = 0.4  # largest probability ε of a random action; the lanes' values go down to ε⁸
     learning_rate: Positive = 1e-4  # learning rate, constant
     optimizer: str = "adam"  # optimizer: adam, another of docs/reference/optimizers.md, or module:callable
     optimizer_eps: Positive = 1e-3  # the optimizer's ε
-    max_grad_norm: NonNegative = 40.0  # clip the gradient's global norm to this, 0 is off
-    rescale: NonNegative = 1e-3  # ε of value rescaling h, 0 is off
+    max_grad_norm: NonNegative = 40.0  # clip the gradient's global norm to this; 0: off
+    rescale: NonNegative = 1e-3  # ε of value rescaling h; 0: off
     frames: Count = 10_000_000_000  # frames to train for (Atari: four per agent step), unless --steps is given
 
 
 def build(c: Config, crew: Crew) -> System:
-    envs, lanes = worker_envs(c, crew), c.actors * c.lanes  # the lanes of one actor; how many all actors have
+    envs, lanes = worker_envs(c, crew), c.actors * c.lanes  # one actor's environments; the lanes of all actors
     # previous: the LSTM also takes the previous action and reward
     policy = q_network(c, envs, core="lstm", core_size=c.core_size, dueling=True, previous=True)
-    network = policy()  # only its shapes are used: each worker makes its own network
+    network = policy()  # only for its shapes: each worker makes its own network
     explore = EpsilonLadder(lanes, c.epsilon, alpha=7.0)  # lane i of N has ε^(1 + 7·i/(N − 1)), constant
     queue = RolloutQueue.of(envs, network, c.unroll, c.actors)
     loss = SequenceLoss(c.gamma, c.n_step, rescale=c.rescale, burn_in=c.burn_in, eta=0.9, double=True)
-    # first priorities are TD errors by the values with which the actor's network chose, mixed by η as the loss does
+    # first priorities are TD errors by the acting network's values, mixed by η as in the loss
     sampler = Proportional(c.alpha, c.beta, first="td", eta=0.9, rescale=c.rescale)
-    # γ and n are for first priorities; the loss makes the returns itself
+    # gamma and n_step serve first priorities only; the loss itself computes returns
     replay = Replay.of(
         envs, network, sampler, lanes=lanes, capacity=c.capacity, batch=c.batch, start=c.learning_starts,
         ratio=c.ratio, gamma=c.gamma, n_step=c.n_step, reward="none", sequence=c.sequence, burn_in=c.burn_in,

@@ -29,25 +29,23 @@ class Config:
     gamma: Fraction = 0.99  # discount
     n_step: Count = 1  # n of n-step returns: rewards summed before bootstrapping
     network: str = "auto"  # network: auto (mlp, or convolutions for images) or module:callable; sizes: --hidden 256 256
-    critics: Count = 2  # number of critics, whose least value is the target
-    critic_width: Whole = 0  # units of each layer of the critics; 0: as the actor's
-    subset: Whole = 0  # critics drawn for each update, of which the least is the target; 0: all
-    actor_value: Literal["min", "mean"] = "min"  # which of the critics' values the actor maximizes
+    critics: Count = 2  # number of critics; their least value is the target
+    critic_width: Whole = 0  # units of each critic layer; 0: as in the actor
+    subset: Whole = 0  # critics drawn for each update, whose least value is the target; 0: all
+    actor_value: Literal["min", "mean"] = "min"  # value that the actor maximizes, over the critics
     delay: Count = 1  # updates of the critics per update of the actor and of the temperature
     normalization: Literal["none", "layer", "batch"] = "none"  # normalization in critics; batch: no target network
-    dropout: Fraction = 0.0  # part of the critics' units that a pass leaves out
+    dropout: Fraction = 0.0  # share of critic units that a pass leaves out
     log_std: Literal["clip", "tanh"] = "clip"  # how log σ is bounded: clipped to −20 … 2, or by tanh to −5 … 2
     temperature: NonNegative = 0.0  # a fixed temperature; 0: it is learned
-    entropy: Real | None = (
-        None  # target of the entropy in nats; none: −dim of a Box, 0.89·ln of the number of legal actions
-    )
-    tau: Fraction = 0.005  # fraction of the way by which an update moves the target network
+    entropy: Real | None = None  # target entropy in nats; none: −dim of a Box, 0.89·ln of the number of legal actions
+    tau: Fraction = 0.005  # fraction of the distance the target network moves in an update
     target_update: Count = 1  # updates between two updates of the target network
     batch: Count = 256  # transitions in one update
     ratio: Positive = 256.0  # transitions drawn per agent step: one update per step
     capacity: Count = 1_000_000  # transitions in the replay
     learning_starts: Whole = 10_000  # agent steps before the first update; their actions are uniform
-    alpha: Fraction = 0.0  # exponent α of priorities (TD errors); 0 draws uniformly
+    alpha: Fraction = 0.0  # exponent α of priorities (TD errors); 0: uniform draws
     learning_rate: Positive = 3e-4  # learning rate of the actor, constant
     critic_rate: Positive = 1.0  # learning rate of the critics, as a multiple of --learning-rate
     temperature_rate: Positive = 1.0  # learning rate of the temperature, as a multiple of --learning-rate
@@ -57,22 +55,22 @@ class Config:
 
 
 def build(c: Config, crew: Crew) -> System:
-    envs = critics_envs(c, crew, discrete=True)  # refuses actions that have parts of other kinds
+    envs = critics_envs(c, crew, discrete=True)  # refuses actions of other kinds
     check_critics(c)
     critics = {"critics": c.critics, "width": c.critic_width, "normalization": c.normalization, "dropout": c.dropout}
     policy = critics_network(c, envs, actor="gaussian", log_std=c.log_std, alpha=c.temperature or 1.0, **critics)
-    # actions are uniform in the first agent steps
+    # actions are uniform in the first --learning-starts agent steps
     explore = LinearEpsilon(1.0, 0.0, after=c.learning_starts, over=1, lanes=c.lanes)
-    network = cast("CriticsNetwork", policy())  # only its shapes are used: each worker makes its own network
+    network = cast("CriticsNetwork", policy())  # only for its shapes: each worker makes its own network
     replay = Replay.of(
         envs, network, Proportional(c.alpha, 0.4, beta_end=1.0) if c.alpha else None, batch=c.batch,
         capacity=c.capacity, start=max(c.learning_starts, 1), ratio=c.ratio, gamma=c.gamma, n_step=c.n_step,
     )  # fmt: skip
-    source = Replayed(Inline(envs, c.unroll, explore), replay)  # it acts itself, with the weights that it learns
-    joint = c.normalization == "batch"  # one pass of the critics for s and s', which needs no target network
+    source = Replayed(Inline(envs, c.unroll, explore), replay)  # the replica acts with the weights that it trains
+    joint = c.normalization == "batch"  # one pass of the critics for s and s'; no target network
     redq = c.subset, c.actor_value == "mean", c.delay
     loss = SACLoss(entropy_target(c, envs), c.temperature, *redq, joint, masked=c.entropy is None)
-    rates = {"actor": (1.0, c.delay), "log_alpha": (c.temperature_rate, c.delay)}  # an Adam for each
+    rates = {"actor": (1.0, c.delay), "log_alpha": (c.temperature_rate, c.delay)}  # an Adam for each part
     parts = parts_of(network, critics=(c.critic_rate, 1), trunk=(c.critic_rate, 1), **rates)
     optim = OptimizerSpec(c.optimizer, beta1=c.beta1, parts=parts)
     hyper = Hyperparameters(learning_rate=c.learning_rate)

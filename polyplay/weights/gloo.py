@@ -1,4 +1,4 @@
-"""All-reduce between machines: each replica averages and updates its part of the weights, and gloo carries the data."""
+"""All-reduce between machines: each replica averages and updates a part of the weights, and gloo sends the data."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ from polyplay.weights.params import FlatParams, as_doubles
 from polyplay.weights.update import LEAVING, Agree, AllReduce, Apply, OpenUpdate, Part, Sums, mean_buffers, root
 
 _SUMS = 16  # float32 cells that hold 8 sums in float64
-_MANY = 100_000  # numbers: copies of more take longer than a few more messages
+_MANY = 100_000  # length of a vector from which copies take longer than a few more messages
 PARTING = 5.0  # seconds to wait for a halt of the run, which would explain the loss of a replica
 
 
 def join_group(place: tuple[str, int], name: str, rank: int, replicas: int) -> Any:
-    """Join the group of a store. Other processes may join later, and compute until then.
+    """Join the gloo group that meets at the store `place`. Do not wait for others, which may join later.
 
     Use the local address of the connection to the store, because the host name's address may be unreachable.
     """
@@ -41,9 +41,9 @@ def join_group(place: tuple[str, int], name: str, rank: int, replicas: int) -> A
 
 
 class GlooReplica(OpenUpdate):
-    """Update of a replica among several machines, in three rounds of messages to all. The first has sums, buffers and
-    the gradient of the receiver's part, the second the squared norm of the sender's part, the third that part's new
-    weights. Optimizer statistics of other parts are sent only when all save, so a run that fails cannot save them.
+    """Update of replicas on several machines, in three rounds of messages to all. The first message has sums, buffers
+    and the gradient of the receiver's part; the second the squared norm of the sender's part; the third that part's new
+    weights. Optimizer statistics of a part are sent only when all replicas save, so a run that fails cannot save.
     """
 
     def __init__(self, reduce: AllReduce, ctx: WorkerContext, vector: FlatParams, place: tuple[str, int]):
@@ -52,9 +52,9 @@ class GlooReplica(OpenUpdate):
         self.statistics = torch.zeros(len(reduce.optim.statistics), vector.weights)
         self.part = Part(reduce, vector, self.rank, self.statistics)
         self.optimizer, self.slices = self.part.whole, [reduce.part(i) for i in range(self.n)]
-        self.head = _SUMS + vector.size - vector.weights  # float32 of a message before the gradient
+        self.head = _SUMS + vector.size - vector.weights  # float32 numbers of a message before the gradient
         sizes = [self.head + at.stop - at.start for at in self.slices]
-        self.received = [sizes[self.rank] * (i != self.rank) for i in range(self.n)]  # float32 from each
+        self.received = [sizes[self.rank] * (i != self.rank) for i in range(self.n)]  # float32 numbers from each
         self.got = torch.zeros(self.n - 1, sizes[self.rank])
         sizes[self.rank] = 0
         self.message = torch.zeros(sum(sizes))
@@ -62,7 +62,7 @@ class GlooReplica(OpenUpdate):
         self.group = join_group(place, str(ctx.incarnation // 1000), self.rank, self.n)
 
     def agree(self, sums: Sums) -> Agree:
-        """See OpenUpdate. Replicas inside `apply` accept this shorter message too, and see that a replica leaves."""
+        """See OpenUpdate. Replicas inside `apply` accept this shorter message too, and see that one leaves."""
         return self._meet(sums, [x[:_SUMS].clone() for x in self.sent])
 
     def _meet(self, sums: Sums, messages: Sequence[Tensor]) -> Agree:
@@ -81,7 +81,7 @@ class GlooReplica(OpenUpdate):
         return total
 
     def _of_all(self, own: np.ndarray, at: slice) -> list[np.ndarray]:
-        """Return the values of all replicas, by rank. at: slice of a message."""
+        """Return the values of all replicas, by rank. own: this replica's values. at: slice of the others' messages."""
         got = self.got.numpy()[:, at]
         return [*got[: self.rank], own, *got[self.rank :]]
 
@@ -104,18 +104,18 @@ class GlooReplica(OpenUpdate):
         return norm, total
 
     def _gather(self, vector: Tensor) -> Generator[None, None, None]:
-        """Fill a vector [weights] with each replica's own part."""
+        """Fill a vector [weights], of which each replica has a part, with the other replicas' parts."""
         parts = [vector[at] for at in self.slices]
         if len(vector) < _MANY:
             own, lengths = parts[self.rank], [len(part) for part in parts]
             works = [self.group.alltoall_base(vector, own.repeat(self.n), lengths, [len(own)] * self.n)]
-        else:  # slower for few numbers, but without copies
+        else:  # broadcasts are slower for few numbers, but need no copies
             works = [self.group.broadcast(part, rank) for rank, part in enumerate(parts)]
         yield from self._wait(works)
 
     @contextlib.contextmanager
     def writers_paused(self) -> Iterator[None]:
-        """See OpenUpdate. All replicas save after the same updates, so gather the statistics of all weights here."""
+        """See OpenUpdate. All replicas save after the same updates, so all can gather the statistics of all weights."""
         if not self.whole:
             for row in self.statistics:
                 for _ in self._gather(row):
@@ -124,26 +124,26 @@ class GlooReplica(OpenUpdate):
         yield
 
     def _wait(self, works: Sequence[Any]) -> Generator[None, None, None]:
-        """Wait for gloo's threads."""
+        """Wait until gloo's threads have done these works."""
         before = time.perf_counter()
         try:
             for work in works:
                 while not work.is_completed():
                     self.ctx.control.check()
-                    with contextlib.suppress(RuntimeError):  # not done yet, or failed
+                    with contextlib.suppress(RuntimeError):  # the work is not done yet, or failed
                         work.wait(self.patience)
                     if not work.is_completed():
                         yield
                 work.wait()
         except BaseException as e:
-            ctypes.pythonapi.Py_IncRef(ctypes.py_object(self.group))  # its destructor would wait for the others
+            ctypes.pythonapi.Py_IncRef(ctypes.py_object(self.group))  # the group's destructor would wait for others
             if isinstance(e, RuntimeError):
                 self._tell_lost()
             raise
         self.waited += time.perf_counter() - before
 
     def _tell_lost(self) -> NoReturn:
-        """Raise WorkerLost for another replica, unless the run halts first."""
+        """Raise WorkerLost, which blames another replica, unless the run halts within PARTING seconds."""
         until = time.monotonic() + PARTING
         while time.monotonic() < until:
             self.ctx.control.check()

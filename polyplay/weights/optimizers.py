@@ -1,4 +1,4 @@
-"""Optimizers by name. RMSProp has four flavors, and a paper's ε depends on its flavor.
+"""Optimizers by name. RMSProp has four flavors; a paper's ε suits only that flavor. first g: initial mean square.
 
 name           first g  ε             used by
 rmsprop_tf     1        inside √      TensorFlow 1: baselines' A2C, GA3C, IMPALA
@@ -34,7 +34,7 @@ from polyplay.envs.pool import closest_names, need
 # Base class of all optimizers, and the condition for an update in one pass over memory.
 
 
-FEW = 4096  # up to this number of weights, several passes are as fast as a compiled one
+FEW = 4096  # up to this number of weights, several passes are as fast as one compiled pass
 State = dict[str, Tensor]  # tensors of one parameter, by name
 Group = dict[str, Any]  # settings of some parameters, as in torch
 Array = np.ndarray
@@ -42,7 +42,7 @@ Number = np.float32
 
 
 class OwnOptimizer(torch.optim.Optimizer, ABC):
-    """Base of Polyplay's optimizers: updates parameters one by one, with state that exists from the start."""
+    """Base of Polyplay's optimizers: updates parameters one by one, with a state that exists before the first step."""
 
     @torch.no_grad()
     def step(self, closure: None = None) -> None:  # type: ignore[override]
@@ -61,7 +61,7 @@ class OwnOptimizer(torch.optim.Optimizer, ABC):
 
     @abstractmethod
     def begin(self, p: Tensor, group: Group) -> State:
-        """Return one parameter's state before the first step."""
+        """Return the state of one parameter before the first step."""
 
     @abstractmethod
     def update(self, p: Tensor, grad: Tensor, state: State, group: Group) -> None:
@@ -69,15 +69,15 @@ class OwnOptimizer(torch.optim.Optimizer, ABC):
 
 
 def in_one_pass(*tensors: Tensor) -> bool:
-    """Tell whether to update in one pass: many float32 numbers on a CPU, each tensor contiguous."""
+    """Tell whether to update in one pass: many float32 numbers on a CPU, in contiguous tensors."""
     plain = (x.device.type == "cpu" and x.dtype == torch.float32 and x.is_contiguous() for x in tensors)
     return tensors[0].numel() > FEW and all(plain)
 
 
-# Adam: torch's, and OpenAI Five's, which clips the gradient per weight by its own second moment.
+# Adam: torch's, and OpenAI Five's, which clips each weight's gradient by the gradient's second moment.
 
 
-REACH = 5.0  # bound of a gradient, in multiples of √v̂
+REACH = 5.0  # bound of a gradient in ClippedAdam, in multiples of √v̂
 BETA2 = 0.999
 
 
@@ -117,7 +117,7 @@ class OptimizerPart:
 
 
 def parts_of(network: torch.nn.Module, **parts: tuple[float, int]) -> tuple[OptimizerPart, ...]:
-    """Return the parts of a network's weights. parts: (rate, every) by child name, else (1, 1). (): all (1, 1)."""
+    """Return the parts of a network's weights; () if all are (1, 1). parts: child → (rate, every), else (1, 1)."""
     found = list[OptimizerPart]()
     for name, x in network.named_parameters():
         own = OptimizerPart(x.numel(), *parts.get(name.partition(".")[0], (1.0, 1)))
@@ -128,14 +128,14 @@ def parts_of(network: torch.nn.Module, **parts: tuple[float, int]) -> tuple[Opti
 
 
 class PartsAdam(Adam):
-    """Adam in parts, each with its learning rate and period. A part's step counts its own updates."""
+    """Adam in parts, each with its learning rate and period. A part's step number counts that part's updates."""
 
     def __init__(self, params: Iterable[Tensor], parts: tuple[OptimizerPart, ...], **given: Any):
         self.parts = parts
         super().__init__(params, **given)
 
     def begin(self, p: Tensor, group: Group) -> State:
-        # float32 cannot count beyond 16,777,216, and periods would stop there
+        # float32 cannot count beyond 16,777,216, so periods would end there
         return {**super().begin(p, group), "step": torch.zeros((), dtype=torch.float64, device=p.device)}
 
     def update(self, p: Tensor, grad: Tensor, state: State, group: Group) -> None:
@@ -157,8 +157,8 @@ class ClippedAdam(Adam):
     m ← β₁·m + (1 − β₁)·clamp(Δ, ±5·√v̂), m̂ = m/(1 − β₁ᵗ)
     θ ← θ − lr·m̂/(√v̂ + ε)
 
-    v includes the newest gradient: with β₂ = 0.999 no gradient is clipped in the first 25 steps, and later none to less
-    than 0.158 of itself. On a CPU an update is one pass over memory.
+    v includes the newest gradient. So with β₂ = 0.999, no gradient is clipped in the first 25 steps, and later clipping
+    leaves at least 0.158 of a gradient. On a CPU, an update is one pass over memory.
     """
 
     def update(self, p: Tensor, grad: Tensor, state: State, group: Group) -> None:
@@ -166,7 +166,7 @@ class ClippedAdam(Adam):
         if in_one_pass(p, grad, mean, square):
             _update_in_one_pass(p, grad, state, group)
             return
-        (beta1, beta2), t = group["betas"], steps.double()  # a tensor, so that the host does not wait for a device
+        (beta1, beta2), t = group["betas"], steps.double()  # a tensor, so that the CPU does not wait for a GPU
         square.mul_(beta2).addcmul_(grad, grad, value=1.0 - beta2)
         deviation = square.sqrt().div_((1.0 - beta2**t).sqrt())
         bound = deviation * REACH
@@ -201,7 +201,7 @@ def _update_in_one_pass(p: Tensor, grad: Tensor, state: State, group: Group) -> 
 
 
 PLAIN: Group = {"eps_inside": True, "g0": 0.0, "centered": False, "sums": False}
-FLAVORS: dict[str, Group] = {  # differences between papers and frameworks, see RMSProp
+FLAVORS: dict[str, Group] = {  # differences between papers and frameworks; settings: see RMSProp
     "rmsprop_tf": {**PLAIN, "g0": 1.0},
     "rmsprop_a3c": PLAIN,
     "rmsprop_torch": {**PLAIN, "eps_inside": False},
@@ -214,7 +214,7 @@ LISTED = f"{', '.join(NAMES)}, or module:callable"
 
 
 class SGD(OwnOptimizer):
-    """For a gradient Δ: u ← momentum·u + (Δ + decay·θ) from 0, as in torch; θ ← θ − lr·u."""
+    """SGD with momentum, as in torch. For a gradient Δ: u ← momentum·u + (Δ + decay·θ) from u = 0; θ ← θ − lr·u."""
 
     def __init__(self, params: Iterable[Tensor], lr: float, momentum: float, decay: float) -> None:
         super().__init__(params, {"lr": lr, "momentum": momentum, "decay": decay})
@@ -236,11 +236,11 @@ class RMSProp(OwnOptimizer):
     rounding error below −ε
     θ ← θ − lr·u
 
-    The state ("mean", "square") exists from the start and is updated in place, so it can be shared memory. On a CPU an
-    update is one pass over memory.
+    The state ("mean", "square") exists before the first step and is updated in place, so it can be in shared memory. On
+    a CPU, an update is one pass over memory.
     """
 
-    team: ThreadPool | None = None  # threads that share that pass
+    team: ThreadPool | None = None  # threads that share the one pass
 
     def __init__(
         self, params: Iterable[Tensor], flavor: Group, lr: float, alpha: float = 0.99, eps: float = 0.1
@@ -267,7 +267,7 @@ class RMSProp(OwnOptimizer):
 
 
 def _weights(group: Group) -> tuple[float, float]:
-    """Return the weights of the statistics so far and of the new gradient."""
+    """Return the factor of the statistics so far, and the factor of the new gradient."""
     return (1.0, 1.0) if group["sums"] else (group["alpha"], 1.0 - group["alpha"])
 
 
@@ -299,7 +299,7 @@ def rmsprop_centered(p: Array, grad: Array, mean: Array, square: Array, rule: Ru
 
 
 def _update_rmsprop_in_one_pass(p: Tensor, grad: Tensor, state: State, group: Group, team: ThreadPool | None) -> None:
-    """team: threads that divide the weights; results are bitwise the same."""
+    """Update in one pass over memory. team: threads that divide the weights; results are bitwise the same."""
     eps, mean = group["eps"], [state["mean"]] if group["centered"] else []
     where = (eps, 0.0) if group["eps_inside"] else (0.0, eps)
     rule = tuple(np.float32(x) for x in (group["lr"], *_weights(group), *where))
@@ -316,7 +316,7 @@ SIGNATURE = "module:callable, a function of ([parameter], lr=RATE) that returns 
 
 
 class FirstValues(dict[str, Any]):
-    """State of a parameter; `first` keeps the first value of each name."""
+    """Optimizer state of a parameter. `first` keeps the first value that was set for each name."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -328,8 +328,8 @@ class FirstValues(dict[str, Any]):
 
 
 def begin_own(make: Make, parameter: Tensor, lr: float) -> torch.optim.Optimizer:
-    """Make a user's optimizer of one parameter, with its first state. Torch's optimizers make their state in the first
-    step, so a twin of zeros takes that step with a zero gradient.
+    """Make a user's optimizer of one parameter, with its state before the first step. Torch's optimizers make this
+    state in the first step, so here an optimizer of a zero parameter takes that step, with a zero gradient.
     """
     twin = torch.nn.Parameter(torch.zeros_like(parameter))
     twin.grad, state = torch.zeros_like(twin), FirstValues()
@@ -343,7 +343,7 @@ def begin_own(make: Make, parameter: Tensor, lr: float) -> torch.optim.Optimizer
 
 
 def try_own(make: Make, title: str) -> tuple[str, ...]:
-    """Return the names of the statistics that a user's optimizer has per weight. Raises UserError."""
+    """Return the names of the statistics that a user's optimizer keeps per weight. Raises UserError: not usable."""
     try:
         state = optimizer_state(begin_own(make, torch.nn.Parameter(torch.zeros(4)), 0.0))
     except UserError:
@@ -363,15 +363,15 @@ def try_own(make: Make, title: str) -> tuple[str, ...]:
 class OptimizerSpec:
     """An optimizer by name (NAMES), module:callable or callable. clip: bound of the global norm of the (averaged)
     gradient; 0: off. A callable gets ([parameter], lr=RATE), where the parameter is the vector of all weights. It
-    returns a torch.optim.Optimizer; the `lr` of its group is set before each step. Of the other fields only `clip`
-    counts then.
+    returns a torch.optim.Optimizer; the `lr` of its group is set before each step. With a callable, of the other fields
+    only `clip` is used.
 
     Raises UserError: the name is unknown, or a callable returns something else.
     """
 
     name: str | Make = "adam"
     eps: float = 1e-8
-    decay: float = 0.99  # of RMSProp's statistics; others ignore it
+    decay: float = 0.99  # α of RMSProp's statistics; other optimizers ignore it
     clip: float = 0.0
     momentum: float = 0.9  # SGD's momentum
     beta1: float = 0.9  # Adam's β₁
@@ -401,7 +401,7 @@ class OptimizerSpec:
 
     @property
     def pure(self) -> bool:
-        """Whether `pure_step` can take its step; False for a user's optimizer."""
+        """Whether `pure_step` can take this optimizer's step; False for a user's optimizer."""
         return type(self) is OptimizerSpec and self.own is None
 
     def make(self, parameter: Tensor, lr: float = 0.0) -> torch.optim.Optimizer:
@@ -417,7 +417,7 @@ class OptimizerSpec:
 
 
 def optimizer_state(optimizer: torch.optim.Optimizer) -> State:
-    """Return the state of an optimizer of one parameter: its tensors, not copies."""
+    """Return the state of an optimizer of one parameter: the tensors themselves, not copies."""
     state: State = optimizer.state[optimizer.param_groups[0]["params"][0]]
     return state
 
@@ -515,7 +515,7 @@ def set_step(optimizer: torch.optim.Optimizer, count: int) -> None:
 
 def share_statistics(optimizer: torch.optim.Optimizer, memory: Tensor, fill: bool) -> None:
     """Move the statistics of an optimizer of one parameter to `memory` [n, weights], which other optimizers may share.
-    fill: write them there; otherwise take the memory's contents.
+    fill: write the statistics into `memory`; otherwise use the contents of `memory`.
     """
     state = optimizer_state(optimizer)
     for name, row in zip([k for k, x in state.items() if x.ndim], memory, strict=True):
@@ -526,8 +526,8 @@ def slice_statistics(
     whole: torch.optim.Optimizer, make: Callable[[torch.nn.Parameter], torch.optim.Optimizer], at: slice
 ) -> torch.optim.Optimizer:
     """Make an optimizer of the part `at` of the weights of `whole`, which has one flat parameter and shared statistics.
-    Both share weights, statistics and the count of steps. make: makes an optimizer of the same kind. The caller sets
-    the part's gradient.
+    The two optimizers share weights, statistics and the count of steps. make: makes an optimizer of the same kind. The
+    caller sets the part's gradient.
     """
     parameter = torch.nn.Parameter(whole.param_groups[0]["params"][0].data[at])
     made = make(parameter)

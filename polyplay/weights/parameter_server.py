@@ -1,11 +1,11 @@
-"""Gorila's parameter server.
+"""Gorila's parameter server: shared memory, learners' ends, and the workers of the parts (Nair et al. 2015).
 
-A parameter server (Gorila, Nair et al. 2015): one vector in parts. Each part has a process that applies incoming
-gradients, with its own count of updates and its own statistics. Here are memory, learners' ends and parts' workers.
+The weights are one vector in parts ("shards"). Each part has a worker that applies incoming gradients, with its own
+count of updates and its own optimizer statistics.
 
-A learner pulls the parts, each at its own version, and makes a gradient. It writes each part's slice to its slot, with
-the version of that part; a ParameterShard applies it. Learners do not wait for each other's rollouts, only until a
-slot's last gradient is taken.
+A learner pulls the parts, each at its own version, and computes a gradient. The learner writes each part's slice of the
+gradient to a slot for that part, with the part's version; a ParameterShard applies the slice. A learner does not wait
+for others' rollouts, only until its last gradient was taken from a slot.
 """
 
 from __future__ import annotations
@@ -29,38 +29,38 @@ from polyplay.nets.device import HostCopy
 from polyplay.weights import optimizers, update
 from polyplay.weights.params import FlatParams, TwoCopies, buffers_in
 
-# int64 cells of the header, after those of all shared weights. HOLD: odd while shards must pause; DOUBLES: index in the
+# int64 cells of the header, after those of SharedWeights. HOLD: odd while shards must pause; DOUBLES: index in the
 # vector at which float64 numbers begin
 HOLD, DOUBLES = 3, 4
-# cells of a shard; those of its two copies begin at ACTIVE. HELD: the last HOLD at which it paused; FILLED: 1 once
-# worker 0 has written the shard's first weights
+# cells of a shard; those of its two copies begin at ACTIVE. HELD: the last value of HOLD for which the shard paused;
+# FILLED: 1 once worker 0 has written the shard's first weights
 VERSION, BUSY, APPLIED, STALE, LAG_SUM, LAG_MAX, HELD, FILLED, ACTIVE = range(9)
 # cells of a slot: the learner writes the first two, the shard the last, a cache line away
 WRITTEN, BASE, TAKEN = 0, 1, 8
-LAGS = 64  # histogram of gradients' staleness; the last bin also counts larger ones
+LAGS = 64  # bins of the histogram of gradients' staleness; the last bin also counts larger values
 
 
 class ParameterServer(update.SharedWeights):
     """One vector and one set of optimizer statistics in `shards` parts, with a worker (`serve_parameters`) for each.
 
-    weights, size: lengths of the parameters and of the whole vector (params.param_sizes). Floating buffers belong to
-    the last part, which averages the learners' buffers. workers: most learners. stale: a shard drops a gradient made
-    with weights more than `stale` of *its* updates old; 0: drops none. Gradients are clipped by their own global norm.
-    Learner 0 brings the first weights.
+    weights, size: number of parameters and length of the whole vector (params.param_sizes). Floating buffers belong to
+    the last part, which averages the learners' buffers. workers: most learners. stale: a shard drops a gradient whose
+    weights are more than `stale` of the *shard's* updates old; 0: a shard drops none. Gradients are clipped by their
+    own global norm. Learner 0 provides the first weights.
 
-    Actors use it like Params (`wait`, `pull`, `publish`), but there are no rounds: they never wait for learning. Raises
-    UserError: `shards` is not from 1 to `weights`.
+    Actors use this class like Params (`wait`, `pull`, `publish`), but there are no rounds: actors never wait for
+    learning. Raises UserError: `shards` is not from 1 to `weights`.
     """
 
     pauses = True
     LOCAL = (*update.SharedWeights.LOCAL, "parts", "newest")
-    # comments name the worker that writes; all workers read. statistics: each shard updates its part in place
-    shard = shared_array(np.int64, lambda s: (s.shards, 16))  # the shard
-    lags = shared_array(np.int64, lambda s: (s.shards, LAGS))  # the shard
-    slot = shared_array(np.int64, lambda s: (s.workers, s.shards, 16))  # both
-    rate = shared_array(np.float64, lambda s: (s.workers, s.shards))  # learning rates: the learner
-    gradient = shared_array(np.float32, lambda s: (s.workers, s.size))  # the learner; its buffers follow the weights
-    copies = shared_array(np.float32, lambda s: (2, s.size))  # each part: its shard
+    # comments name the worker that writes; all workers read. Each shard also updates its part of `statistics` in place
+    shard = shared_array(np.int64, lambda s: (s.shards, 16))  # written by the shard
+    lags = shared_array(np.int64, lambda s: (s.shards, LAGS))  # written by the shard
+    slot = shared_array(np.int64, lambda s: (s.workers, s.shards, 16))  # written by learner and shard
+    rate = shared_array(np.float64, lambda s: (s.workers, s.shards))  # learning rates, written by the learner
+    gradient = shared_array(np.float32, lambda s: (s.workers, s.size))  # gradient and buffers, written by the learner
+    copies = shared_array(np.float32, lambda s: (2, s.size))  # each part is written by its shard
 
     def __init__(
         self, optim: optimizers.OptimizerSpec, weights: int, size: int, workers: int, shards: int = 1, stale: int = 0
@@ -98,7 +98,7 @@ class ParameterServer(update.SharedWeights):
     # ------------------------------------------------------------------------------------- like Params
 
     def wait(self, atleast: int, reader: int, timeout: float) -> bool:
-        """Tell whether weights exist, after at most `timeout` seconds. Raises Closed. There are no rounds."""
+        """Wait at most `timeout` seconds, and tell whether weights exist; there are no rounds. Raises Closed."""
         self.check()
         if not self.counts.ready:
             time.sleep(min(timeout, 0.005))
@@ -112,7 +112,7 @@ class ParameterServer(update.SharedWeights):
         return int(self.fetch(vector, np.full(self.shards, -1)).sum()) // self.shards
 
     def publish(self, vector: FlatParams, version: int, round: int) -> None:  # noqa: A002 - as Params has it
-        """Do nothing: shards publish their parts themselves."""
+        """Do nothing, because shards publish their parts themselves."""
 
     # ------------------------------------------------------------------------------------------------ parts
 
@@ -123,7 +123,7 @@ class ParameterServer(update.SharedWeights):
         return versions
 
     def fill(self, vector: FlatParams, versions: list[int], version: int, learnt: float) -> None:
-        """As worker 0, write the first weights and start the shards; statistics must already be in place."""
+        """Write the first weights and start the shards, as worker 0. Statistics must already be in place."""
         for part, newest, of_part in zip(self.parts, self.newest, versions, strict=True):
             newest.write(vector.flat[part], of_part)
         self.shard[:, VERSION], self.shard[:, FILLED] = versions, 1
@@ -139,19 +139,19 @@ class ParameterServer(update.SharedWeights):
         return self._bells[shard]
 
     def reply(self, worker: int) -> Semaphore:
-        """Return the bell of a learner."""
+        """Return the semaphore ("bell") for which a learner waits."""
         return self._bells[self.shards + worker]
 
     def held(self, number: int) -> np.ndarray:
-        """Return bool [shards]: whether a part does not change while HOLD is `number`. On this machine, it must be
-        idle; on another machine, its shard must have paused, and its last changes must have arrived.
+        """Return bool [shards]: whether a part cannot change while HOLD is `number`. The part's shard must be idle or,
+        on another machine, have paused for `number`; then the shard's last changes have arrived here.
         """
         elsewhere = [self.bell(k).relayed is not None for k in range(self.shards)]
         return np.where(elsewhere, self.shard[:, HELD] == number, self.shard[:, BUSY] == 0)
 
     def crossing(self) -> Crossing:
         """Return the flows: slices of gradients to shards, parts of weights to learners, and, between learner 0 and
-        each shard, the initial state and the state for checkpoints. The head comes last, because shards obey it.
+        each shard, the initial state and the state for checkpoints. The header is last, because shards act on it.
         """
         flows: list[Flow] = []
         learners = [End("update", w) for w in range(self.workers)]
@@ -175,7 +175,7 @@ class ParameterServer(update.SharedWeights):
         return Crossing(flows, bells + [(self.reply(end.i), end) for end in learners], self.close)
 
     def totals(self) -> dict[str, np.ndarray]:
-        """Return for reports: gradients applied and dropped, versions [shards], staleness [LAGS], losses refused."""
+        """Return counts for reports: gradients applied and dropped, versions, staleness, losses without an update."""
         columns = {"applied": APPLIED, "stale": STALE, "versions": VERSION}
         return {
             **{name: self.shard[:, column].copy() for name, column in columns.items()},
@@ -187,7 +187,7 @@ class ParameterServer(update.SharedWeights):
 
 
 class PartFlow(Flow):
-    """Newest version of a shard's part of the weights."""
+    """Flow of the newest version of one part of the weights."""
 
     def __init__(self, server: ParameterServer, k: int):
         super().__init__(End("server", k), [End("update", ANY), End("params", ANY)])
@@ -209,7 +209,7 @@ class PartFlow(Flow):
 
 
 class _Server(update.OpenUpdate):
-    """A learner's end: the weights that it pulls, and its slots."""
+    """A learner's end of a parameter server, which pulls weights and writes gradients to the learner's slots."""
 
     def __init__(self, server: ParameterServer, ctx: WorkerContext, vector: FlatParams):
         super().__init__(server, ctx, vector, server.counts.of(ctx.index))
@@ -217,7 +217,7 @@ class _Server(update.OpenUpdate):
         self.versions = np.full(server.shards, -1)  # the pulled version of each part
         self.at = -1  # the version of this learner's weights: the mean of `versions`
         self.tail = vector.flat[vector.weights :]
-        self.synced = self.tail.clone()  # the tail as last sent to the server or pulled from it
+        self.synced = self.tail.clone()  # buffers as last sent to the server or pulled from it
         # optimizer of all parts, for checkpoints only: it takes no step
         self.optimizer = server.optim.make(nn.Parameter(torch.from_numpy(server.copies[0])[: server.weights]))
         optimizers.share_statistics(self.optimizer, torch.from_numpy(server.statistics), fill=self.counts.fresh)
@@ -234,8 +234,8 @@ class _Server(update.OpenUpdate):
         return norm, sums
 
     def _push(self, rate: float) -> Iterator[None]:
-        """Write every part's slice to its slot, in the order in which slots come free."""
-        self.synced.copy_(self.tail)  # floating buffers are sent to the server now
+        """Write each part's slice of the gradient to a slot, in the order in which slots become free."""
+        self.synced.copy_(self.tail)  # the floating buffers are sent with the gradient
         gradient, buffers = self.gradient.fetch(), self.synced.cpu().numpy().copy()
         n, left = self.server.shards, list(range(self.server.shards))
         left = left[self.ctx.index % n :] + left[: self.ctx.index % n]
@@ -251,7 +251,7 @@ class _Server(update.OpenUpdate):
                 self.waited += time.perf_counter() - before
 
     def _write(self, k: int, gradient: np.ndarray, buffers: np.ndarray, rate: float) -> bool:
-        """Write to slot k; False: its last gradient is pending. WRITTEN changes last: a killed writer has no effect."""
+        """Write to slot k, with WRITTEN last, so that a killed writer has no effect. False: the slot is not free."""
         marks, part = self.marks[k], self.server.parts[k]
         if marks[WRITTEN] != marks[TAKEN]:
             return False
@@ -267,13 +267,13 @@ class _Server(update.OpenUpdate):
 
     @contextlib.contextmanager
     def writers_paused(self) -> Iterator[None]:
-        """Pause all shards, and pull the weights of all."""
+        """Pause all shards within this context, and first pull the weights of all parts."""
         head, server = self.server.head, self.server
-        head[HOLD] |= 1  # stays odd if nested
+        head[HOLD] |= 1  # an odd number stays odd, in a nested context
         memory_barrier()
         try:
             if not server.held(head[HOLD]).all():
-                server.ring()  # also wakes the links to the shards' machines
+                server.ring()  # also wakes the lines to the shards' machines
             while not server.held(head[HOLD]).all():
                 self.ctx.control.check()
                 self.bell.wait(0.02)
@@ -284,7 +284,7 @@ class _Server(update.OpenUpdate):
             self._release()
 
     def _release(self) -> None:
-        self.server.head[HOLD] += self.server.head[HOLD] % 2  # numbers never repeat: an answer may be late
+        self.server.head[HOLD] += self.server.head[HOLD] % 2  # numbers never repeat, since an answer may be late
         memory_barrier()
         self.server.ring()
 
@@ -296,7 +296,7 @@ class _Server(update.OpenUpdate):
             self.server.fill(self.vector, versions, sum(versions) // n, learnt)
 
     def refresh(self) -> int:
-        """Pull if the weights' version has changed. Return the version of this learner's weights."""
+        """Pull weights if the server's version has changed. Return the version of this learner's weights."""
         if self.counts.version != self.at:
             self._pull()
         return self.at
@@ -305,7 +305,7 @@ class _Server(update.OpenUpdate):
         own, unsent = self.tail.clone(), not torch.equal(self.tail.view(torch.int32), self.synced.view(torch.int32))
         self.at = int(self.server.fetch(self.vector, self.versions).sum()) // self.server.shards
         if unsent:
-            self.tail.copy_(own)  # unsent buffers stay: both are averages, but their sum is not
+            self.tail.copy_(own)  # keep unsent buffers: both are averages, but their sum is not
         else:
             self.synced.copy_(self.tail)
 
@@ -313,16 +313,16 @@ class _Server(update.OpenUpdate):
         return {"shards": self.versions.tolist()}
 
 
-# The worker of one part of a parameter server: applies the gradients that learners wrote for it, publishes its part.
+# Worker of one part of a parameter server ("shard"): applies learners' gradients for this part, and publishes the part.
 #
-# It waits for its bell, then makes a sweep: it applies or drops every pending gradient as a whole, in the order of the
-# learners. Learners read one of its two copies during a sweep. The first gradient's step reads that copy and writes the
-# other, which further gradients change in place. Then learners read the other copy. After that the slots are free
-# again, so a learner with a free slot pulls weights that include its gradient.
+# The worker waits for its semaphore, then makes a sweep: it applies or drops every pending gradient as a whole, in the
+# order of the learners. During a sweep, learners read one of the part's two copies. The first gradient's step reads
+# that copy and writes the other copy, which further gradients change in place. Then learners read the other copy. Only
+# after that are the slots free again, so a learner with a free slot pulls weights that include its gradient.
 
 
 def serve_parameters(ctx: WorkerContext, *, server: ParameterServer) -> Iterator[None]:
-    """Serve part `ctx.index` of a server until the crew ends."""
+    """Serve part `ctx.index` of a server until the run ends."""
     bell = server.bell(ctx.index)
     while not server.counts.ready:
         bell.wait(ctx.patience)
@@ -341,7 +341,7 @@ def serve_parameters(ctx: WorkerContext, *, server: ParameterServer) -> Iterator
 
 
 class ParameterShard:
-    """Weights, statistics and count of updates of one part. Only its worker writes them."""
+    """Weights, optimizer statistics and update count of one part, which only the part's worker writes."""
 
     def __init__(self, server: ParameterServer, k: int):
         part, self.newest = server.parts[k], server.newest[k]
@@ -355,10 +355,10 @@ class ParameterShard:
         self.optimizer = server.optim.make(self.weights)
         optimizers.share_statistics(self.optimizer, torch.from_numpy(server.statistics)[:, own], fill=False)
         self.version = int(self.counters[VERSION])
-        self.averaged = set[int]()  # learners whose floating buffers are in the average
+        self.averaged = set[int]()  # learners whose floating buffers were averaged so far
 
     def sweep(self) -> int:
-        """Process pending gradients and return their count; 0 while a learner reads all parts (writers_paused)."""
+        """Process the pending gradients and return their number; 0 while a learner reads all parts (writers_paused)."""
         server, head = self.server, self.server.head
         while self.bell.wait(0.0):
             pass
@@ -387,7 +387,7 @@ class ParameterShard:
         return len(waiting)
 
     def _take(self, w: int, first: bool) -> None:
-        """Apply learner `w`'s gradient, unless it is too old. first: the sweep has applied none before."""
+        """Apply learner `w`'s gradient, unless it is too old. first: this sweep has not applied any gradient before."""
         lag = self.version - int(self.slots[w, BASE])
         self.lags[min(lag, LAGS - 1)] += 1
         self.counters[LAG_SUM] += lag
@@ -400,7 +400,7 @@ class ParameterShard:
         self.optimizer.param_groups[0]["lr"] = float(self.server.rate[w, self.k])
         active = self.newest.active
         if first:
-            self.newest.begin(self.version + 1)  # readers of that copy read again
+            self.newest.begin(self.version + 1)  # learners that still read that copy read again
             self.weights.data = self.copies[1 - active].copy_(self.copies[active])
         self.optimizer.step()
         self._average(w, of=active if first else 1 - active, into=1 - active)
@@ -408,8 +408,8 @@ class ParameterShard:
         self.counters[APPLIED] += 1
 
     def _average(self, w: int, of: int, into: int) -> None:
-        """Move floating buffers toward learner `w`'s, by its share: averages of these statistics are statistics too
-        (nets.policy). Sums of the learners' changes are not, since each learner began at 0 while its replay filled.
+        """Average learner `w`'s floating buffers with the server's: an average of such statistics is a valid statistic
+        (nets.policy). A sum of the learners' changes is not, since each learner began at 0 while its replay filled.
         """
         self.averaged.add(w)
         copies, gradient, n = self.server.copies, self.server.gradient, len(self.averaged)

@@ -1,9 +1,10 @@
 """Weights as one vector: views, versions, snapshots.
 
-The current weights of one agent as one vector: a module's views of it, and a versioned copy that any worker may read.
+The current weights of one agent are one vector. A module's tensors are views of it, and any worker may read a versioned
+copy.
 
-vector = [parameters | floating buffers]. Optimizers see one flat Parameter (the parameters' part) and one flat
-gradient; publishing, pulling, checkpoints and replicas carry both parts.
+vector = [parameters | floating buffers]. Optimizers see one flat Parameter (the first part) and one flat gradient.
+Publishing, pulling, checkpoints and averages over replicas contain both parts.
 """
 
 from __future__ import annotations
@@ -26,19 +27,19 @@ from polyplay.nets.device import page_lock, to_host
 from polyplay.nets.policy import PolicyFactory
 from polyplay.weights.optimizers import load_state, optimizer_state
 
-# Arrays that workers share, each an edge between workers.
+# Base of the classes of arrays that workers share.
 
 
 class SharedArrays(Closable, Edge):
     """Weights, or gradients, in shared memory."""
 
     memory: ClassVar[str] = "weights"
-    patience = 0.02  # seconds of a wait before other workers get their turn; 0 when all run in one thread
+    patience = 0.02  # seconds of a wait before other workers get their turn; 0 if all run in one thread
 
 
 class TwoCopies:
-    """Two copies of a vector in shared memory. Readers copy the newest whole one; the only writer fills the other, and
-    marks begin and end. So a reader detects a torn copy, and copies again.
+    """Two copies of a vector in shared memory. Readers read the newest whole copy. The only writer fills the other
+    copy, and marks the begin and end of writing. So a reader detects a mix of two versions, and reads again.
     """
 
     def __init__(self, cells: np.ndarray, copies: np.ndarray):
@@ -52,12 +53,12 @@ class TwoCopies:
         return int(self._active[0])
 
     def begin(self, version: int) -> None:
-        """Mark the other copy as being written, as `version` or a later one."""
+        """Mark the copy that is not active as being written, with `version` or a later version."""
         self._begun[1 - self.active] = version + 1  # + 1: zero means never written
         memory_barrier()
 
     def end(self, version: int) -> None:
-        """Mark the other copy as whole and newest."""
+        """Mark the copy that is not active as whole and newest; it becomes active."""
         into = 1 - self.active
         self._begun[into] = version + 1
         memory_barrier()
@@ -71,13 +72,13 @@ class TwoCopies:
 
     @torch.no_grad()
     def read(self, into: Tensor, check: Callable[[], None]) -> int:
-        """Copy the newest into `into` and return its version. check: called before each try; may raise."""
+        """Copy the newest whole copy into `into`; return the version. check: called before each try; may raise."""
         while True:
             check()
             at = self.active
             mark = int(self._done[at])
             memory_barrier()
-            into.copy_(self._copies[at])  # perhaps torn: then it is copied again before use
+            into.copy_(self._copies[at])  # perhaps a mix of two versions: then it is copied again
             memory_barrier()
             if self._begun[at] == mark == self._done[at]:
                 return mark - 1
@@ -85,7 +86,7 @@ class TwoCopies:
 
 # A network as one flat vector: parameters first, then floating buffers, those in float64 last.
 #
-# A float64 number takes the place of two float32 numbers, bits unchanged, so copies of a vector need no regard to
+# A float64 number takes the place of two float32 numbers, with the same bits, so code that copies a vector can ignore
 # types. Only code that averages or adds buffers must know where float64 begins (`FlatParams.doubles`).
 
 
@@ -103,7 +104,7 @@ def param_sizes(of: NetworkOrFactory) -> tuple[int, int]:
     weights = sum(p.numel() for p in module.parameters())
     singles, doubles = (sum(b.numel() for _, b in kind) for kind in _buffers(module))
     end = weights + singles
-    return weights, end + (end % 2 + 2 * doubles if doubles else 0)  # float64 numbers lie at even places
+    return weights, end + (end % 2 + 2 * doubles if doubles else 0)  # float64 numbers lie at even indices
 
 
 Named = list[tuple[str, torch.Tensor]]
@@ -117,8 +118,8 @@ def _buffers(module: nn.Module) -> tuple[Named, Named]:
 
 
 def named_views(module: nn.Module, weights: torch.Tensor, buffers: torch.Tensor) -> dict[str, torch.Tensor]:
-    """Return a module's parameters and floating buffers by name, as views of both parts of a vector. float64 numbers
-    begin at even indices of the vector.
+    """Return a module's parameters and floating buffers by name, as views of the vector's two parts, `weights` and
+    `buffers`. float64 numbers begin at even indices of the vector.
     """
     singles, doubles = _buffers(module)
     at = len(buffers) - 2 * sum(b.numel() for _, b in doubles)
@@ -135,25 +136,25 @@ def as_doubles(numbers: torch.Tensor | np.ndarray) -> Any:
     """View float32 numbers [2 · n] as the float64 numbers [n] that they hold, in the same memory."""
     if isinstance(numbers, np.ndarray):
         return numbers.view(np.float64)
-    return numbers.view(torch.float64) if len(numbers) else numbers.double()  # an empty tensor may lie at any place
+    return numbers.view(torch.float64) if len(numbers) else numbers.double()  # an empty tensor may be unaligned
 
 
 def module_nbytes(module: nn.Module) -> int:
-    """Bytes of a module's parameters and buffers."""
+    """Return the number of bytes of a module's parameters and buffers."""
     return sum(x.numel() * x.element_size() for x in (*module.parameters(), *module.buffers()))
 
 
 class FlatParams:
-    """Binds a module: all its parameters, gradients and floating buffers become views of flat tensors.
+    """Flat tensors, of which all parameters, gradients and floating buffers of a module become views.
 
-    Zero gradients in place (`zero_grad`), never set them to None; don't move the module afterwards (`.to`).
+    Zero gradients in place (`zero_grad`); never set them to None. Don't move the module afterward (`.to`).
 
-    memory: float32 [size], an array, or a tensor on the module's device, to hold the weights; several modules may share
-    it, each with its own gradient (a shared module would share `.grad` too, and trip autograd's version counter).
-    write: write the module's weights there; otherwise the module takes the memory's contents. grad: float32 [weights or
-    more], to hold the gradient of a module on a CPU.
+    memory: float32 [size], an array, or a tensor on the module's device, to hold the weights. Several modules may share
+    a memory, each with its own gradient (a shared module would share `.grad` too, and trip autograd's version counter).
+    write: write the module's weights into the memory; otherwise the module takes the memory's contents. grad: float32
+    [weights or more], to hold the gradient of a module on a CPU.
 
-    doubles: index of the vector at which float64 buffers begin; its length if there are none.
+    doubles: index of the vector at which float64 buffers begin; without such buffers, the vector's length.
     """
 
     def __init__(
@@ -185,11 +186,11 @@ class FlatParams:
         self._host = self.flat.numpy() if device.type == "cpu" else None
 
     def buffers(self) -> list[torch.Tensor]:
-        """Return the floating buffers: those in float32, and those in float64."""
+        """Return two views of the vector: the floating buffers in float32, and those in float64."""
         return buffers_in(self.flat, self.weights, self.doubles)
 
     def finite(self) -> bool:
-        """Tell whether all numbers are finite."""
+        """Tell whether all numbers in the vector are finite."""
         parts = [self.flat[: self.weights], *self.buffers()]
         return all(bool(part.isfinite().all()) for part in parts)
 
@@ -197,7 +198,7 @@ class FlatParams:
         self.grad.zero_()
 
     def read(self) -> np.ndarray:
-        """Return the vector, float32 [size]: itself on a CPU, else a copy."""
+        """Return the vector, float32 [size]: on a CPU, a view of it, else a copy."""
         return self._host if self._host is not None else self.flat.cpu().numpy()
 
     def write(self, vector: np.ndarray) -> None:
@@ -224,27 +225,28 @@ def _check_dense(module: nn.Module) -> None:
 _VERSION, _ROUND, _ASKED, _ANSWERED, _COPIES = 0, 1, 2, 3, 8
 
 
-WAITS, PACED = 1, 2  # WAITS: a reader waits for any weights; PACED: for those of a round
+WAITS, PACED = 1, 2  # a reader waits for any weights; for the weights of a round
 
 
 class Params(SharedArrays):
-    """Versioned weights: one worker writes, up to `readers` others read, and no reader uses a torn copy.
+    """Versioned weights: one worker writes, up to `readers` workers read, and no reader uses a mix of two versions.
 
-    There are two copies in shared memory; the writer fills the one that readers do not use, and marks begin and end.
-    `version` counts optimizer updates: rows hold it, and their lag is reported. A limited `lag` waits for a `round`.
+    There are two copies in shared memory; the writer fills the copy that readers do not use (TwoCopies). `version`
+    counts optimizer updates; rows store the version that acted, from which the lag is computed. `round` is the number
+    for which actors with a limited `--lag` wait.
     """
 
     LOCAL = ("_newest", "_locked")
     _head = shared_array(np.int64, lambda p: (32,))
-    _waiting = shared_array(np.int64, lambda p: (max(p.readers, 1),))  # of each reader: WAITS, PACED, or 0
-    # rollouts of each reader that the weights were trained on, if it asks for them
+    _waiting = shared_array(np.int64, lambda p: (max(p.readers, 1),))  # by reader: WAITS, PACED, or 0
+    # by reader: number of its rollouts that the weights were trained on, for readers that wait for this
     _learnt = shared_array(np.int64, lambda p: (max(p.readers, 1),))
     _copies = shared_array(np.float32, lambda p: (2, p.size))
 
     def __init__(self, size: int, readers: int = 1):
         self.size, self.readers = size, readers
-        super().__init__(bells=readers + 1)  # readers that begin to wait ring the last one for a remote publisher
-        self._head[_ROUND] = -1  # nothing published: round 0 is the first weights
+        super().__init__(bells=readers + 1)  # the last one tells a remote publisher that a reader waits
+        self._head[_ROUND] = -1  # nothing was published yet; the first weights are round 0
 
     @classmethod
     def of(cls, policy: NetworkOrFactory, readers: int = 1) -> Params:
@@ -277,7 +279,7 @@ class Params(SharedArrays):
         round: int,  # noqa: A002 - the design's word
         learnt: np.ndarray | None = None,
     ) -> None:
-        """Publish these weights. `learnt`: rollouts of each reader that the weights were trained on."""
+        """Publish these weights. `learnt`: number of each reader's rollouts that the weights were trained on."""
         if not self._locked:
             self._locked = True
             page_lock(self.block, vector.flat.device)
@@ -285,14 +287,14 @@ class Params(SharedArrays):
         self.announce(version, round, learnt)
 
     def announce(self, version: int, round: int, learnt: np.ndarray | None = None) -> None:  # noqa: A002
-        """Announce a version whose copy is whole."""
+        """Announce a version that is completely written."""
         self._head[_VERSION], self._head[_ROUND] = version, round
         if learnt is not None:
-            self._learnt[:] = learnt  # last: readers that wait for these rollouts pull that version
+            self._learnt[:] = learnt  # written last, since readers that wait for it then pull that version
         self._wake()
 
     def ask(self) -> None:
-        """Make the learner publish at its next update, in any system."""
+        """Ask the learner to publish at its next update."""
         self._head[_ASKED] = self._head[_ANSWERED] + 1
 
     def answer(self, vector: FlatParams, version: int) -> None:
@@ -301,7 +303,7 @@ class Params(SharedArrays):
 
     def _wake(self) -> None:
         memory_barrier()
-        for i in np.flatnonzero(self._waiting.copy()):  # a copy, because readers change it
+        for i in np.flatnonzero(self._waiting.copy()):  # a copy, because readers change the array
             self._bells[int(i)].post()
 
     def waits(self, readers: slice) -> bool:
@@ -309,13 +311,13 @@ class Params(SharedArrays):
         return bool(self._waiting[readers].all())
 
     def stay(self, readers: slice, learnt: np.ndarray) -> None:
-        """Let these readers continue, since their rollouts so far, `learnt`, will produce no newer weights."""
+        """Let these readers continue, since no newer weights will come of their rollouts so far (`learnt`: counts)."""
         self._learnt[readers] = learnt
         self._wake()
 
     def wait(self, atleast: int, reader: int, timeout: float, learnt: int = 0) -> bool:
-        """Return True once round ≥ `atleast` and the weights were trained on `learnt` rollouts of this reader; False
-        after `timeout` seconds. Raises Closed.
+        """Wait, at most `timeout` seconds, until round ≥ `atleast` and the weights were trained on `learnt` rollouts of
+        this reader. Return whether both are true. Raises Closed.
         """
 
         def there() -> bool:
@@ -329,7 +331,7 @@ class Params(SharedArrays):
         if (begins := self._bells[self.readers]).relayed is not None:
             begins.post()
         while not there() and not self._closed[0] and (left := until - time.monotonic()) > 0:
-            self._bells[reader].wait(left)  # a token may be an earlier round's
+            self._bells[reader].wait(left)  # a token may be from an earlier round
         self._waiting[reader] = 0
         self.check()
         return there()
@@ -342,13 +344,14 @@ class Params(SharedArrays):
         return have if self.version == have else self._newest.read(vector.flat, self.check)
 
 
-OFTEN, SELDOM = 4, 1.0  # most versions sent to a machine per rollout, and most seconds between two
+OFTEN, SELDOM = 4, 1.0  # most versions sent to a machine per rollout; most seconds between two versions
 
 
 class WeightFlow(Flow):
-    """Published weights: version, round, rollouts learned from, and the vector if it is new. A judge's champion is also
-    sent, as files. Readers that wait for rounds get the first version of each round. Other readers get the newest
-    version: at once if one of them waits, else at most four times per rollout. Readers' machines send how they wait.
+    """Flow of published weights: version, round, counts of rollouts trained on, and the vector if new. A judge (worker
+    that finds champions) also sends its champions' files. Readers that wait for rounds get the first version of each
+    round. Other readers get the newest version: at once if a reader waits, else at most four times per rollout. The
+    readers' machine sends back whether readers wait.
     """
 
     both = True
@@ -356,9 +359,9 @@ class WeightFlow(Flow):
     def __init__(self, params: Params, publisher: End):
         super().__init__(publisher, [End("params", i) for i in range(params.readers)])
         self.params = params
-        self._version = -1  # of the vector last sent or received
+        self._version = -1  # version of the vector that was last sent or received
         self._waiting, self._last, self._pace = 0, (params.version, -1, b""), (-2, b"")
-        self._sent = -math.inf, 0  # time of the last send, and slots received by then
+        self._sent = -math.inf, 0  # time of the last send, and number of slots received by then
         self._vector = torch.empty(params.size)
 
     def activate(self, gives: bool) -> None:
@@ -387,7 +390,7 @@ class WeightFlow(Flow):
         return self._last
 
     def _due(self) -> bool:
-        """Tell whether another version may be sent."""
+        """Tell whether a newer version may be sent now."""
         when, landed = self._sent
         before, self._pace = self._pace, (self.params.round, self.params._learnt[self._readers(True)].tobytes())
         if self.traffic.away or self._waiting == WAITS or self.traffic.now >= when + SELDOM:
@@ -407,7 +410,7 @@ class WeightFlow(Flow):
         vector = []
         if rounds >= 0 and self._version != version:
             vector = [self._vector.numpy()]
-            version = self._version = params._newest.read(self._vector, params.check)  # perhaps a later one
+            version = self._version = params._newest.read(self._vector, params.check)  # perhaps a later version
         yield VECTOR, 0, [np.array([version, rounds, *np.frombuffer(learnt, np.int64)]), *vector]
 
     def land(self, part: int, i: int, arrays: list[np.ndarray], gives: bool) -> None:
@@ -415,7 +418,7 @@ class WeightFlow(Flow):
         if part == WAITING:
             self._waiting, self._pace = int(arrays[0][0]), (-2, b"")
             if self._waiting and (across := self._readers(not self.traffic.away)):
-                params._bells[across[0]].post()  # a version that was left out may be available
+                params._bells[across[0]].post()  # a version that was not sent may be available
             return
         (version, rounds), learnt = arrays[0][:2].tolist(), arrays[0][2:]
         if len(arrays) > 1:
@@ -425,12 +428,12 @@ class WeightFlow(Flow):
 
 
 class WeightCache:
-    """A reader's copy of the weights, which it keeps for `rollouts` rollouts before it pulls newer ones."""
+    """A reader's copy of the weights, which the reader keeps for `rollouts` rollouts before it pulls newer weights."""
 
     def __init__(self, vector: FlatParams, rollouts: int = 1):
         self.vector, self.rollouts = vector, rollouts
         self.version = -1
-        self.age = 0  # rollouts made with these weights; 0: newer ones are due
+        self.age = 0  # number of rollouts made with these weights; 0: newer weights are due
 
     def tick(self) -> None:
         self.age = (self.age + 1) % self.rollouts
@@ -445,15 +448,15 @@ class WeightCache:
         self.vector.flat.copy_(torch.from_numpy(np.array(saved["vector"])))
 
 
-# Weights and optimizer of an agent at one version, in shared memory, from which another agent continues.
+# Weights and optimizer state of an agent at one version, in shared memory, from which another agent continues.
 
 
 _NUMBER, _SNAPSHOT_VERSION, _STEPS = 0, 1, 2  # cells of the head
 
 
 class AgentSnapshot(SharedArrays):
-    """Weights and optimizer that one learner writes and another reads, in turns. number: number of the copy for which
-    they were written; 0 during a write, so a writer that dies leaves no snapshot.
+    """Weights and optimizer state that one learner writes and another learner reads, in turns. number: number of the
+    copy order for which they were written; 0 during a write, so that a writer that dies leaves no snapshot.
     """
 
     _head = shared_array(np.int64, lambda _: (8,))
@@ -473,7 +476,7 @@ class AgentSnapshot(SharedArrays):
         return Crossing()
 
     def write(self, number: int, vector: FlatParams, optimizer: torch.optim.Optimizer, version: int) -> None:
-        """Write a snapshot for copy `number`."""
+        """Write a snapshot for copy order `number`."""
         self._head[_NUMBER] = 0
         memory_barrier()
         state = optimizer_state(optimizer)
@@ -505,7 +508,7 @@ class AgentSnapshot(SharedArrays):
             array[:] = saved[name]
 
 
-# The current weights of several agents, and how far they have trained together.
+# The current weights of several agents, and the number of agent steps that they have trained on together.
 
 
 _LAST = 0  # cell: the number of the run's last save; 0: not known yet
@@ -514,11 +517,11 @@ _LAST = 0  # cell: the number of the run's last save; 0: not known yet
 class AgentParams(SharedArrays):
     """Params of each agent. Agents train separately, until together they have trained on the run's number of steps.
 
-    A checkpoint is complete once each agent has added its part. snapshot: memory through which one agent copies
-    another; None: no agent does.
+    A checkpoint is complete once each agent has added its part. snapshot: memory through which an agent copies another
+    agent's weights; None: agents do not copy each other.
     """
 
-    learnt = shared_array(np.float64, lambda p: (len(p.each),))  # agent steps, written by each agent's learner
+    learnt = shared_array(np.float64, lambda p: (len(p.each),))  # agent steps trained on, by agent
     _cells = shared_array(np.int64, lambda _: (8,))
 
     def __init__(
@@ -543,7 +546,7 @@ class AgentParams(SharedArrays):
 
     @property
     def nbytes(self) -> int:
-        """Bytes of shared memory."""
+        """Number of bytes of shared memory."""
         snapshot = 0 if self.snapshot is None else self.snapshot.nbytes
         return self.block.nbytes + snapshot + sum(params.nbytes for params in self.each)
 
@@ -565,8 +568,8 @@ class AgentParams(SharedArrays):
             params.close()
 
     def save_number(self, saves: int, agent: int, last: bool) -> int | None:
-        """Return the number of this session's save to which an agent's part belongs, after `saves` requests; None: not
-        known yet. last: the run ends with this save. Agent 0 decides its number for all.
+        """Return the number, in this session, of the save that an agent's part belongs to. saves: requests so far.
+        last: this save ends the run; agent 0 decides its number for all agents (None: not decided yet).
         """
         cells = self._cells
         if last and not agent and not cells[_LAST]:

@@ -31,22 +31,22 @@ from polyplay.weights import optimizers, params
 from polyplay.weights.optimizers import OptimizerSpec
 from polyplay.weights.params import FlatParams, SharedArrays, as_doubles, buffers_in, module_nbytes, param_sizes
 
-Sums = np.ndarray  # float64, at most 8: agent steps trained on, save number, finish, …; summed over replicas
+Sums = np.ndarray  # at most 8 float64, to sum over replicas: agent steps trained on, save number, finish, …
 LEAVING = 5  # index in sums: number of replicas without a gradient, because the run ends during their rollouts
 Apply = Generator[None, None, tuple[float, Sums]]
 Agree = Generator[None, None, Sums]
 
 
-READY, BEGUN, LEARNT = 0, 1, 2  # cells of Counts.head: whether the first weights exist; updates and steps before
-UPDATES, STEPS, REFUSED = 0, 1, 2  # of a worker: its updates, agent steps trained on, losses without an update
+READY, BEGUN, LEARNT = 0, 1, 2  # cells of Counts.head: whether first weights exist; updates and steps of earlier runs
+UPDATES, STEPS, REFUSED = 0, 1, 2  # cells of a worker: updates, agent steps trained on, losses without an update
 
 
 class Counts:
-    """Updates of the weights, and agent steps trained on, by all workers that change them.
+    """Counts of updates, and of agent steps trained on, by all workers that change the same weights.
 
     head: int64 [3 or more], counts of earlier runs. cells: int64 [workers, 3 or more], each row written by its worker.
-    None: they are in this process's memory. worker: the row that `add` writes. parts: int64 [n], the updates of each
-    part of the weights, if these differ.
+    None: the array is made in this process's memory. worker: the row that `add` writes. parts: int64 [n], the number of
+    updates of each part of the weights, if these numbers differ.
     """
 
     def __init__(
@@ -59,11 +59,11 @@ class Counts:
         self.head = np.zeros(3, np.int64) if head is None else head
         self.cells = np.zeros((1, 3), np.int64) if cells is None else cells
         self.own, self.parts, self.alone = self.cells[worker], parts, len(self.cells) == 1
-        # whether this worker brings the first weights, initial or from a checkpoint
+        # whether this worker provides the first weights, initial or from a checkpoint
         self.fresh = worker == 0 and not self.ready
 
     def of(self, worker: int) -> Counts:
-        """Return the same counts, to which this worker adds."""
+        """Return the same counts, with `worker` as the worker that adds to them."""
         return Counts(self.head, self.cells, worker, self.parts)
 
     @property
@@ -73,33 +73,33 @@ class Counts:
 
     @cached_property
     def begun(self) -> int:
-        """Version that this run began with; valid once the first weights exist."""
+        """Version of the weights with which this run began; valid once the first weights exist."""
         return int(self.head[BEGUN])
 
     @property
     def version(self) -> int:
-        """Number of updates of the weights; the mean over their parts."""
+        """Number of updates of the weights, or the mean number over their parts."""
         if self.parts is not None:
             return int(self.parts.sum()) // len(self.parts)
         return int(self.head[BEGUN]) + self._sum(UPDATES)
 
     @property
     def learnt(self) -> float:
-        """Agent steps trained on."""
+        """Number of agent steps trained on, also in earlier runs."""
         return float(int(self.head[LEARNT]) + self._sum(STEPS))
 
     def _sum(self, column: int) -> int:
-        """Return the sum over all workers; a single one needs no NumPy sum, which takes ten times as long."""
+        """Return the sum over all workers. A single worker needs no NumPy sum, which takes ten times as long."""
         return int(self.own[column] if self.alone else self.cells[:, column].sum())
 
     def begin(self, version: int, learnt: float) -> None:
-        """Announce the first weights, after `version` updates and `learnt` agent steps."""
+        """Announce the first weights, made by `version` updates on `learnt` agent steps."""
         self.head[BEGUN], self.head[LEARNT] = version, int(learnt)
         memory_barrier()
         self.head[READY] = 1
 
     def add(self, steps: float, updates: int = 1) -> None:
-        """Count `updates` updates of `steps` agent steps."""
+        """Count `updates` updates, which trained on `steps` agent steps together."""
         self.own[UPDATES] += updates
         self.own[STEPS] += int(steps)
 
@@ -109,32 +109,32 @@ class Counts:
 
 
 class OpenUpdate:
-    """An update bound to one worker's vector. The defaults suit a worker that shares nothing.
+    """Update bound to one worker's vector of weights. The default methods suit a worker that shares no weights.
 
     `apply` and `agree` are generators: where they yield, other workers of the same thread take their turns. Both may
     raise Closed while they wait, and Leaving.
     """
 
-    optimizer: torch.optim.Optimizer  # has the statistics of all weights, for checkpoints
+    optimizer: torch.optim.Optimizer  # optimizer with the statistics of all weights, for checkpoints
 
     def __init__(self, update: Update, ctx: WorkerContext, vector: FlatParams, counts: Counts | None = None):
         self.ctx, self.vector, self.clip = ctx, vector, update.optim.clip
         self.counts = Counts() if counts is None else counts
-        self.waited = 0.0  # seconds spent waiting for others, so far
-        self.whole = True  # whether all weights have had the same updates
-        self.applied_to: int | None = None  # version that the last gradient was applied to; None: that of the counts
+        self.waited = 0.0  # seconds spent so far in waiting for other workers
+        self.whole = True  # whether all parts of the weights have had the same updates
+        self.applied_to: int | None = None  # version to which the last gradient was applied; None: counts.version
 
     def begin(self, version: int, learnt: float, saved: Mapping[str, list[int]] | None = None) -> None:
-        """Share the vector's weights, initial or from a checkpoint, with all workers. saved: what `state` returned."""
+        """Share the vector's weights, initial or from a checkpoint, with all workers. saved: result of `state`."""
         self.counts.begin(version, learnt)
 
     def refresh(self) -> int:
-        """Bring the newest weights into the vector. Return their version."""
+        """Bring the newest weights into the vector, and return the version of these weights."""
         return self.counts.version
 
     def apply(self, rate: float, sums: Sums) -> Apply:
-        """Apply the vector's gradient at this learning rate. Return its norm before clipping, and the sums over all
-        replicas. A gradient that is not finite changes nothing. The caller counts the update.
+        """Apply the vector's gradient at learning rate `rate`. Return the norm before clipping, and `sums` summed over
+        all replicas. A gradient that is not finite changes nothing. The caller counts the update.
         """
         yield from ()
         norm = clip_gradient(self.vector.grad, self.clip)
@@ -144,7 +144,7 @@ class OpenUpdate:
         return norm, sums
 
     def agree(self, sums: Sums) -> Agree:
-        """Return the sums over all replicas, without an update."""
+        """Return `sums` summed over all replicas, without an update."""
         yield from ()
         return sums
 
@@ -153,27 +153,27 @@ class OpenUpdate:
         return contextlib.nullcontext()
 
     def state(self) -> dict[str, list[int]]:
-        """Return a checkpoint's entries besides `version` and `learnt`; usually none."""
+        """Return entries for a checkpoint besides `version` and `learnt`; usually no entries."""
         return {}
 
 
 class Update(Edge, ABC):
-    """Description of an update, made while wiring; `open` binds it to one worker's network."""
+    """Description of how gradients update weights, made before workers start. `open` binds it to a worker's network."""
 
     optim: OptimizerSpec
-    weights: int = 0  # trainable numbers of the network (param_sizes); 0: the network is not known yet
-    size: int = 0  # numbers of its whole vector
+    weights: int = 0  # number of trainable numbers of the network; 0: the network is not known yet
+    size: int = 0  # length of the network's whole vector (param_sizes)
     replicas: int = 1  # number of replicas that average their gradients
-    asynchronous: ClassVar[bool] = False  # workers don't wait for each other; each counts, and worker 0 saves for all
-    pauses: ClassVar[bool] = False  # writers pause while worker 0 saves
-    detail: str = ""  # end of its title
+    asynchronous: ClassVar[bool] = False  # workers don't wait for each other; all count, and worker 0 saves for all
+    pauses: ClassVar[bool] = False  # workers that change weights pause while worker 0 saves
+    detail: str = ""  # end of `title()`
 
     def title(self) -> str:
-        """Return the line in a learner's box of a diagram."""
+        """Return the line about this update in a learner's box of a diagram."""
         return f"{type(self).__name__}({self.optim.title}){self.detail}"
 
     def fit(self, network: params.NetworkOrFactory) -> None:
-        """Take the sizes of a LearnerSpec's network. Raises UserError: the network cannot be made."""
+        """Set `weights` and `size` from a LearnerSpec's network. Raises UserError: the network cannot be made."""
         if not self.size:
             self.weights, self.size = param_sizes(network)
 
@@ -183,11 +183,11 @@ class Update(Edge, ABC):
 
     @abstractmethod
     def open(self, ctx: WorkerContext, module: nn.Module) -> OpenUpdate:
-        """Bind the network's weights to one vector, in the memory that this update uses."""
+        """Bind a network's weights to one vector, in the memory that this update uses."""
 
 
 def clip_gradient(gradient: Tensor, clip: float) -> float:
-    """Shrink the gradient to a global norm of at most `clip` (0: leave it). Return its norm before."""
+    """Shrink the gradient to a global norm of at most `clip` (0: any norm). Return the norm before clipping."""
     norm = float(torch.linalg.vector_norm(gradient))
     if clip and norm > clip and math.isfinite(norm):
         gradient.mul_(clip / (norm + 1e-6))
@@ -196,7 +196,7 @@ def clip_gradient(gradient: Tensor, clip: float) -> float:
 
 @dataclass(eq=False)
 class Local(Update):
-    """Applies a worker's gradient to its own weights."""
+    """Update of a single worker's weights by that worker's gradient."""
 
     optim: OptimizerSpec
 
@@ -213,14 +213,14 @@ class Local(Update):
 
 
 def fits(device: torch.device, replicas: int) -> bool:
-    """Tell whether this worker is one of several processes with a GPU each; NCCL does not allow two on one GPU."""
+    """Tell whether this worker is one of several processes with a GPU each; NCCL does not allow two per GPU."""
     if device.type != "cuda" or multiprocessing.parent_process() is None:
         return False
     return torch.cuda.device_count() >= replicas and torch.distributed.is_nccl_available()
 
 
 class NcclGroup:
-    """This process's end of an NCCL group. Every replica makes one, with its own rank."""
+    """This process's end of an NCCL group. Every replica makes an end, with its own rank."""
 
     def __init__(self, place: str, rank: int, replicas: int, vector: FlatParams, backend: str = "nccl"):
         import torch.distributed as dist
@@ -231,7 +231,7 @@ class NcclGroup:
         self.flat = torch.empty(vector.size, device=vector.flat.device)
 
     def average(self) -> float:
-        """Replace gradients and buffers by their means over the replicas. Return the seconds waited."""
+        """Replace gradients and buffers by the means over the replicas. Return the seconds spent."""
         at, flat = self.vector.weights, self.flat
         flat[:at], flat[at:] = self.vector.grad, self.vector.flat[at:]
         doubles = as_doubles(self.vector.flat[self.vector.doubles :])
@@ -251,46 +251,46 @@ class NcclGroup:
 
 # AllReduce: replicas average their gradients, and so stay equal.
 #
-# `apply` is a generator: in a run in one thread, others take their turn while a replica waits.
+# `apply` is a generator: in a run in one thread, other workers take their turns while a replica waits.
 
 
-_LINE = 16  # float32 of a cache line
-NUMBERS, GRADIENT, WEIGHTS = 0, 1, 2  # what a replica has written before it arrives at a turn
+_LINE = 16  # float32 numbers per cache line
+NUMBERS, GRADIENT, WEIGHTS = 0, 1, 2  # kind of data that a replica has written before it meets the others
 
 
 class AllReduce(SharedArrays, Update):
-    """Replicas of one machine that stay equal: gradients and floating buffers are averaged in shared memory, in fixed
-    order; or, if each replica is a process with its own GPU, by NCCL in its order (NcclGroup). On several machines the
-    order is also fixed, and gloo replaces shared memory (`spread`).
+    """Update of replicas whose weights stay equal: gradients and floating buffers are averaged in shared memory, in a
+    fixed order. If each replica is a process with its own GPU, NCCL averages, in NCCL's order (NcclGroup). On several
+    machines, gloo replaces shared memory (`spread`), and the order is again fixed.
 
-    On CPUs each replica averages its own part of the gradient and takes the optimizer's step there: so only one replica
-    reads and writes a part's statistics. Networks without buffers share the memory of their weights, and no replica
-    computes while it is written. With buffers, each replica copies the others' parts to its own weights. size: length
-    of the whole vector, of which `weights` come first (param_sizes); 0: taken from a LearnerSpec's network.
+    On CPUs, each replica averages one part of the gradient and takes the optimizer's step on that part, so only one
+    replica uses a part's statistics. Networks without buffers share the memory of the weights, and no replica computes
+    while weights are written. With buffers, each replica copies the others' parts into its own weights. size: length of
+    the whole vector, whose first `weights` numbers are parameters (param_sizes); 0: taken from a LearnerSpec's network.
     """
 
     LOCAL = ("_store",)
-    _store: Any = None  # in the main process, where replicas on several machines find each other
-    meets_at: tuple[str, int] | None = None  # the store's address and port; None: all replicas are on one machine
+    _store: Any = None  # TCPStore in the main process, by which replicas on several machines find each other
+    meets_at: tuple[str, int] | None = None  # address and port of `_store`; None: all replicas are on one machine
     gradients = shared_array(np.float32, lambda r: (r.replicas, r.size))  # memory of each vector's gradient
     state = shared_array(np.float32, lambda r: (1 + len(r.optim.statistics), r.size))  # new weights, statistics
-    sums = shared_array(np.float64, lambda r: (2, r.replicas, 8))  # of two turns
-    arrived = shared_array(np.int64, lambda r: (r.replicas, 8))  # its turn, and `brings` of this turn and the last
+    sums = shared_array(np.float64, lambda r: (2, r.replicas, 8))  # sums of the last two calls of `agree`
+    arrived = shared_array(np.int64, lambda r: (r.replicas, 8))  # number of the last call, and `brings` of the last two
 
     def __init__(self, optim: OptimizerSpec, replicas: int, size: int = 0, weights: int | None = None):
         self.optim, self.replicas, self.size, self.detail = optim, replicas, size, f" of {replicas}"
         self.weights = size if weights is None else weights
-        # a file that doesn't exist yet, by which processes find each other; the last one removes it
+        # a file that doesn't exist yet, by which processes find each other; the last process removes the file
         self._place = str(Path(tempfile.gettempdir()) / f"polyplay-{uuid.uuid4().hex}")
         if size:
             super().__init__(bells=replicas)
 
     def crossing(self) -> Crossing:
-        """Return no flows: replicas meet by torch.distributed."""
+        """Return no flows: on several machines, replicas exchange data by torch.distributed."""
         return Crossing()
 
     def fit(self, network: params.NetworkOrFactory) -> None:
-        """See Update. Make the shared memory."""
+        """See Update. Also make the shared memory."""
         if not self.size:
             super().fit(network)
             super().__init__(bells=self.replicas)
@@ -309,13 +309,13 @@ class AllReduce(SharedArrays, Update):
         return f"gradients: their mean over {self.replicas}"
 
     def part(self, rank: int) -> slice:
-        """Return the slice of the weights that this replica changes."""
+        """Return the slice of the weights that replica `rank` changes."""
         edges = [self.weights * i // self.replicas // _LINE * _LINE for i in (rank, rank + 1)]
         return slice(edges[0], edges[1] if rank + 1 < self.replicas else self.weights)
 
     def worker_nbytes(self, module: nn.Module) -> float:
-        """See Update. Gradients and statistics are shared; so are weights, if there are no buffers. On several machines
-        nothing is shared, and messages sent and received are as large as the gradient.
+        """See Update. Gradients and statistics are shared, and so are the weights of a network without buffers. On
+        several machines nothing is shared, and messages sent and received are as large as the gradient.
         """
         weights, size = param_sizes(module)
         if self.meets_at is not None:
@@ -335,12 +335,12 @@ class AllReduce(SharedArrays, Update):
             return _Whole(self, ctx, FlatParams(module, grad=grad))
         if weights < size:
             return _Parts(self, ctx, FlatParams(module, grad=grad))
-        # written only in a new run: another replica may have loaded a checkpoint there already
+        # write only in a new run: in a resumed run, another replica may have loaded the checkpoint there already
         return _Parts(self, ctx, FlatParams(module, memory=self.state[0], write=ctx.resume is None, grad=grad))
 
 
 class _Meeting(OpenUpdate):
-    """A replica's end of an AllReduce: waits for the others, and sums numbers with them."""
+    """A replica's end of an AllReduce, which waits for the other replicas and sums numbers with them."""
 
     def __init__(self, reduce: AllReduce, ctx: WorkerContext, vector: FlatParams):
         super().__init__(reduce, ctx, vector)
@@ -349,15 +349,15 @@ class _Meeting(OpenUpdate):
         self.bells, self.buffers = reduce._bells, HostCopy(vector.flat[vector.weights :])
 
     def agree(self, sums: Sums, brings: int = NUMBERS) -> Agree:
-        """See OpenUpdate. Sum in fixed order, once all have arrived. brings: the data that this replica has written for
-        others. Raises Leaving: a replica will have no more gradients, so none is applied.
+        """See OpenUpdate. Sum in fixed order, once all replicas have arrived. brings: kind of data that this replica
+        has written for the others. Raises Leaving: a replica will have no more gradients, so no replica applies one.
         """
-        # Two rows of sums alternate: a replica that writes turn k + 2 saw all arrive at k + 1, so all have read k.
+        # two rows of sums alternate: a replica that writes in call k + 2 saw all arrive at k + 1, so all have read k
         self.turn += 1
         row = self.turn % 2
         self.sums[row, self.rank, : len(sums)] = sums
         self.reduce.arrived[self.rank, 1 + row] = brings
-        memory_barrier()  # all that others will read is written
+        memory_barrier()  # all data for other replicas are written before the call's number
         self.arrived[self.rank] = self.turn
         memory_barrier()
         for other in range(self.n):
@@ -379,34 +379,34 @@ class _Meeting(OpenUpdate):
         return total
 
     def _buffers(self) -> None:
-        """Average the buffers, after all replicas wrote theirs."""
+        """Average the floating buffers, once all replicas have written their buffers."""
         at = self.vector.weights
         mean_buffers(self.gradients[:, at:], self.buffers.array, self.vector.doubles - at)
         self.buffers.put()
 
 
 class Part:
-    """The part of the weights that one replica changes: its mean gradient, and the optimizer's step there.
+    """Part of the weights that one replica changes: the part's mean gradient, and the optimizer's step on the part.
 
     statistics: memory for the statistics of all weights [n, weights].
     """
 
     def __init__(self, reduce: AllReduce, vector: FlatParams, rank: int, statistics: Tensor):
         self.at, make, self.clip = reduce.part(rank), reduce.optim.make, reduce.optim.clip
-        self.whole = make(vector.parameter)  # of all weights, for checkpoints; it makes no step
-        optimizers.share_statistics(self.whole, statistics, fill=True)  # not read before the first meeting
+        self.whole = make(vector.parameter)  # optimizer of all weights, for checkpoints; takes no step
+        optimizers.share_statistics(self.whole, statistics, fill=True)  # not read before all replicas meet
         self.optimizer = optimizers.slice_statistics(self.whole, make, self.at)
         self.gradient = torch.zeros(self.at.stop - self.at.start)
         self.mean = self.gradient.numpy()
         self.optimizer.param_groups[0]["params"][0].grad = self.gradient
 
     def average(self, parts: Sequence[np.ndarray] | np.ndarray) -> np.ndarray:
-        """Average all replicas' gradients of this part. Return the squared norm [1], which replicas sum."""
+        """Average all replicas' gradients of this part. Return the mean's squared norm [1], which replicas then sum."""
         _mean(parts, self.mean)
         return np.array([float(torch.dot(self.gradient, self.gradient))])
 
     def step(self, norm: float, rate: float) -> None:
-        """Change the weights. norm: of all parts together."""
+        """Clip the mean gradient, and take the optimizer's step. norm: the gradient's norm over all parts."""
         if self.clip and norm > self.clip:
             self.mean *= np.float32(self.clip / (norm + 1e-6))
         self.optimizer.param_groups[0]["lr"] = rate
@@ -414,7 +414,7 @@ class Part:
 
 
 class _Parts(_Meeting):
-    """On a CPU: each replica changes its part of the weights."""
+    """Update on CPUs: each replica changes one part of the weights."""
 
     def __init__(self, reduce: AllReduce, ctx: WorkerContext, vector: FlatParams):
         super().__init__(reduce, ctx, vector)
@@ -422,7 +422,7 @@ class _Parts(_Meeting):
         self.optimizer, own = self.part.whole, self.part.at
         self.others = [slice(own.start), slice(own.stop, None)]
         self.weights = torch.from_numpy(reduce.state[0, : vector.weights])
-        if vector.flat.data_ptr() == self.weights.data_ptr():  # all replicas' weights lie there
+        if vector.flat.data_ptr() == self.weights.data_ptr():  # all replicas share these weights
             self.others = []
 
     def apply(self, rate: float, sums: Sums) -> Apply:
@@ -445,12 +445,12 @@ class _Parts(_Meeting):
 
 
 class _Whole(_Meeting):
-    """On a device: all replicas' gradients are averaged, and each replica takes the whole step."""
+    """Update on GPUs: all replicas' gradients are averaged, and each replica takes the step for all weights."""
 
     def __init__(self, reduce: AllReduce, ctx: WorkerContext, vector: FlatParams):
         super().__init__(reduce, ctx, vector)
         self.optimizer, self.gradient = reduce.optim.make(vector.parameter), HostCopy(vector.grad)
-        alone = fits(vector.flat.device, self.n)  # whether each replica has its GPU
+        alone = fits(vector.flat.device, self.n)  # whether each replica has its own GPU
         self.group = NcclGroup(reduce._place, self.rank, self.n, vector) if alone else None
 
     def apply(self, rate: float, sums: Sums) -> Apply:
@@ -459,19 +459,19 @@ class _Whole(_Meeting):
             self.gradients[self.rank, :weights] = self.gradient.fetch()
             self.gradients[self.rank, weights:] = self.buffers.fetch()
         total = yield from self.agree(sums)
-        if self.group is not None:  # all have agreed, so no replica waits here for one that leaves
+        if self.group is not None:  # all have agreed, so no replica waits here for a replica that leaves
             self.waited += self.group.average()
             return (yield from super().apply(rate, total))
         _mean(self.gradients[:, :weights], self.gradient.array)
         self.gradient.put()
         self._buffers()
         norm, _ = yield from super().apply(rate, total)
-        yield from self.agree(np.zeros(0))  # no replica writes gradients that another still reads
+        yield from self.agree(np.zeros(0))  # before this, no replica writes gradients that another still reads
         return norm, total
 
 
 def root(square: float) -> float:
-    """Return the root of a sum of squares, which may not be finite."""
+    """Return the square root of `square`, or `square` itself if it is not finite."""
     return math.sqrt(square) if math.isfinite(square) else float(square)
 
 
@@ -487,26 +487,26 @@ def _mean(parts: Sequence[np.ndarray] | np.ndarray, out: np.ndarray) -> None:
     np.add(parts[0], parts[min(1, len(parts) - 1)], out=out)
     for part in parts[2:]:
         out += part
-    out *= 1.0 / len(parts) if len(parts) > 1 else 0.5  # one alone was added to itself
+    out *= 1.0 / len(parts) if len(parts) > 1 else 0.5  # a single array was added to itself
 
 
 def averaged(optim: OptimizerSpec, replicas: int) -> AllReduce | Local:
-    """Make an update by which `replicas` replicas apply their mean gradient; a single one applies its own."""
+    """Return an update by which replicas apply their mean gradient; a single replica applies its own gradient."""
     return Local(optim) if replicas == 1 else AllReduce(optim, replicas)
 
 
-# Weights that workers change without waiting for each other: one vector in shared memory, and the counts of all.
+# Weights that workers change without waiting for each other: one vector in shared memory, and all workers' counts.
 
 
 class SharedWeights(SharedArrays, Update):
-    """One set of weights and of optimizer statistics, changed by up to `workers` workers. weights, size: lengths of the
-    parameters and of the whole vector (param_sizes). copy: every worker has its own copy.
+    """One set of weights and of optimizer statistics, changed by up to `workers` workers. weights, size: number of
+    parameters and length of the whole vector (param_sizes). copy: every worker computes with its own copy.
     """
 
     asynchronous, copy = True, True
     LOCAL: tuple[str, ...] = ("counts",)
-    head = shared_array(np.int64, lambda _: (8,))  # of Counts, written by worker 0
-    counters = shared_array(np.int64, lambda w: (w.workers, 8))  # each row by its worker
+    head = shared_array(np.int64, lambda _: (8,))  # `head` of Counts, written by worker 0
+    counters = shared_array(np.int64, lambda w: (w.workers, 8))  # each row is written by its worker
     statistics = shared_array(np.float32, lambda w: (len(w.optim.statistics), w.weights))
 
     def __init__(self, optim: OptimizerSpec, weights: int, size: int, workers: int, bells: int = 1):
@@ -515,7 +515,7 @@ class SharedWeights(SharedArrays, Update):
 
     @classmethod
     def of(cls, optim: OptimizerSpec, network: params.NetworkOrFactory, **options: Any) -> Self:
-        """Make one for the weights of a network. options: more arguments of the class."""
+        """Return this update for the weights of a network. options: further arguments of the class."""
         return cls(optim, *param_sizes(network), **options)
 
     def _attach(self) -> None:
@@ -533,13 +533,13 @@ class SharedWeights(SharedArrays, Update):
 
 
 class CopiedUpdate(OpenUpdate):
-    """Update of a worker on shared weights. `shared`: their vector, if the worker's own is a copy of it."""
+    """Update of shared weights by one worker. shared: the shared vector if the worker's vector is a copy, else None."""
 
     def __init__(self, weights: SharedWeights, ctx: WorkerContext, vector: FlatParams, shared: Tensor | None):
         super().__init__(weights, ctx, vector, weights.counts.of(ctx.index))
         self.shared = shared
-        self.copied = -1  # least version of its copy
-        self.buffers = [part.clone() for part in vector.buffers()]  # as they were when the weights were copied
+        self.copied = -1  # lower bound of the version of this worker's copy
+        self.buffers = [part.clone() for part in vector.buffers()]  # the buffers as they were copied
 
     def begin(self, version: int, learnt: float, saved: Mapping[str, list[int]] | None = None) -> None:
         """Share worker 0's weights with all."""
@@ -549,7 +549,7 @@ class CopiedUpdate(OpenUpdate):
             super().begin(version, learnt)
 
     def refresh(self) -> int:
-        """Copy the shared weights, which others may be changing. Return their version."""
+        """Copy the shared weights, which others may be changing. Return the version before the copy."""
         version = self.copied = self.counts.version
         if self.shared is not None:
             self.vector.flat.copy_(self.shared)
@@ -557,8 +557,8 @@ class CopiedUpdate(OpenUpdate):
         return version
 
     def _share_buffers(self) -> None:
-        """Move the shared floating buffers by as much as the worker's rows moved its own. While the copied buffers are
-        0, only worker 0 does this: the sum of several workers' first means is not a mean.
+        """Add the change of this worker's floating buffers since the copy to the shared buffers. While the copied
+        buffers are 0, only worker 0 does this: the sum of several workers' first means is not a mean.
         """
         vector, at = self.vector, self.vector.weights
         if self.shared is None or vector.size == at:
@@ -574,19 +574,19 @@ class CopiedUpdate(OpenUpdate):
             before.copy_(own)
 
 
-_making = threading.Lock()  # held while a Hogwild's memory on a device is made
+_making = threading.Lock()  # held while the memory of a Hogwild on a GPU is made
 
 
 class Hogwild(SharedWeights):
     """One vector of weights and one set of optimizer statistics in shared memory, changed by up to `workers` workers
     without any lock (Recht et al. 2011; Mnih et al. 2016): if two write at once, parts of both updates remain.
 
-    weights, size: lengths of the parameters and of the whole vector (param_sizes). copy: every worker has its own copy,
-    renewed before each rollout (A3C); without it, modules lie in the shared memory itself (threads of one process, each
-    with its own module and gradient). Worker 0 brings the first weights; the others wait for them.
+    weights, size: number of parameters and length of the whole vector (param_sizes). copy: every worker computes with
+    its own copy, renewed before each rollout (A3C); without copies, modules lie in the shared memory itself (threads of
+    one process, each with its own module and gradient). Worker 0 provides the first weights; other workers wait.
 
-    Floating buffers are shared too: a worker's `observe` moves the shared ones by as much as it moved its own, so all
-    workers' rows count. If two write at once, one of the moves may be lost.
+    Floating buffers are shared too: the changes that `observe` makes to a worker's buffers are added to the shared
+    buffers, so the rows of all workers count. If two workers write at once, one of the changes may be lost.
     """
 
     LOCAL, detail = (*SharedWeights.LOCAL, "_on_device"), ", no lock"
@@ -607,8 +607,8 @@ class Hogwild(SharedWeights):
         return _Hogwild(self, ctx, FlatParams(module, memory, write=self.counts.of(ctx.index).fresh))
 
     def tensors(self, device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return the vector and the statistics as new base tensors: on a CPU, in the shared block; on a device, in
-        memory that the threads of one process share.
+        """Return the vector and the statistics as new tensors: on a CPU, in the shared block; on a GPU, in memory that
+        the threads of one process share.
         """
         if device.type == "cpu":
             return torch.from_numpy(self.shared), torch.from_numpy(self.statistics)
@@ -618,7 +618,7 @@ class Hogwild(SharedWeights):
         return self._on_device[0].data, self._on_device[1].data
 
     def reader(self, module: nn.Module) -> FlatParams:
-        """Bind a module, which only reads, to the shared weights, once these are ready."""
+        """Bind a module that only reads to the shared weights. The first weights must exist."""
         return FlatParams(module, self.tensors(next(module.parameters()).device)[0], write=False)
 
 
@@ -637,26 +637,26 @@ class _Hogwild(CopiedUpdate):
         return super().apply(rate, sums)
 
 
-# Accel RL's asynchronous update (Stooke & Abbeel 2018): a central vector in chunks, each updated by its holder.
+# Accel RL's asynchronous update (Stooke & Abbeel 2018): a shared vector in chunks, each with its own lock.
 #
-# Workers don't wait for each other's rollouts, only briefly for a chunk that another worker holds. Unlike in Hogwild,
-# no other worker interferes with a chunk's update, and the worker copies the weights that it made.
+# Workers don't wait for each other's rollouts, only briefly for a chunk that another worker has locked. Unlike in
+# Hogwild, no other worker interferes with a chunk's update, and the worker copies the weights that result from it.
 
 
-POLL = 0.001  # seconds between two tries while all remaining chunks are taken, as in accel_rl
+POLL = 0.001  # seconds between two tries while all remaining chunks are locked, as in accel_rl
 
 
 class Chunked(SharedWeights):
     """One vector of weights and one set of optimizer statistics in shared memory, in `chunks` parts.
 
-    weights, size: lengths of the parameters and of the whole vector (param_sizes); chunks: 3 in accel_rl. The gradient
-    is clipped by its own global norm. Chunks are visited in the order in which they come free: a worker locks one,
-    applies its gradient to the central weights and statistics, copies the result into its own weights, and unlocks it.
-    If a worker dies while it holds a chunk, the chunk is freed half updated.
+    weights, size: number of parameters and length of the whole vector (param_sizes); chunks: 3 in accel_rl. A gradient
+    is clipped by its own global norm. A worker visits chunks in the order in which they become free: it locks a chunk,
+    applies its gradient to the shared weights and statistics, copies the result into its own weights, and unlocks the
+    chunk. If a worker dies while it holds a lock, the chunk is unlocked half updated.
     """
 
     shared = shared_array(np.float32, lambda c: (c.size,))
-    done = shared_array(np.int64, lambda c: (c.chunks,))  # updates of each chunk
+    done = shared_array(np.int64, lambda c: (c.chunks,))  # number of updates of each chunk
 
     def __init__(self, optim: OptimizerSpec, weights: int, size: int, workers: int, chunks: int = 3):
         self.chunks, self.locks = chunks, [SharedBlock(1, named=True) for _ in range(chunks)]
@@ -672,7 +672,7 @@ class Chunked(SharedWeights):
 
 
 class _Chunked(CopiedUpdate):
-    """Renews the worker's copy by its own updates, part by part."""
+    """Update in chunks. With each chunk that the worker updates, the worker's copy of that chunk is renewed."""
 
     shared: Tensor
 
@@ -685,7 +685,7 @@ class _Chunked(CopiedUpdate):
         self.lock, self.before = RobustLocks(chunked.locks), np.zeros(chunked.chunks, np.int64)
 
     def _make(self, chunked: Chunked, part: slice, fill: bool) -> torch.optim.Optimizer:
-        """Make an optimizer of a part of the central weights."""
+        """Return an optimizer of a part of the shared weights."""
         parameter = nn.Parameter(self.shared[part])
         parameter.grad = torch.from_numpy(self.gradient.array)[part]
         made = chunked.optim.make(parameter)
@@ -693,7 +693,7 @@ class _Chunked(CopiedUpdate):
         return made
 
     def refresh(self) -> int:
-        """Copy the weights once, at the beginning."""
+        """Copy the shared weights at the first call only. Return the version of the copy."""
         return self.copied if self.copied >= 0 else super().refresh()
 
     def _share_buffers(self) -> None:
@@ -716,14 +716,14 @@ class _Chunked(CopiedUpdate):
                 self.waited += POLL
         optimizers.set_step(self.optimizer, int(self.done.max()) + self.counts.begun)
         if math.isfinite(norm):
-            # others may be in mid-update, so applied_to is the largest count of a part before this update, and the
-            # copy's version the smallest count after it: no row's lag is reported too small
+            # other workers may be within an update, so applied_to is the largest count of a chunk before this update,
+            # and the copy's version is the smallest count after it: no row's lag is reported too small
             begun = self.counts.begun
             self.applied_to, self.copied = begun + int(self.before.max()), begun + int(self.before.min()) + 1
         return norm, sums
 
     def _visit(self, chunk: int, rate: float) -> bool:
-        """Update a chunk and copy its weights here, unless another worker holds it."""
+        """Update a chunk and copy its new weights; return False if another worker has locked it."""
         if not self.lock.acquire(chunk):
             return False
         optimizer = self.optimizers[chunk]

@@ -1,1 +1,1 @@
-"""The crew of a run: starts, places, watches, replaces, scales and stops its workers."""
+"""The crew of a run starts, places, watches, replaces, scales and stops the run's workers."""

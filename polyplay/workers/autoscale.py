@@ -1,9 +1,10 @@
-"""GA3C's scheduler: a worker that changes and measures numbers of workers of any role, by a rule of annealing.
+"""GA3C's scheduler: a worker that tunes numbers of workers and agents by simulated annealing.
 
     dials ─► other numbers ─► set ─► arrived? ─► count ─► trainings/s ─► keep or revert       one decision per trial
 
-Setting a dial is only a request: workers leave when they are ready. A dial that never reaches its number delays a trial
-by `arrive` seconds. Every decision goes to the main process, as one line of JSON. Imports no torch.
+Setting a dial (an adjustable number) is only a request, because workers leave when they are ready. If a dial never
+reaches its new number, the trial starts `arrive` seconds late. Every decision is sent to the main process, as one line
+of JSON. This module imports no torch.
 """
 
 from __future__ import annotations
@@ -28,11 +29,12 @@ def schedule(
     clock: Callable[[], float] = time.monotonic,
 ) -> Iterator[None]:
     """Search for the best numbers within the dials' ranges, once training has started (Babaeizadeh et al. 2017, §4.3).
-    Every `interval` seconds one number, drawn at random, changes by 1, and stays if the trainings per second rose.
+    In each trial a number, drawn at random, changes by 1. The number stays if the trainings (updates) per second rose.
 
-    A change that lowers the rate is kept with probability exp((TPS'/TPS − 1) / t), t = temperature · cooling^k at trial
-    k. The paper names an annealing process without these two numbers, so they are ours. TPS was measured when the
-    present numbers were tried. arrive: most seconds for dials to reach their numbers.
+    If the rate fell from TPS to TPS', the number stays with probability exp((TPS'/TPS − 1) / t), t = temperature ·
+    cooling^k in trial k. The paper names annealing without `temperature` and `cooling`; both defaults are ours. TPS was
+    measured when the present numbers were tried. interval: seconds of a measurement. arrive: most seconds until dials
+    reach their numbers.
     """
     while not _trainings(ctx):
         yield from _wait(ctx, clock() + 0.1, clock)
@@ -61,12 +63,12 @@ def _chance(after: float, before: float, temperature: float) -> float:
 
 
 def _trainings(ctx: WorkerContext) -> float:
-    """Return the updates of the run so far, which every learner counts."""
+    """Return the run's number of updates so far. Every learner counts all updates of the run."""
     return float(ctx.all_counters.column("updates").max())
 
 
 def _measure(ctx: WorkerContext, seconds: float, clock: Callable[[], float]) -> Generator[None, None, float]:
-    """Measure trainings per second."""
+    """Return the trainings (updates) per second, measured for `seconds` seconds."""
     before, began = _trainings(ctx), clock()
     yield from _wait(ctx, began + seconds, clock)
     return (_trainings(ctx) - before) / max(clock() - began, 1e-9)
@@ -75,7 +77,7 @@ def _measure(ctx: WorkerContext, seconds: float, clock: Callable[[], float]) -> 
 def _turn(
     ctx: WorkerContext, dials: Sequence[Adjustable], config: Mapping[str, int], until: float, clock: Callable[[], float]
 ) -> Generator[None, None, list[str]]:
-    """Request these numbers; return the dials that had not reached theirs when time was up."""
+    """Set the dials to the numbers in `config`; return the names of the dials that are late at time `until`."""
     for dial in dials:
         dial.set(config[dial.name])
     while late := sorted(d.name for d in dials if d.get() != config[d.name]):
@@ -86,7 +88,7 @@ def _turn(
 
 
 def _wait(ctx: WorkerContext, until: float, clock: Callable[[], float]) -> Iterator[None]:
-    """Take at least one turn, and more until the clock reaches `until`."""
+    """End at least one turn by a `yield`, and further turns until the clock reaches `until`."""
     while True:
         left = until - clock()
         if left > 0.0 and ctx.patience > 0.0:

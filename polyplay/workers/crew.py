@@ -1,7 +1,7 @@
 """The crew starts, watches, scales and stops a run's workers: processes, threads, or all in one thread.
 
-A worker is a generator function `work(ctx, **arguments)`; every `yield` ends a turn. Processes and threads run it;
-`serial` gives all workers turns in the calling thread: the same graph, deterministic, in a debugger.
+A worker runs a generator function `work(ctx, **arguments)`, where every `yield` ends a turn. The function runs in a
+process or a thread. With `serial`, all workers take turns in the calling thread: deterministic, and easy to debug.
 """
 
 from __future__ import annotations
@@ -46,8 +46,8 @@ if TYPE_CHECKING:
 
 
 def take_turns(workers: Sequence[WorkerHandle], control: RunControl) -> None:
-    """Run a round: a turn of every worker, and a checkpoint if due. Raises a worker's exception if it is of a kind in
-    process.KINDS or Closed, else WorkerLost.
+    """Run a round: a turn of every worker, and a checkpoint if one is due. Raises Closed, and exceptions of the kinds
+    in process.KINDS, as a worker raised them. Any other exception of a worker becomes WorkerLost.
     """
     for worker in workers:
         _turn(worker)
@@ -70,8 +70,8 @@ def _turn(worker: WorkerHandle) -> None:
 
 
 def _meet(workers: Sequence[WorkerHandle]) -> None:
-    """Give turns to learners that wait for each other, as long as they make progress. So a common update ends in the
-    round in which it began, and actors never see half of it. Replicas, which act themselves, get no extra turns.
+    """Give extra turns to learners that wait for each other, as long as they make progress. So an update of several
+    learners ends in the round in which it began, and actors never see half of it. Replicas also act: no extra turns.
     """
     waiting = [w for w in workers if w.ctx.hooks.meeting and "source" in w.role.edges()]
     before = list[int]()
@@ -83,8 +83,8 @@ def _meet(workers: Sequence[WorkerHandle]) -> None:
 
 
 def _save(workers: Sequence[WorkerHandle], control: RunControl) -> None:
-    """Let all workers write their parts of a due checkpoint, if they do so between two rounds. No worker is then within
-    a turn, and saving takes no turn. After the run's last checkpoint, no learner has a turn.
+    """Write a due checkpoint between two rounds of turns, if the workers support this: all workers write their parts.
+    No worker is then in the middle of a turn, and saving takes no turn. The run's last checkpoint ends the learners.
     """
     learners = [w for w in workers if w.role.learner]
     numbers = [w.ctx.hooks.number() for w in learners if w.ctx.hooks.number is not None]
@@ -105,12 +105,12 @@ def error_text(worker: WorkerHandle, text: str) -> str:
 
 
 def compiles(how: str, serial: bool, trace: bool) -> str:
-    """Return the effective value of `--compile`. No run can repeat the moment at which `auto` starts to compile."""
+    """Return the value of `--compile` in effect: `auto` is off in serial and traced runs, which must be repeatable."""
     return "off" if how == "auto" and (serial or trace) else how
 
 
-GRACE, PARTING = 1.0, 30.0  # seconds for workers to leave: when the run stops; when one worker is dismissed
-REPLACEMENTS, HOUR = 20, 3600.0  # most replacements of lost workers per role; the period in seconds
+GRACE, PARTING = 1.0, 30.0  # seconds for workers to end by themselves: at the end of the run; when dismissed
+REPLACEMENTS, HOUR = 20, 3600.0  # most replacements of a role's lost workers in a period; seconds of this period
 
 
 @dataclass
@@ -118,29 +118,29 @@ class WorkerHandle:
     ctx: WorkerContext
     role: Role
     runs: Handle
-    pipe: Connection | None = None  # messages of the worker: (kind, text)
+    pipe: Connection | None = None  # receives the worker's messages (kind, text)
     done: bool = False
-    until: float = 0.0  # when a leaving worker is killed
+    until: float = 0.0  # time when a leaving worker is killed
 
 
 @dataclass(eq=False)
 class WorkerSeats:
-    """A role's workers, from the crew's view."""
+    """The crew's record of a role's workers. Each worker has a seat: its number within the role."""
 
-    n: int  # wanted number of workers now
-    threads: int  # compute threads per worker, 0: a share of the cores
-    capacity: int  # most workers
+    n: int  # number of seats now
+    threads: int  # compute threads per worker; 0: a share of the cores
+    capacity: int  # most workers at any time
     size: RoleSize
-    workers: dict[int, WorkerHandle] = field(default_factory=dict)  # by seat
+    workers: dict[int, WorkerHandle] = field(default_factory=dict)  # by number of the seat
     leaving: dict[int, WorkerHandle] = field(default_factory=dict)
-    past: dict[int, WorkerContext] = field(default_factory=dict)  # last worker of each seat
+    past: dict[int, WorkerContext] = field(default_factory=dict)  # context of the last worker at each seat
     lost: int = 0
     recent_losses: list[float] = field(default_factory=list)  # times of recent losses
 
 
 @dataclass(eq=False)
 class Crew:
-    """Holds the workers. Wire with `add`, then `start`, `poll` until `done`, `stop`."""
+    """All workers of a run. Call `add` for each role, then `start`, then `poll` until it returns True, then `stop`."""
 
     seed: int = 0
     on: Kind = "process"
@@ -153,27 +153,27 @@ class Crew:
     precision: str = "float32"
     placement: Placement = field(default_factory=Placement)
     reuse: bool = True
-    compile: str = "auto"  # updates, and acting: auto, on or off
-    env_defaults: Mapping[str, Any] = field(default_factory=dict)  # defaults of every Envs
+    compile: str = "auto"  # whether to compile updates and acting: auto, on or off
+    env_defaults: Mapping[str, Any] = field(default_factory=dict)  # default arguments of every Envs
     schedules: tuple[HyperparameterSchedule, ...] = ()  # schedules of learners' hyperparameters
-    loss: Callable[[Any], Any] | str | None = None  # makes the user's loss from the system's, see LearnerSpec.with_loss
-    fleet: Fleet | None = None  # other machines
-    cluster: Cluster | None = None  # machines that members of a population run on
-    host_wait: float = 300.0  # seconds that a seat waits for a machine
+    loss: Callable[[Any], Any] | str | None = None  # makes the user's loss from a system's loss: LearnerSpec.with_loss
+    fleet: Fleet | None = None  # other machines that run workers
+    cluster: Cluster | None = None  # machines on which members of a population run
+    host_wait: float = 300.0  # most seconds that a worker waits for a machine
     log: Callable[[str, str], None] = lambda kind, text: print(text, file=sys.stderr)
 
     def __post_init__(self) -> None:
         self.env_defaults = {"inline": self.serial or None, **self.env_defaults}
         self.roles = list[Role]()
         self.control = RunControl(self.trace, self.reuse, compiles(self.compile, self.serial, self.trace))
-        self._seats: dict[str, WorkerSeats] = {}  # by role
-        self.measures, self.divided = False, ""  # whether pages may measure to choose open options; their result
+        self._seats: dict[str, WorkerSeats] = {}  # by the role's name
+        self.measures, self.divided = False, ""  # whether a system may measure to choose options; the result
         self.counters: Counters | None = None
-        self._rows, self._starting = itertools.count(), True  # free rows of the counters; start in progress
-        self._unseated: dict[tuple[str, int], tuple[Role, float]] = {}  # seats that wait for a machine, since when
+        self._rows, self._starting = itertools.count(), True  # next free row of the counters; whether workers start
+        self._unseated: dict[tuple[str, int], tuple[Role, float]] = {}  # workers that wait for a machine; since when
 
     def agent_steps(self, envs: Envs, frames: int) -> float:
-        """Return the agent steps to learn from: --steps of the run, else the steps of `frames` frames."""
+        """Return the agent steps to learn from: the option --steps if set, else the agent steps of `frames` frames."""
         return self.steps if self.steps is not None else frames / envs.spec.frames_per_step
 
     def add(
@@ -192,10 +192,10 @@ class Crew:
     ) -> Role:
         """Add a role of `n` workers that run `work(ctx, **holds)`. `on`: process or thread; None: the crew's default.
 
-        `learner`: the workers save, and decide when the run ends; with a `spec` they always do. `drain`: a dismissed
-        worker sees `ctx.leaving`, finishes its work and returns; else a thread ends at its next turn, a process now.
-        threads: compute threads per worker, 0: a share of the cores. Raises UserError: arguments that `work` does not
-        take, a name of another role, or a user's loss that does not fit.
+        `learner`: the workers save checkpoints and decide when the run ends; so do all workers with a `spec`. `drain`:
+        a dismissed worker sees `ctx.leaving`, finishes its work and returns; without `drain`, a thread ends at its next
+        turn, a process at once. threads: compute threads per worker; 0: a share of the cores. Raises UserError: `work`
+        does not take these arguments, another role has this name, or the user's loss does not fit.
         """
         title = name or work.__name__
         check_holds(title, work, holds)
@@ -219,7 +219,7 @@ class Crew:
         return role
 
     def learned(self, spec: LearnerSpec) -> LearnerSpec:
-        """Return a page's spec with the user's loss, if the run has one."""
+        """Return a system's LearnerSpec with the user's loss, if the run has such a loss."""
         return spec if self.loss is None else spec.with_loss(self.loss)
 
     def _check_room(self, role: Role, n: int) -> None:
@@ -229,7 +229,7 @@ class Crew:
             raise UserError(f"{role.option} {n}: must be at most {left}; a run has at most {SEATS} workers")
 
     def dial(self, role: Role, low: int, high: int) -> Adjustable:
-        """Return a dial of a role's number of workers. Any worker may set it; `poll` then adds or dismisses workers."""
+        """Return a dial for a role's number of workers. Any worker may set it; `poll` starts or dismisses workers."""
         if not 0 < low <= role.n <= high <= SEATS:
             raise UserError(f"a dial of {role.name}: {low} to {high} must include {role.n}, and be within 1 to {SEATS}")
         self._check_room(role, high)
@@ -241,7 +241,7 @@ class Crew:
 
     def start(self, metrics: tuple[str, ...] = ()) -> None:
         """Start all workers. Raises Closed: the run must end before all workers have started; UserError: the operating
-        system refuses more workers.
+        system refuses to start more workers.
         """
         if self.directory is not None:
             processes.label = f" [{self.directory.name}]"
@@ -252,7 +252,7 @@ class Crew:
         if threads:
             for edge in self.edges():
                 edge.patience = 0.0 if self.serial else 0.05
-            process.tune(1)  # workers are threads already
+            process.tune(1)  # the workers themselves are threads
         if self.fleet is not None:
             self.fleet.prepare(self)
         if self.cluster is not None:
@@ -266,7 +266,7 @@ class Crew:
     def poll(self, timeout: float) -> bool:
         """Watch the workers (if serial: run them) for about `timeout` seconds. Return True once every learner is done.
 
-        Raises the worker's own UserError, EnvFailure or NotFinite, or WorkerLost with the worker's traceback or signal.
+        Raises a worker's UserError, EnvFailure or NotFinite; or WorkerLost, with the worker's traceback or signal.
         """
         for role in self.roles:
             seats = self._seats[role.name]
@@ -294,7 +294,7 @@ class Crew:
         return bool(learners) and all(w.done for w in learners)
 
     def workers(self) -> list[WorkerHandle]:
-        """Return all workers, including leaving ones."""
+        """Return all workers, including dismissed workers that are still leaving."""
         return [w for seats in self._seats.values() for held in (seats.workers, seats.leaving) for w in held.values()]
 
     @property
@@ -303,11 +303,11 @@ class Crew:
         return next(role for role in self.roles if role.learner)
 
     def count(self, role: Role) -> int:
-        """Return the role's present number of workers, including those that wait for a machine."""
+        """Return the role's present number of workers, including workers that wait for a machine."""
         return self._seats[role.name].n
 
     def threads(self, role: Role) -> int:
-        """Return the compute threads per worker that the role's page set; 0: a share of the cores."""
+        """Return the compute threads per worker that the system set for this role; 0: a share of the cores."""
         return self._seats[role.name].threads
 
     @property
@@ -316,28 +316,29 @@ class Crew:
         return sum(seats.lost for seats in self._seats.values())
 
     def edges(self) -> list[Edge]:
-        """Return all edges that workers share."""
+        """Return all edges: the objects by which workers share data."""
         return list({id(edge): edge for role in self.roles for edge in role.edges().values()}.values())
 
     def rows(self, role: Role, past: bool = False) -> list[int]:
-        """Return the role's rows of the counters. past: include workers that have left."""
+        """Return the numbers of the role's rows in the counters. past: include workers that have left."""
         seats = self._seats[role.name]
         own = seats.past.values() if past else [w.ctx for w in seats.workers.values()]
         return [*(ctx.row for ctx in own), *self.agent_rows(role)]
 
     def agent_rows(self, role: Role) -> range:
-        """Return the counters' rows of a role's agents: the last rows."""
+        """Return the numbers of the rows in the counters that belong to the role's agents: the last rows."""
         assert self.counters is not None
         return range(self.counters.workers - role.agents, self.counters.workers)
 
     def savers(self) -> list[int]:
-        """Return the rows of learners that write parts of a checkpoint: of asynchronous learners only the first."""
+        """Return the row numbers of the learners that write checkpoint parts: all, or if asynchronous the first."""
         saving = (self.agent_rows(r) or self.rows(r)[: 1 if r.asynchronous else None] for r in self.roles if r.learner)
         return [row for rows in saving for row in rows]
 
     def rescue(self, saved: float, busy: Callable[[], bool]) -> list[int]:
-        """Stop a failed run, but first let a learner save its complete updates. Return this learner's row of the
-        counters, or []. saved: the mark of the last checkpoint; busy: tells whether a checkpoint is being written.
+        """Stop a failed run, but first let a learner save its complete updates. Return this learner's row number in a
+        list, or []. saved: learners' counter `saved` at the last checkpoint; busy: tells whether a checkpoint is under
+        way.
         """
         assert self.counters is not None
         marks, until = self.counters.column("saved"), time.monotonic() + GRACE
@@ -355,7 +356,7 @@ class Crew:
         return [writer.ctx.row]
 
     def _rescuer(self, marks: Any, saved: float) -> WorkerHandle | None:
-        """Return the learner that can save: one that has saved, or the first alive; if asynchronous, learner 0."""
+        """Return the learner that can save: learner 0 if it has saved or is asynchronous, else the first alive."""
         learners = ((role, self._seats[role.name].workers) for role in self.roles if role.learner)
         for role, workers in ((role, workers) for role, workers in learners if 0 in workers):
             if abs(marks[workers[0].ctx.row]) > saved or role.asynchronous or self.serial:
@@ -364,7 +365,7 @@ class Crew:
         return None
 
     def stop(self) -> None:
-        """Close everything and end all workers: let them leave, then kill the rest."""
+        """Close all edges and end all workers: wait GRACE seconds for workers to leave, then kill the rest."""
         self.control.halt()
         for edge in self.edges():
             edge.close()
@@ -391,14 +392,14 @@ class Crew:
     # ------------------------------------------------------------------------------------------- innards
 
     def _begin(self, role: Role, index: int) -> None:
-        """Start a worker on this machine or another."""
+        """Start a worker on this machine, or on another machine if the placement says so."""
         if self.fleet is not None and self.fleet.is_away(role, index):
             self._seat(role, index, time.monotonic())
         else:
             self._start(role, index)
 
     def _seat(self, role: Role, index: int, since: float) -> None:
-        """Start a worker on another machine, or let its seat wait until a machine has room."""
+        """Start a worker on another machine, or let it wait until a machine has room. since: start of the wait."""
         assert self.fleet is not None
         machine = self.fleet.place(role, index)
         if machine is not None:
@@ -412,7 +413,7 @@ class Crew:
             self.log("warning", f"worker {role.name} {index} waits for a machine, at most {self.host_wait:g} s")
 
     def _context(self, role: Role, index: int) -> WorkerContext:
-        """Return the context of the next worker at a seat."""
+        """Return the context of the next worker at seat `index` of a role."""
         assert self.counters is not None
         old = self._seats[role.name].past.get(index)
         return WorkerContext(
@@ -432,7 +433,7 @@ class Crew:
         )
 
     def _start(self, role: Role, index: int, machine: Machine | None = None) -> None:
-        """Start a worker. machine: another machine to start it on."""
+        """Start a worker on `machine`; None: on this machine."""
         seats, ctx = self._seats[role.name], self._context(role, index)
         seats.past[index] = ctx
         self.control.dismissed[ctx.row] = False
@@ -451,7 +452,7 @@ class Crew:
                 raise _refused(role, index, e) from None
 
     def _start_here(self, call: Call) -> WorkerHandle:
-        """Start a worker as a thread or a process."""
+        """Start a worker on this machine, as a thread or a process."""
         pipe, theirs = multiprocessing.Pipe(duplex=False)
         runs: Handle
         if call.role.on == "thread":
@@ -465,12 +466,12 @@ class Crew:
         return WorkerHandle(call.ctx, call.role, runs, pipe)
 
     def _check_start(self) -> None:
-        """Check that the run need not end while its first workers start. Raises Closed."""
+        """Raise Closed if the run must end while its first workers are being started."""
         if self._starting and self.control.finishing:
             raise Closed
 
     def _read_rest(self, worker: WorkerHandle) -> None:
-        """Read all that a worker sent before it ended."""
+        """Read all messages that a worker sent before its end."""
         assert worker.pipe is not None
         while not worker.pipe.closed and worker.pipe.poll():
             self._read(worker)
@@ -492,7 +493,7 @@ class Crew:
             self.log(kind, text)
 
     def _ended(self, worker: WorkerHandle) -> None:
-        """Read the last messages of an ended worker. If none says that it is done, replace the worker or fail."""
+        """Read the last messages of an ended worker. If none is "done", replace the worker or raise WorkerLost."""
         self._read_rest(worker)
         role, seats, index, now = worker.role, self._seats[worker.role.name], worker.ctx.index, time.monotonic()
         if worker.done or index in seats.leaving:
@@ -502,7 +503,7 @@ class Crew:
         if isinstance(runs, ForkedProcess) and runs.exitcode == LOST and (fate := process.SERVER.fate()):
             raise WorkerLost(f"the fork server of the workers {fate}, and its workers with it; the run cannot continue")
         how = runs.ending()
-        counts = runs.lost_first  # a lost machine counts once
+        counts = runs.lost_first  # of the workers that a lost machine had, only the first counts
         seats.recent_losses = [t for t in seats.recent_losses if t > now - HOUR] + [now] * counts
         if role.if_lost == "fail" or len(seats.recent_losses) > REPLACEMENTS:
             many = f" ({REPLACEMENTS} of its role were replaced within an hour)" if role.if_lost == "replace" else ""
@@ -514,7 +515,7 @@ class Crew:
         self._begin(role, index)
 
     def _resize(self, role: Role) -> None:
-        """Bring a role's number of workers closer to the wanted one. Only empty seats are reused."""
+        """Start or dismiss workers until a role has the wanted number. A worker starts only at a seat that is empty."""
         seats = self._seats[role.name]
         for index in range(seats.n - 1, seats.size.wanted - 1, -1):
             seats.n = index
@@ -532,7 +533,7 @@ class Crew:
         seats.size.count(seats.n + len(seats.leaving))
 
     def _left(self, worker: WorkerHandle) -> bool:
-        """End a leaving worker; return False while it still runs."""
+        """End a dismissed worker if its time is over; return False while the worker still runs."""
         if self.serial:
             if not worker.role.drain:
                 worker.runs.close()
@@ -551,6 +552,6 @@ class Crew:
 
 
 def _refused(role: Role, index: int, why: Exception) -> UserError:
-    """Return the error of a worker that cannot start. The text advises fewer workers only if a limit is the cause."""
+    """Return the error for a worker that cannot start. Its text advises fewer workers only if a limit is the cause."""
     text = f"starting {role.name} {index} of {role.n} failed: {getattr(why, 'strerror', None) or why}"
     return UserError(f"{role.option}: {text}; {process.FEWER}" if processes.is_limit(why) else text)

@@ -1,9 +1,9 @@
 """Evaluation during training: a separate worker plays full games with the current weights every N frames.
 
 The evaluator requests one copy of the weights, which the learner makes after its next update (weights.Params). So every
-system is evaluated in the same way, whether weights travel through Params, stay in a replica or lie in shared memory. A
-score belongs to exactly one version of the weights. The evaluator reads no checkpoint (large with a replay). Games have
-their own environments, and the same seed each time. Training continues; evaluations due during another are skipped.
+system is evaluated in the same way, whether weights lie in Params, in a replica or in shared memory. A score belongs to
+exactly one version of the weights. The evaluator reads no checkpoint, which may be large. Games have separate
+environments, and the same seed each time. Training continues; evaluations due during another are skipped.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from polyplay.nets.factory import build_network
 from polyplay.nets.policy import Policy, PolicyFactory
 from polyplay.weights.params import FlatParams
 
-REST = 0.1  # seconds between two looks at the counters
+REST = 0.1  # seconds between two reads of the counters
 
 
 def evaluator(
@@ -37,7 +37,7 @@ def evaluator(
     every: int,
     steps: int,
 ) -> Iterator[None]:
-    """Repeat: wait for the next multiple of `every` frames, take the weights, play, report."""
+    """Whenever the run passes a multiple of `every` frames, play games with the current weights and log the score."""
     net = build_network(policy, ctx.seed)
     vector, show, skip = FlatParams(net), ctx.control.show, games.spec.frames_per_step
     due = _next(steps * skip, every)
@@ -65,7 +65,7 @@ def _next(frames: int, every: int) -> int:
 
 
 def _steps(ctx: WorkerContext, before: int) -> int:
-    """Return the agent steps of the run."""
+    """Return the run's agent steps so far. before: agent steps of earlier sessions of the run."""
     return before + int(ctx.all_counters.column("steps").sum())
 
 
@@ -78,7 +78,7 @@ def _row(envs: Envs, played: list[play.PlayedGame], asked: play.PlayOptions, pro
 
 
 def _by_task(envs: Envs, games: list[play.PlayedGame], asked: play.PlayOptions) -> Row:
-    """Return the mean return of each task, and the mean score over tasks."""
+    """Return the mean return of each task and, as the score, their mean over tasks."""
     lanes, found = play.lanes_of(envs, asked.episodes), TaskReturns(envs.spec.tasks, fewest=1, window=None)
     for game in games:
         found.add(str(envs.spec.task_of(game.number % lanes)), game.ret)
@@ -86,7 +86,7 @@ def _by_task(envs: Envs, games: list[play.PlayedGame], asked: play.PlayOptions) 
 
 
 def _best(ctx: WorkerContext, net: Policy, row: Row) -> bool:
-    """Save the weights if no evaluation was better; return whether they were saved."""
+    """Save weights that score higher than the saved best weights of this protocol; return whether they were saved."""
     if ctx.directory is None:
         return False
     where = checkpoint.best_weights(ctx.directory)

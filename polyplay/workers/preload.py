@@ -1,4 +1,4 @@
-"""Imports of the workers' fork server before it forks: torch and the loops, once for all workers."""
+"""Modules (torch, compiled loops) that the workers' fork server imports once, before it forks the workers."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""Start of a worker, as a thread or a process, and its messages to the crew.
+"""Start of a worker in a thread or a process, and the worker's messages to the crew.
 
-A pipe to the main process carries pairs (kind, text): "warning", "caution" (a warning shown once), "note",
-"unsaved" and "decision" at any time, and at the end "done", "closed", "error" with a traceback, or one of KINDS with
-the message of that exception.
+A pipe to the main process carries pairs (kind, text). The kinds "warning", "caution" (a warning shown once), "note",
+"decision" and others come at any time. The last kind is "done", "closed", "error" with a traceback as text, or a key of
+KINDS with the message of that exception.
 """
 
 from __future__ import annotations
@@ -25,22 +25,22 @@ if TYPE_CHECKING:
     from polyplay.workers.role import Role
 
 SERVER = ForkServer("polyplay.workers.preload", tied=True)
-Work = Callable[..., Iterator[None]]  # work(ctx, **arguments): every `yield` ends a turn
+Work = Callable[..., Iterator[None]]  # work(ctx, **arguments), the function of a worker: every `yield` ends a turn
 FEWER = "use fewer workers, or allow more open files (`ulimit -n`) and processes (`ulimit -u`)"
 COMPILES = "compiling loops for this machine: takes up to half a minute, the first time only"
 KINDS: dict[str, type[Exception]] = {"user": UserError, "env": EnvFailure, "finite": NotFinite, "lost": WorkerLost}
 
 
 class Call(NamedTuple):
-    """A worker to start."""
+    """The data with which a worker is started."""
 
     ctx: WorkerContext
     role: Role
-    threads: int  # compute threads, if a process
+    threads: int  # compute threads of the process; unused by a thread
 
 
 class CloudPickled:
-    """A call that is pickled with cloudpickle when a process starts. It may hold users' factories and shared blocks."""
+    """Wrapper by which cloudpickle sends a worker's Call to a process, because the Call may hold users' factories."""
 
     def __init__(self, value: Call):
         self.value = value
@@ -52,10 +52,10 @@ class CloudPickled:
 
 
 def prepare() -> None:
-    """Prepare the process for the fork server: passive OpenMP waits, and the highest limit of open files."""
+    """Prepare this process for a fork server: OpenMP threads wait passively, and the limit of open files is raised."""
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     os.environ.setdefault("KMP_BLOCKTIME", "0")
-    os.environ.setdefault("PYTORCH_NVML_BASED_CUDA_CHECK", "1")  # forked processes need an uninitialized CUDA
+    os.environ.setdefault("PYTORCH_NVML_BASED_CUDA_CHECK", "1")  # CUDA must not be initialized before a fork
     platform.raise_open_files()
 
 
@@ -82,9 +82,9 @@ def _run(ctx: WorkerContext, role: Role) -> tuple[str, str]:
 
 
 def rescue(ctx: WorkerContext) -> None:
-    """Let a learner whose run has failed save its complete updates."""
+    """Let a learner save its complete updates after its run has failed."""
     if ctx.hooks.rescue is not None:
-        with contextlib.suppress(Exception):  # only the run's own failure is reported
+        with contextlib.suppress(Exception):  # the failure of the run is reported, not that of the rescue
             ctx.hooks.rescue()
 
 
@@ -93,7 +93,7 @@ class WorkerThread(threading.Thread, Handle):
 
 
 class SerialWorker(Handle):
-    """A worker that takes turns in the calling thread."""
+    """A worker that runs in the calling thread: each call of `turn` runs one turn."""
 
     def __init__(self, turns: Iterator[None]):
         self.turns = cast("Generator[None, None, None]", turns)
@@ -125,14 +125,14 @@ def as_process(call: Call, pipe: Connection) -> None:
 
 
 def _compiling() -> tuple[str, str]:
-    """Return the message about compiling."""
+    """Return the message (kind, text) to send when this process compiles functions with Numba."""
     from polyplay.core.compiled import CompileState
 
     return ("caution", CompileState.uncached) if CompileState.uncached else ("note", COMPILES)
 
 
 def tune(threads: int) -> None:
-    """Set the compute threads of this process, and let its allocator reuse freed memory."""
+    """Set the number of compute threads of this process, and let the memory allocator reuse freed memory."""
     import torch
 
     torch.set_num_threads(threads)
@@ -140,7 +140,7 @@ def tune(threads: int) -> None:
 
 
 def keep_to(cores: int | None) -> None:
-    """Bind this process, and all processes that it starts, to this many of its cores. Raises UserError."""
+    """Bind this process, and all processes that it starts, to `cores` cores; None: do not bind. Raises UserError."""
     if cores is None:
         return
     if not platform.BINDS:
@@ -152,8 +152,8 @@ def keep_to(cores: int | None) -> None:
 
 
 def start_early(given: Iterable[str]) -> None:
-    """Start the fork server now, so that it and this process import torch at the same time. If the given options need
-    no server, or must be read first, do nothing.
+    """Start the fork server now, so that the server and this process import torch at the same time. Do nothing if one
+    of the given options makes the server unnecessary, or must be applied before the server starts.
     """
     if not {"serial", "on", "cores", "help", "h"}.intersection(given):
         prepare()

@@ -1,4 +1,4 @@
-"""A role of the wiring: workers with the same work, their parts and devices. Draws the wiring as a diagram."""
+"""Roles: a role is a group of workers that do the same work. Also devices of workers, and diagrams of systems."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 IfLost = Literal["fail", "replace"]
 Kind = Literal["process", "thread"]
-OPTIONS = {  # role → option for its number of workers
+OPTIONS = {  # role → command-line option for the role's number of workers
     "act": "actors",
     "bundle": "learners",
     "actor_learner": "workers",
@@ -34,12 +34,12 @@ OPTIONS = {  # role → option for its number of workers
     "serve_parameters": "shards",
     "serve_replay": "replay_workers",
 }
-SERVING = {"act": "predictors", "learn": "trainers"}  # options of roles that serve agents
+SERVING = {"act": "predictors", "learn": "trainers"}  # the same for roles with `drain`
 
 
 @dataclass(frozen=True, eq=False)
 class Role:
-    """Workers with the same work: `n` at the start, which run `work(ctx, **holds)`."""
+    """Group of workers that run `work(ctx, **holds)`. n: number of workers at the start of the run."""
 
     name: str
     work: Work
@@ -47,12 +47,12 @@ class Role:
     holds: Mapping[str, Any]  # exactly the keyword arguments of `work`
     if_lost: IfLost = "fail"
     on: Kind = "process"
-    learner: bool = False  # decides when the run is done, and saves
-    drain: bool = False  # dismissed workers finish their work, then end
+    learner: bool = False  # whether its workers save checkpoints and decide when the run is done
+    drain: bool = False  # whether dismissed workers finish their work before they end
 
     @cached_property
     def _parts(self) -> list[tuple[str, Any]]:
-        """The arguments that the role holds, and their parts, by name."""
+        """(name, value) of the role's arguments, and of the parts of each argument that is a Holder."""
         made = [part for value in self.holds.values() if isinstance(value, Holder) for part in value.holds().items()]
         return [*self.holds.items(), *made]
 
@@ -61,30 +61,30 @@ class Role:
         return replace(self, holds={**self.holds, **more})
 
     def find(self, kind: type[T]) -> T | None:
-        """Return the first value of a class among the role's arguments and their parts, or None."""
+        """Return the first value of class `kind` among the role's arguments and their parts, or None."""
         return next((value for _, value in self._parts if isinstance(value, kind)), None)
 
     def edges(self) -> dict[str, Edge]:
-        """Return the edges shared with other workers. Keys are ends: names of the arguments that hold the edges."""
+        """Return the edges (objects shared with other workers), by the name of the argument that holds the edge."""
         return {end: value for end, value in self._parts if isinstance(value, Edge)}
 
     @property
     def source(self) -> Source | None:
-        """The source that the role learns from."""
+        """The source of the data that the role learns from; None: the role does not learn."""
         from polyplay.learning import Source
 
         return self.find(Source)  # type: ignore[type-abstract]
 
     @property
     def spec(self) -> LearnerSpec | None:
-        """The specification of the role's learning."""
+        """The LearnerSpec by which the role learns; None: the role does not learn."""
         from polyplay.learning import LearnerSpec
 
         return self.find(LearnerSpec)
 
     @property
     def policy(self) -> PolicyFactory | None:
-        """The network that the role acts with, or learns."""
+        """Factory of the network that the role acts with or trains; None: the role has no network."""
         from polyplay.nets.policy import PolicyFactory
 
         return self.find(PolicyFactory)
@@ -98,49 +98,49 @@ class Role:
 
     @property
     def option(self) -> str:
-        """The command line's option for the number of workers, or else the role's name."""
+        """The command-line option for the number of workers; without such an option, the role's name."""
         known = OPTIONS | SERVING if self.drain else OPTIONS
         return f"--{known[self.name]}" if self.name in known else self.name
 
     @property
     def envs(self) -> Envs | None:
-        """The environments that the role acts in, not those of evaluations."""
+        """The environments that the role acts in, or None. Environments of evaluations do not count."""
         return dict(self._parts).get("envs")
 
     @property
     def acts(self) -> bool:
-        """Whether the role acts in environments, its own or a table's."""
+        """Whether the role acts: in its own environments, or for agents that wait in a LaneTable (`agents`)."""
         return self.envs is not None or "agents" in self.edges()
 
     @property
     def learns_own(self) -> bool:
-        """Whether the role learns from its own acting."""
+        """Whether the role's workers both act and learn."""
         return self.envs is not None and self.source is not None
 
     @property
     def asynchronous(self) -> bool:
-        """Whether workers learn without waiting for each other (Hogwild, Chunked, ParameterServer)."""
+        """Whether the role's learners update without waiting for each other (Hogwild, Chunked, ParameterServer)."""
         return self.spec is not None and self.spec.update.asynchronous
 
     @property
     def agents(self) -> int:
-        """Number of agents that the workers learn for, each with its counters; 0: one, with the workers' counters."""
+        """Number of agents that the role trains, if each has its own counters; 0: one agent without own counters."""
         return self.source.agents if self.source else 0
 
     @property
     def replay(self) -> Replay | None:
-        """The replay that the workers learn from, or that each holds for others."""
+        """The replay that the role learns from, or that its workers hold for other roles; None: no replay."""
         out = self.holds.get("out")
         return self.find(Replay) or (out.replay if isinstance(out, Edge) else None)
 
     @property
     def held_replay(self) -> Replay | None:
-        """The replay that each worker holds."""
+        """The replay that each worker of the role holds itself; None: the workers hold no replay."""
         return self.replay if self.source is None or self.source.holds_replay else None
 
 
 def check_holds(name: str, work: Work, holds: Mapping[str, Any]) -> None:
-    """Check a role's arguments. Raises UserError: `work` takes no such argument, one is missing or of a wrong class."""
+    """Check a role's arguments. Raises UserError: an argument is unknown to `work`, missing, or of a wrong class."""
     signature = inspect.signature(work)
     try:
         signature.bind(None, **holds)
@@ -167,14 +167,14 @@ def _check_classes(name: str, holds: Mapping[str, Any]) -> None:
 
 @dataclass
 class Placement:
-    """Devices of workers. device: auto, cpu or cuda. actors_on: cpu; or device, where learners compute."""
+    """Devices of workers. device: auto, cpu or cuda. actors_on: cpu, or device (the device of the learners)."""
 
     device: str = "cpu"
     actors_on: str = "cpu"
 
     @property
     def devices(self) -> tuple[str, ...]:
-        """Devices that learners compute on. Raises UserError: no device of that kind."""
+        """Devices that learners compute on. Raises UserError: this machine has no such device."""
         if self.device == "cpu":
             return ("cpu",)
         from polyplay.nets.device import choose_devices
@@ -187,33 +187,33 @@ class Placement:
 
     @property
     def parts(self) -> int:
-        """Default number of replicas: the number of cores, or of devices."""
+        """Default number of replicas: one per core, or one per GPU."""
         return cores() if self.on_cpu else len(self.devices)
 
     def env_threads(self, actors: int) -> int:
-        """Return the threads that step an actor's environments. If actors compute on the CPU: one. If on a device: all
-        actors together have twice as many threads as cores, so some step while others wait for the device.
+        """Return the number of threads that step an actor's environments: one if actors compute on the CPU. Actors on a
+        GPU together have two threads per core, so that some threads step environments while others wait for the GPU.
         """
         return 1 if self.actors_on == "cpu" or self.on_cpu else max(1, 2 * cores() // actors)
 
     def only_cpu(self, system: str) -> None:
-        """Place the workers of a page that computes on the CPU only. Raises UserError if --device is cuda."""
+        """Place all workers on the CPU, for a system that computes only there. Raises UserError if --device is cuda."""
         if self.device == "cuda":
             raise UserError(f"--device cuda: {system}'s workers compute on the CPU only; use auto or cpu")
         self.device = "cpu"
 
     def device_for(self, role: Role, index: int) -> str:
-        """Return the device of worker `index` of a role: processes take devices in turn, threads share the first."""
+        """Return the device of worker `index` of a role. Processes take devices in turn; threads share the first."""
         if role.envs is not None and role.source is None and self.actors_on == "cpu":
             return "cpu"
         return self.devices[index % len(self.devices) if role.on == "process" else 0]
 
 
-# A diagram of a system, drawn from its wiring: the roles, their parts, and the flows between them.
+# Diagram of a system: its roles, what each role holds, and the data that flows between roles.
 
 
 def draw_diagram(crew: Crew) -> str:
-    """Draw a box per role, a box per machine if there are several, then a line per edge that two roles share."""
+    """Draw a box per role, a box per machine if there are several, then a line per flow of data between roles."""
     lines: list[str] = []
     for role in crew.roles:
         lines += [*_box(f"{role.name} × {role.n}", _holds(role)), ""]
@@ -228,7 +228,7 @@ def draw_diagram(crew: Crew) -> str:
 
 
 def _holds(role: Role) -> list[str]:
-    """Describe what one worker of the role does and holds, in lines."""
+    """Describe what one worker of the role does and holds, in lines of text."""
     rows, held, envs = list[str](), role.holds, role.envs
     if envs is not None:
         groups = f" in {envs.groups} groups" if envs.groups > 1 else ""
@@ -264,7 +264,7 @@ def _holds(role: Role) -> list[str]:
 
 
 def describe_wiring(crew: Crew) -> Row:
-    """Return the wiring as plain data: the roles, and the arrows between them by the roles' names."""
+    """Return the roles, and the flows of data between roles (arrows), as plain data."""
     roles = [{"name": r.name, "n": r.n, "acts": r.acts, "learns": r.learner, "holds": _holds(r)} for r in crew.roles]
     arrows = [
         {"label": arrow.label, "from": givers, "to": takers, "weights": bool({"publish", "update"} & {*arrow.givers})}
@@ -274,7 +274,7 @@ def describe_wiring(crew: Crew) -> Row:
 
 
 def _shared(crew: Crew) -> list[tuple[Arrow, list[str], list[str]]]:
-    """Return every arrow, with the names of the roles at its two ends."""
+    """Return each flow of data, with the names of the roles that write to it and of the roles that read from it."""
     edges: dict[int, Edge] = {id(e): e for role in crew.roles for e in role.edges().values()}
     found = []
     for key, edge in edges.items():

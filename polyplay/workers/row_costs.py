@@ -1,7 +1,7 @@
-"""Cost of each part of a system: a step of the environments, a forward pass, an update.
+"""Measured costs of the parts of a system: an environment step, a forward pass, an update.
 
-They are measured with one compute thread; learning also with two.
-They include no queue, no copy between processes and no bootstrap value.
+Each cost is measured with one compute thread, that of an update also with two. No cost includes queues, copies between
+processes or bootstrap values.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ from polyplay.nets.factory import build_network
 from polyplay.weights.params import FlatParams
 from polyplay.workers.sizing import LANES, ROWS, SECONDS, RowCosts
 
-BLOCK = 0.02  # CPU seconds measured at once
-DRAWN = 64  # batches of random actions, used repeatedly
+BLOCK = 0.02  # seconds of a block of calls that is measured as a whole
+DRAWN = 64  # number of batches of random actions, which are used in rotation
 
 
 def measure_costs(envs: Envs, spec: LearnerSpec, T: int, B: int, precision: str) -> RowCosts:
-    """Measure costs per row in wall time, with small batches. The machine must be idle otherwise."""
+    """Measure the costs of a row (one step of one environment) in wall time. Nothing else may run on the machine."""
     before, lanes, B = torch.get_num_threads(), min(envs.lanes, LANES), max(1, min(B, ROWS // T))
     try:
         parts = CostProfile(envs, spec, precision)
@@ -47,7 +47,7 @@ def measure_costs(envs: Envs, spec: LearnerSpec, T: int, B: int, precision: str)
 
 
 def cpu_cost(turn: Callable[[], object], seconds: float, clock: Callable[[], float] = process_time) -> float:
-    """Return CPU microseconds per turn, of all threads of this process: the median over many blocks of turns."""
+    """Return the median µs per call of `turn`. The default clock counts the CPU time of all threads of this process."""
     began = perf_counter()
     for warm in range(5):
         if warm >= 2 and perf_counter() - began > seconds:
@@ -67,7 +67,7 @@ def cpu_cost(turn: Callable[[], object], seconds: float, clock: Callable[[], flo
 
 
 class CostProfile:
-    """Costs of a system with these environments, policy and learner."""
+    """Measurement of a system's costs, in µs: of its environments, its policy and its learner."""
 
     def __init__(self, envs: Envs, spec: LearnerSpec, precision: str = "float32"):
         self.clock: Callable[[], float] = process_time
@@ -81,7 +81,7 @@ class CostProfile:
         self.optimizer.param_groups[0]["lr"] = 1e-6
 
     def env(self, seconds: float, lanes: int = 1, inline: bool | None = True) -> float:
-        """Return the µs of a step of `lanes` lanes together, with random actions."""
+        """Return the µs of one step of `lanes` parallel environments together, with random actions."""
         patience = self.envs.step_timeout
         few = Envs(self.envs.name, lanes, options=self.envs.options, workers=1, step_timeout=patience)
         few = few.share(inline=inline, helps=True)
@@ -94,7 +94,7 @@ class CostProfile:
         try:
             draw = action_sampler(pool.spec.action, 0)
             at, rows = pool.recv()
-            mask = rows["mask"] if pool.spec.tasks and pool.spec.mask is not None else None  # it does not change
+            mask = rows["mask"] if pool.spec.tasks and pool.spec.mask is not None else None  # a task's mask is fixed
             drawn = [draw(lanes, mask) for _ in range(DRAWN)]
             pool.send(at, drawn[0])
             return cpu_cost(step, seconds, self.clock)
@@ -104,7 +104,7 @@ class CostProfile:
             pool.close()
 
     def infer(self, n: int, seconds: float) -> float:
-        """Return the µs of an acting forward pass for n lanes."""
+        """Return the µs of the forward pass that chooses actions for `n` environments."""
         row = tree.map(torch.from_numpy, self._rows((n,)))
         row["noise"] = torch.rand(n, self.policy.noise)
         state = self.policy.initial(n)
@@ -117,9 +117,9 @@ class CostProfile:
         return cpu_cost(act, seconds, self.clock)
 
     def learn(self, T: int, B: int, seconds: float) -> float:
-        """Return the µs of learning from [T, B] rows: one update, or all passes over them."""
+        """Return the µs of learning from B trajectories of T rows each: one update, or all passes over these rows."""
         several = self.spec.passes is not None
-        rows = self._rows((T + several, B))  # with passes, the last row gives only a bootstrap value
+        rows = self._rows((T + several, B))  # with several passes, the last row gives only a bootstrap value
         batch, state = tree.map(torch.from_numpy, rows), self.policy.initial(B)
 
         def update() -> None:
@@ -135,14 +135,14 @@ class CostProfile:
         return self.run.part(parts, order, at, 0)
 
     def apply_gradient(self, scored: LossOutput, *_: object) -> Generator[None, None, float]:
-        """Make an update for `run_epochs`, like Learner.apply_gradient, with only the necessary computations."""
+        """Make an update for `run_epochs`, but compute only the gradient's norm and the optimizer's step."""
         torch.linalg.vector_norm(self.vector.grad)
         self.optimizer.step()
         yield
         return 0.0
 
     def _rows(self, shape: tuple[int, ...]) -> Batch:
-        """Return rows of noise, where every action is legal."""
+        """Return rows for learning: images are random, other numbers are 0, and every action is legal."""
         spec, rng = self.envs.spec, np.random.default_rng(0)
         rows = tree.zeros(rows_of(spec, self.policy.spec()), shape)
         for _, x in tree.leaves(rows["obs"]):

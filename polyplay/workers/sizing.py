@@ -1,13 +1,13 @@
-"""Division of cores between acting and learning by their costs, measured before the workers of a run start.
+"""Division of the cores between acting and learning, by costs measured before a run's workers start.
 
-Acting takes `act` seconds of a core per row: a step of the environment, a share of a forward pass. Learning takes
-`learn` seconds per row with one compute thread, and learn / t^log2(gain) with t threads: `gain` is the speedup of a
-second thread. Then n actors of one thread and learners of t threads each handle at most
+Acting takes `act` seconds of a core per row: an environment step, and a share of a forward pass. Learning takes `learn`
+seconds per row with one compute thread, and learning(t) = learn / t^log2(gain) with t threads, where `gain` is the
+speedup by a second thread. So n actors of one thread each, and learners of t threads each, handle at most
 
     min( n / act,  learners / learning(t),  cores / (act + learn) )   rows a second; n + learners · t ≤ cores, or t = 1
 
-and the fewest actors near the best rate are chosen. If actors are on other machines, they use the cores there, and
-learners use all cores here: n ≤ cores there, learners · t ≤ cores here.
+The fewest actors near the best rate are chosen. Actors on other machines use the cores of those machines, and learners
+use all cores of this machine: n ≤ cores there, learners · t ≤ cores here.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ if TYPE_CHECKING:
     from polyplay.workers.crew import Crew
     from polyplay.workers.role import Role
 
-FEW, MOST = 2, 960  # least number of actors, also the number without measuring; largest number
-NEAR = 0.97  # least share of the best rate
-SECONDS = 0.2  # to measure each part of acting
-LANES, ROWS = 64, 128  # most lanes and rows to measure with
-SMALL = 200_000  # parameters; in smaller networks two threads wait for each other longer than they save
+FEW, MOST = 2, 960  # fewest actors, also chosen if nothing is measured; most actors
+NEAR = 0.97  # the chosen number of actors reaches this share of the best rate, or more
+SECONDS = 0.2  # seconds for the measurement of each part of acting
+LANES, ROWS = 64, 128  # most parallel environments, and most rows of a batch, in measurements
+SMALL = 200_000  # parameters of a network; a second thread slows down smaller networks
 
 
 @dataclass(frozen=True)
 class RowCosts:
-    """Costs of a row, in seconds of one core. gain: speedup of learning with two threads."""
+    """Costs of acting and learning per row, in seconds of one core. gain: speedup of learning by a second thread."""
 
     act: float
     learn: float
@@ -45,19 +45,19 @@ class RowCosts:
 
 
 def actor_rate(costs: RowCosts, n: int, among: int, learners: int = 1, away: int = 0) -> float:
-    """Return the most rows per second with n actors. away: cores of the actors' machines; 0: they are on this one."""
+    """Return the most rows per second with `n` actors. among: cores here; away: cores of actors elsewhere, or 0."""
     learning = costs.learning(max(1, (among - (0 if away else n)) // learners))  # threads of each learner
     all_work = away / costs.act if away else among / (costs.act + costs.learn)
     return min(n / costs.act, learners / learning, all_work)
 
 
 def fewest_actors(learners: int) -> int:
-    """Return the fewest actors: at least two, and equally many per learner."""
+    """Return the smallest allowed number of actors: at least two, and the same number for each learner."""
     return learners * -(-FEW // max(1, learners))
 
 
 def best_actors(costs: RowCosts, among: int, learners: int = 1, away: int = 0) -> int:
-    """Return the best number of actors, a multiple of the learners."""
+    """Return the best number of actors, a multiple of the number of learners. Arguments: see actor_rate."""
     least = fewest_actors(learners)
     rates = {
         n: actor_rate(costs, n, among, learners, away)
@@ -67,17 +67,18 @@ def best_actors(costs: RowCosts, among: int, learners: int = 1, away: int = 0) -
 
 
 def niceness(actors: int, learners: int) -> int:
-    """Return the niceness of actors that run freely. It is just enough for each learner to get a core beside them; more
-    would let other programs take the actors' cores.
+    """Return the niceness of actors that never wait for learners. This value just lets each learner get a core; a
+    higher niceness would let other programs take the actors' cores.
     """
     crowd = actors / max(cores() - learners, 1)
-    return max(0, round(math.log(crowd, 1.25)))  # a step of nice gives others a quarter more of a core
+    return max(0, round(math.log(crowd, 1.25)))  # each step of niceness gives other processes 1.25 times the share
 
 
 def choose_actors(crew: Crew, envs: Envs, spec: LearnerSpec, T: int, batch: int, learners: int) -> int:
-    """Return the number of actors of a crew that runs freely. All learners together update from `batch` trajectories of
-    T rows. Costs are measured only if a run starts (crew.measures) with processes; else the fewest actors are chosen.
-    So they are with two cores: two actors and a learner that share them were the fastest (bench/results/compare).
+    """Return the number of actors, if actors never wait for learners. All learners together update from `batch`
+    trajectories of T rows. Costs are measured only at the start of a run with processes on CPUs (crew.measures). If
+    only the learners use a GPU, each free core gets an actor. Else the fewest actors are chosen, also with two cores:
+    two actors and a learner that share two cores were the fastest (bench/results/compare).
     """
     away = 0 if crew.fleet is None else crew.fleet.cores("act")
     free, least = away or cores() - learners, fewest_actors(learners)
@@ -91,7 +92,7 @@ def choose_actors(crew: Crew, envs: Envs, spec: LearnerSpec, T: int, batch: int,
         found = measure_costs(envs, crew.learned(spec), T, batch // learners, crew.precision)
     except (UserError, EnvFailure):
         raise
-    except Exception as e:  # the worker with this network will raise the same
+    except Exception as e:  # a worker with this network will raise the same exception
         crew.divided = f"not measured, {type(e).__name__}: {(str(e).splitlines() or [''])[0]}"
         return least
     learning = f"learning {found.learn * 1e3:.2f} ms, {found.gain:.2f} times as fast with two threads"
@@ -100,9 +101,10 @@ def choose_actors(crew: Crew, envs: Envs, spec: LearnerSpec, T: int, batch: int,
 
 
 def threads_of(role: Role, crew: Crew) -> int:
-    """Return the compute threads per worker of a role. There are never more runnable threads than cores: two threads
-    speed up a forward pass only 1.5 times, and slow down small networks. Roles with a set number get it; the others
-    share the remaining cores. In a traced run all roles have equally many, so that one thread can repeat it exactly.
+    """Return the compute threads per worker of a role. A role with a set number gets that number; the others share the
+    remaining cores. Small networks get one thread. A second thread makes even a large network's forward pass only 1.5
+    times as fast, so a worker gets several threads only if cores are left. In a traced run all roles get the same
+    number, so that a run in one thread can repeat the trace exactly.
     """
     roles = [r for r in crew.roles if r.name != "evaluator"]  # the evaluator is mostly idle
     wanted = {r.name: 0 if crew.trace else crew.threads(r) for r in crew.roles}
@@ -119,6 +121,6 @@ def threads_of(role: Role, crew: Crew) -> int:
 
 
 def _share(among: int, counts: dict[str, int], wanted: dict[str, int]) -> int:
-    """Return the threads of each worker without a set number."""
+    """Return the threads of each worker without a set number. counts: workers by role; wanted: set threads, or 0."""
     left = among - sum(n * wanted[name] for name, n in counts.items())
     return max(1, left // max(1, sum(n for name, n in counts.items() if not wanted[name])))

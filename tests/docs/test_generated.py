@@ -36,7 +36,7 @@ def test_a_part_that_is_not_current_is_found_and_written(tmp_path: Path, monkeyp
 def test_fields_have_their_default_meaning_and_choices():
     text = generate.fields_of(PAGE, "a2c")
     assert "| `learning_rate` | `7e-4` | learning rate at the start; see `--anneal`; above 0 |" in text
-    assert "| `core` | `none` | recurrent core; temporal: FTW's two clocks; `none`, `lstm`, `gru`, `temporal` |" in text
+    assert "| `core` | `none` | recurrent core; temporal: FTW's two LSTMs; `none`, `lstm`, `gru`, `temporal` |" in text
     assert "| `frames` | `320M` |" in text
     for name in systems.names():
         assert "|  |\n" not in generate.fields_of(PAGE, name) + "\n", f"{name}: a field without a meaning"

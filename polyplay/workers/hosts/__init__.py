@@ -1,1 +1,1 @@
-"""Several machines: a crew on each starts workers there, and a line carries the data shared with the main machine."""
+"""Several machines: a crew on each other machine starts workers, and a line (connection) carries the shared data."""

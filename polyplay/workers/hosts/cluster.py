@@ -1,4 +1,4 @@
-"""Cluster: the machines of a Ray cluster, an existing one or that of `local:N`. Only this file knows Ray."""
+"""Cluster: machines of an existing Ray cluster, or of one that `--hosts local:N` starts. Only this file uses Ray."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ from polyplay.core.platform import need_linux
 if TYPE_CHECKING:
     from polyplay.workers.hosts.fleet import Fleet
 
-MACHINES = 64  # most machines
-OPENING = 60.0  # seconds for a machine to start its crew, which may load torch
-REACH = 5.0  # seconds for a cluster to answer
-EVERY, TRIES = 1.0, 4  # seconds between requests to the head; unanswered requests before the head counts as lost
+MACHINES = 64  # most machines besides the main machine
+OPENING = 60.0  # most seconds until a machine has started a crew, which may load torch
+REACH = 5.0  # most seconds until a cluster answers
+EVERY, TRIES = 1.0, 4  # seconds between requests to Ray's head node; unanswered requests until the node is lost
 HIDDEN = [".?*", "__pycache__"]  # files that are not copied to other machines
 OWN = ("CPU", "GPU", "memory", "object_store_memory")  # resources that every node has
 OLDEST = (2, 40)  # oldest version of Ray that works
@@ -57,7 +57,7 @@ class MachineInfo:
     node: str = ""  # Ray's ID of the machine
 
     def check_versions(self, theirs: dict[str, str]) -> None:
-        """Raise UserError if versions differ: calls are sent pickled."""
+        """Raise UserError if this machine and the other one have different versions, because calls are sent pickled."""
         ours = needed_versions()
         if other := [name for name in ours if ours[name] != theirs.get(name)]:
             what = ", ".join(f"{name} {theirs.get(name)} there and {ours[name]} here" for name in other)
@@ -77,8 +77,8 @@ def _ray() -> Any:
 
 
 class Cluster:
-    """Machines that `--hosts` names. ship: folder whose modules are sent to them. Raises UserError: `hosts` is not
-    valid, or the folder is missing.
+    """Machines that `--hosts` names. ship: folder of modules that are copied to these machines. Raises UserError:
+    `hosts` is not valid, or the folder is missing.
     """
 
     def __init__(self, hosts: str, ship: str | None = None):
@@ -90,17 +90,17 @@ class Cluster:
         if ship is not None and not Path(ship).is_dir():
             raise UserError(f"--ship {ship}: no such folder")
         self.head, self._ship = rest if kind == "ray" else "", ship
-        self._names: dict[str, str] = {}  # names of the present nodes, by ID
+        self._names: dict[str, str] = {}  # names of the present nodes (machines), by ID
         self.lost = set[str]()  # IDs of nodes that the run has lost
         self._started: LocalCluster | None = None
         self._nodes: list[dict[str, Any]] = []
         self._missed, self._over, self._lock = 0, threading.Event(), threading.Lock()
 
-    own_cores = property(lambda self: not self.local)  # whether machines have their own cores, not this machine's
+    own_cores = property(lambda self: not self.local)  # whether other machines have other cores than this one
 
     def connect(self) -> Any:
-        """Return `ray`, with this process as a driver of the cluster. Raises UserError."""
-        if "ray" not in sys.modules:  # Ray reads these during import
+        """Join the cluster with this process, unless this was done before; return module `ray`. Raises UserError."""
+        if "ray" not in sys.modules:  # Ray reads these variables when it is imported
             os.environ["RAY_DEDUP_LOGS_SKIP_REGEX"] = "."  # hides raylets' messages about lost workers
             os.environ["RAY_IGNORE_UNHANDLED_ERRORS"] = "1"  # ignores errors in answers that were not awaited
             if self.local:
@@ -122,7 +122,7 @@ class Cluster:
         quiet = {"log_to_driver": False, "configure_logging": False, "include_dashboard": False}
         ships = {"working_dir": self._ship, "excludes": HIDDEN} if self._ship else {}
         try:
-            if given:  # Ray itself would try for half a minute
+            if given:  # check first: Ray itself would try for half a minute
                 host, _, port = given.removeprefix("ray://").rpartition(":")
                 socket.create_connection((host, int(port)), REACH).close()
             with _muted():
@@ -133,27 +133,27 @@ class Cluster:
             how = how if not given else "; is RAY_AUTH_TOKEN the cluster's?" if type(e) is ConnectionError else ""
             raise UserError(f"--hosts: no Ray cluster at {given or 'this machine'}: {why}{how}") from None
         if threading.current_thread() is threading.main_thread():
-            for number in (signal.SIGTERM, signal.SIGINT):  # else Ray's handlers print a stack
+            for number in (signal.SIGTERM, signal.SIGINT):  # restore our handlers: Ray's print a stack
                 signal.signal(number, signal.getsignal(number))
         self.head, self._nodes = ray.get_runtime_context().gcs_address, ray.nodes()
         for watch in (self._look, self._count):
             threading.Thread(target=watch, args=(ray,), daemon=True).start()
 
     def _look(self, ray: Any) -> None:
-        """Ask the head for its nodes every second, in a thread."""
+        """Ask Ray's head node for the list of nodes every second, in a thread."""
         while not self._over.wait(EVERY):
             with contextlib.suppress(Exception):
                 self._nodes = ray.nodes()
                 self._missed = 0
 
     def _count(self, _: Any) -> None:
-        """Count the seconds without an answer, in a thread. Seconds in which this process is stopped do not count."""
+        """Count the seconds without an answer of the head node, in a thread; none while this process is suspended."""
         while not self._over.wait(EVERY):
             self._missed += 1
 
     def failing(self) -> str:
-        """Return the reason for which the cluster is lost, or "". Ray's own client would end this process a minute
-        after the loss of the head.
+        """Return an error text if Ray's head node no longer answers, else "". Ray's own client would end this process a
+        minute after the loss of the head node.
         """
         if self._missed <= TRIES:
             return ""
@@ -165,8 +165,8 @@ class Cluster:
         return str(next(node["NodeManagerAddress"] for node in self._nodes if node["NodeID"] == here))
 
     def machines(self) -> list[MachineInfo]:
-        """Return the machines of the cluster other than this one. A machine keeps its name. Raises UserError."""
-        if self.local and self._started is None:  # a plan starts nothing
+        """Return the machines of the cluster except this one, sorted by name. Names never change. Raises UserError."""
+        if self.local and self._started is None:  # for a plan, no cluster is started
             return [MachineInfo(f"local-{i + 1}", "127.0.0.1", cores()) for i in range(self.local)]
         here = self.connect().get_runtime_context().get_node_id()
         nodes = {n["NodeID"]: n for n in self._nodes if n["Alive"] and n["NodeID"] != here}
@@ -179,7 +179,7 @@ class Cluster:
         return sorted(found, key=lambda info: info.name)
 
     def start_actor(self, info: MachineInfo, cls: type, cpus: int, *given: Any) -> RayActor:
-        """Start an actor of a class on a machine. Ray never restarts it or repeats a call; the run does."""
+        """Start a Ray actor of class `cls` on a machine. Ray restarts no actors and repeats no calls; the run does."""
         ray = self.connect()
         where = ray.util.scheduling_strategies.NodeAffinitySchedulingStrategy(info.node, soft=False)
         options = {"num_cpus": max(0, min(info.cores, cpus)), "max_restarts": 0, "max_task_retries": 0}
@@ -187,8 +187,8 @@ class Cluster:
         return RayActor(ray, actor.remote(*given), info)
 
     def close(self) -> None:
-        """Leave the cluster, and end it if this run started it. Ray cannot leave a silent head: it would
-        wait forever, or crash at exit. So the process then ends at once.
+        """Leave the cluster, and end it if this run started it. If the head node does not answer, Ray's cleanup would
+        wait forever, or crash at exit; this process then exits without Ray's cleanup.
         """
         lost = self.failing() != ""
         if not self._over.is_set() and self._nodes:
@@ -205,13 +205,13 @@ class Cluster:
 
 
 class RayActor:
-    """Ray actor on another machine."""
+    """Ray actor (remote object) on another machine."""
 
     def __init__(self, ray: Any, actor: Any, info: MachineInfo):
         self._ray, self._actor, self.info = ray, actor, info
 
     def call(self, name: str, *given: Any, timeout: float = OPENING) -> Any:
-        """Call a method; return its answer. Raises UserError: the method fails or is late, or the actor is gone."""
+        """Call a method; return its result. Raises UserError: the method fails or is late, or the actor is gone."""
         ray, where = self._ray, f"{self.info.name} ({self.info.address})"
         try:
             return ray.get(self.send(name, *given), timeout=timeout)
@@ -224,11 +224,11 @@ class RayActor:
             raise UserError(f"--hosts: no crew on {where}: {_last_line(cause)}") from None
 
     def send(self, name: str, *given: Any) -> Any:
-        """Call a method without waiting; return Ray's reference to its answer."""
+        """Call a method without waiting; return Ray's reference to the result."""
         return getattr(self._actor, name).remote(*given)
 
     def end(self) -> None:
-        """End the actor and its processes."""
+        """End the actor and the processes that it started."""
         with contextlib.suppress(Exception):  # the actor may be lost
             self._ray.get(self._actor.end.remote(), timeout=3.0)
         with contextlib.suppress(Exception):
@@ -237,7 +237,7 @@ class RayActor:
 
 @contextlib.contextmanager
 def _muted() -> Iterator[None]:
-    """Discard the stderr of Ray's native code, which fills a screen if a connection is refused."""
+    """Discard the stderr of Ray's native code, which prints many lines if a connection is refused."""
     sys.stderr.flush()
     saved = os.dup(2)
     with open(os.devnull, "wb") as nothing:
@@ -250,27 +250,27 @@ def _muted() -> Iterator[None]:
 
 
 def _last_line(e: Exception) -> str:
-    """Return the last line of an exception of the actor."""
+    """Return the last line of an exception's text; if the text is empty, the name of the exception's class."""
     return next((line.strip() for line in reversed(str(e).splitlines()) if line.strip()), type(e).__name__)
 
 
 def _end_at_once() -> None:
-    """End with status 1, as a run that lost the head."""
+    """End this process with status 1, without Ray's cleanup, because the run lost Ray's head node."""
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(1)
 
 
 def node_names(nodes: Mapping[str, str], before: Mapping[str, str], lost: Collection[str] = ()) -> dict[str, str]:
-    """Return the names of nodes by ID; nodes that share a name get a part of their ID. A name never changes. A new node
-    with the name of a lost node is left out until Ray notices the loss: both may be the same machine.
+    """Return nodes' names by ID. Names that several nodes have get a part of the ID. Names in `before` never change. A
+    new node with the name of a lost node is left out until Ray notices the loss, because both may be the same machine.
     """
     count, gone = Counter(nodes.values()), {nodes[i] for i in nodes.keys() & {*lost}}
     there = {i: name for i, name in nodes.items() if i in before or name not in gone}
     return {i: before.get(i) or (name if count[name] == 1 else f"{name}-{i[:6]}") for i, name in there.items()}
 
 
-# Cluster on this machine, for trials and tests. A separate process ends it when the run ends or is killed.
+# Program of `--hosts local:N`, for trials and tests: a process that ends its cluster when the run ends or is killed.
 CODE = """
 import shutil, sys
 from ray.cluster_utils import Cluster
@@ -285,19 +285,19 @@ sys.stdin.read()
 cluster.shutdown()
 shutil.rmtree(folder, ignore_errors=True)
 """
-# no usage statistics, no workers started in advance
+# Ray's settings that are 0: usage statistics, niceness of workers, workers started in advance
 ZERO = "RAY_USAGE_STATS_ENABLED RAY_worker_niceness RAY_enable_worker_prestart RAY_prestart_worker_first_driver"
 QUIET = {"RAY_AUTH_MODE": "token", **dict.fromkeys(ZERO.split(), "0")}
 
 
 class LocalCluster:
-    """Head and `n` raylets on this machine. Raises UserError if they do not start."""
+    """Cluster on this machine: a head node and `n` other nodes. Raises UserError if the nodes do not start."""
 
     def __init__(self, n: int):
-        self.folder = tempfile.mkdtemp(prefix="polyplay-", dir="/tmp")  # sockets have short names
+        self.folder = tempfile.mkdtemp(prefix="polyplay-", dir="/tmp")  # names of sockets must be short
         words = [sys.executable, "-c", CODE, str(n), str(cores()), self.folder, processes.ROOM]
         pipes: Any = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
-        env = {**os.environ, "TMPDIR": self.folder}  # Ray records this machine's cluster there
+        env = {**os.environ, "TMPDIR": self.folder}  # Ray records the cluster of this machine there
         self._runs = subprocess.Popen(words, env=env, start_new_session=True, **pipes)
         assert self._runs.stdout is not None
         self.address = self._runs.stdout.readline().decode().strip()
@@ -306,7 +306,7 @@ class LocalCluster:
             raise UserError(f"--hosts local:{n}: Ray could not start {n + 1} raylets here; use a smaller number")
 
     def close(self, lost: bool = False) -> None:
-        """End the cluster. lost: the head is lost, so the cluster is killed at once."""
+        """End the cluster. lost: the head node is lost, so kill the cluster at once."""
         assert self._runs.stdin is not None
         self._runs.stdin.close()
         try:
@@ -324,7 +324,7 @@ class LocalCluster:
 
 
 def fleet_of(options: Any) -> Fleet | None:
-    """Return the machines that `--hosts` names; None: no other machines. Raises UserError."""
+    """Return the machines that `--hosts` names; None: the run uses only this machine. Raises UserError."""
     hosts = options.hosts
     if hosts is None or hosts == "none":
         for name in ("place", "ship"):

@@ -1,4 +1,4 @@
-"""Fleet: the main process's view of several machines and their workers."""
+"""Fleet: the other machines of a run and their workers, as the main process controls them."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 
 class RemoteWorker(processes.Handle):
-    """Worker on another machine. pipe: for its messages; the thread of the machine's line forwards them here."""
+    """Worker on another machine. pipe: gets the worker's messages, which the thread of the machine's line forwards."""
 
     apart = True
 
@@ -85,20 +85,20 @@ class RemoteWorker(processes.Handle):
 
 @dataclass(eq=False, kw_only=True)
 class Machine(Spot):
-    """Machine with a crew, from the main process's view."""
+    """Another machine with a crew, as the main process sees it."""
 
     actor: RayActor
-    about: dict[str, Any]  # RemoteCrew.about
+    about: dict[str, Any]  # result of RemoteCrew.about
     end: LineEnd
     number: int  # number of its line
     thread: threading.Thread | None = None  # serves its line
-    workers: dict[int, RemoteWorker] = field(default_factory=dict)  # by number
-    seats: set[tuple[str, int]] = field(default_factory=set)  # seats that started there
+    workers: dict[int, RemoteWorker] = field(default_factory=dict)  # by the worker's number
+    seats: set[tuple[str, int]] = field(default_factory=set)  # role and index of workers that started there
     load: dict[str, Any] = field(default_factory=dict)  # newest load of its processor and memory
-    reported: tuple[float, int, int] = field(default_factory=lambda: (time.monotonic(), 0, 0))  # when; bytes in, out
+    reported: tuple[float, int, int] = field(default_factory=lambda: (time.monotonic(), 0, 0))  # time; bytes in, out
 
     def report(self) -> dict[str, float]:
-        """Return the machine's metrics since the last report."""
+        """Return the machine's metrics: its load, and traffic in MB/s since the last report."""
         line, (then, *old) = self.end.line, self.reported
         self.reported = now = (time.monotonic(), line.received, line.sent)
         mb_in, mb_out = (round((x - y) / (now[0] - then) / 1e6, 4) for x, y in zip(now[1:], old, strict=True))
@@ -106,7 +106,7 @@ class Machine(Spot):
         return {"workers": len(self.workers), "mb_in": mb_in, "mb_out": mb_out, "round_trip_ms": trip, **load}
 
     def seat(self, seat: RemoteSeat, number: int, files: Sequence[tuple[str, Path]]) -> None:
-        """Have the crew start a worker, in the sending thread. files: names there, and paths here, of needed files."""
+        """Let the crew start a worker, in the line's sending thread. files: (name there, path here) of needed files."""
         for name, path in files:
             self.end.line.send((0, *piece) for piece in file_pieces(path, name))
         if (seat.role, seat.index) not in self.seats:
@@ -117,7 +117,7 @@ class Machine(Spot):
 
 
 def roles_elsewhere(places: Places, crew: Crew) -> list[Role]:
-    """Return the roles with workers on other machines. Raises UserError if there are none."""
+    """Return the roles with workers on other machines. Raises UserError: no role has such workers."""
     if roles := [role for role in crew.roles if places.goes(role)]:
         return roles
     text = "all workers of this run stay here, by --place or because only one worker acts and learns"
@@ -125,7 +125,7 @@ def roles_elsewhere(places: Places, crew: Crew) -> list[Role]:
 
 
 def plan_in_words(places: Places, crew: Crew, infos: Sequence[MachineInfo]) -> dict[str, str]:
-    """Return the workers of each machine, this one first. Raises UserError: a rule of `--place` does not fit."""
+    """Return the planned workers of each machine as text, this machine first. Raises UserError: a rule does not fit."""
     threads = {role.name: threads_of(role, crew) for role in crew.roles}
     places.check(infos, threads)
     cores = {info.name: f" ({info.cores} core{'s' * (info.cores != 1)})" for info in infos}
@@ -133,7 +133,7 @@ def plan_in_words(places: Places, crew: Crew, infos: Sequence[MachineInfo]) -> d
 
 
 def check_memory(places: Places, crew: Crew, machines: Sequence[Machine]) -> None:
-    """Raise UserError if the replays on a machine are larger than its memory."""
+    """Raise UserError if the replays planned for a machine need more memory than the machine has."""
     threads = {role.name: threads_of(role, crew) for role in crew.roles}
     plan = places.plan([machine.info for machine in machines], threads)
     sizes = {r.name: r.held_replay.bytes(batches="out" not in r.holds) for r in crew.roles if r.held_replay is not None}
@@ -145,7 +145,7 @@ def check_memory(places: Places, crew: Crew, machines: Sequence[Machine]) -> Non
 
 
 def _in_words(seats: list[tuple[str, int]]) -> str:
-    """Return seats as text: act 0-3 5, learn 0."""
+    """Return workers as text, such as "act 0-3 5, learn 0". seats: role and index of each worker."""
     words = dict[str, list[str]]()
     for (name, _), run in itertools.groupby(enumerate(seats), lambda found: (found[1][0], found[1][1] - found[0])):
         indices = [index for _, (_, index) in run]
@@ -155,49 +155,49 @@ def _in_words(seats: list[tuple[str, int]]) -> str:
 
 
 FILE = "hosts.jsonl"
-PATIENCE = 3.0  # crews wait for this process this many timeouts, because its threads may have no turn for seconds
-TURN = 5e-4  # seconds of one thread's turn; short, because threads of lines wait while this process reports games
-LOOK, PARTING = 1.0, 5.0  # seconds between two looks for new machines; seconds for crews to end
-FIRST, HOUR = 2.0, 3600.0  # seconds to the first retry after a failure, doubled for each next retry; most seconds
+PATIENCE = 3.0  # crews wait this many timeouts for this process, because its threads may pause for seconds
+TURN = 5e-4  # seconds of a thread's turn in Python; short, so that lines wait little while this process reports games
+LOOK, PARTING = 1.0, 5.0  # seconds between two checks for new machines; most seconds until crews end
+FIRST, HOUR = 2.0, 3600.0  # seconds until the first retry after a failure, doubled for each next retry; longest wait
 
 
 class Fleet:
-    """Machines of a run. timeout: seconds until a silent machine is lost. rules: those of `--place`."""
+    """Other machines of a run. timeout: seconds of silence until a machine is lost. rules: the rules of `--place`."""
 
     def __init__(self, cluster: Cluster, timeout: float = 5.0, rules: Sequence[PlaceRule] = ()):
         self.cluster, self.timeout, self.places = cluster, timeout, Places(rules)
         self.opened: list[Machine] = []
         self.key = secrets.token_bytes(32)
-        self._numbers, self._next, self._lines = TwinNumbers(), itertools.count(1), set(range(MACHINES))  # free lines
-        self._things: list[SharedObject] = []  # things that cross machines, in the order in which lines check them
-        self._held: dict[str, tuple[tuple[int, str], ...]] = {}  # role → numbers of its things, and its end of each
+        self._numbers, self._next, self._lines = TwinNumbers(), itertools.count(1), set(range(MACHINES))  # unused lines
+        self._things: list[SharedObject] = []  # shared objects that cross machines, in sending order
+        self._held: dict[str, tuple[tuple[int, str], ...]] = {}  # role → (number, argument's name) of its objects
         self._threads = list[threading.Thread]()  # threads that open machines, and end leftover crews
-        self._failures: dict[MachineInfo, tuple[int, float]] = {}  # number of failures, time of the next try
-        self._opening, self._seated = set[str](), set[tuple[str, int]]()  # opening machines; seats that had one
+        self._failures: dict[MachineInfo, tuple[int, float]] = {}  # machine → number of failures, time of the next try
+        self._opening, self._seated = set[str](), set[tuple[str, int]]()  # machines being opened; workers placed before
         self._messages = queue.SimpleQueue[str]()
         self._lock, self._closing, self._over = threading.Lock(), False, threading.Event()
 
     # ------------------------------------------------------------------------------------------ wiring
 
     def is_away(self, role: Role, index: int) -> bool:
-        """Tell whether a worker is on another machine."""
+        """Tell whether a worker runs on another machine."""
         return self.places.is_away(role, index, len(self.opened))
 
     def _there(self) -> list[MachineInfo]:
         return [m.info for m in self.opened if m.lost is None] or self.cluster.machines()
 
     def cores(self, role: str = "") -> int:
-        """Return the cores of all other machines, or of machines with workers of a role; 0 on a local cluster."""
+        """Return the cores of all other machines, or only of the machines for a role; 0 for a local cluster."""
         infos = self.places.machines_for(role, self._there()) if role else self._there()
         return sum(info.cores for info in infos) if self.cluster.own_cores else 0
 
     def elsewhere(self, roles: Sequence[Role]) -> dict[str, int]:
-        """Return the number of each role's workers on other machines."""
+        """Return the number of each role's workers that run on other machines."""
         n = len(self.opened or self._there())
         return {role.name: sum(self.places.is_away(role, i, n) for i in range(role.n)) for role in roles}
 
     def check(self, crew: Crew) -> str:
-        """Return the plan as text. Raises UserError: the plan cannot work. It starts nothing."""
+        """Return the plan of machines and workers as text; start nothing. Raises UserError: the plan cannot work."""
         infos, self.places.roles = self.cluster.machines(), crew.roles
         planned = plan_in_words(self.places, crew, infos)
         for role in roles_elsewhere(self.places, crew):
@@ -222,13 +222,13 @@ class Fleet:
         return plan_in_words(self.places, crew, self.cluster.machines())
 
     def _shared(self, *values: object) -> tuple[list[SharedObject], list[Semaphores]]:
-        """Return the shared objects in these values, and the bells."""
+        """Return the shared objects found in these values, and the semaphores (bells) found."""
         _, found = dump(values, self._numbers)
         bells = [x for x in found if isinstance(x, Semaphores)]
         return [x for x in found if not isinstance(x, Semaphores)], bells
 
     def prepare(self, crew: Crew) -> None:
-        """Find the objects that cross machines, and start a crew on each machine. Raises UserError."""
+        """Find the shared objects that cross machines, and start a crew on each other machine. Raises UserError."""
         self.cluster.connect()
         sys.setswitchinterval(TURN)
         self.directory, self._control = crew.directory, crew.control
@@ -245,9 +245,9 @@ class Fleet:
                 role.spec.update.spread(self.cluster.address())
         for thing in things.values():
             thing._attach()
-            for part in thing.each if isinstance(thing, AgentParams) else ():  # each part crosses within AgentParams
+            for part in thing.each if isinstance(thing, AgentParams) else ():  # parts cross with the whole AgentParams
                 things = {i: x for i, x in things.items() if x is not part}
-        # news of weights comes last: its readers rely on earlier writes to other objects
+        # weights come last: readers of new weights rely on earlier writes to other objects
         self._things = sorted(things.values(), key=lambda thing: isinstance(thing, (Params, AgentParams)))
         for role in roles:
             ends = {id(edge): end for end, edge in role.edges().items()}
@@ -266,7 +266,7 @@ class Fleet:
         threading.Thread(target=self._look_for_more, daemon=True).start()
 
     def _open(self, info: MachineInfo) -> bool:
-        """Start a crew on a machine; return whether it replaces a lost one. Raises UserError."""
+        """Start a crew on a machine; return whether the crew replaces a lost crew. Raises UserError."""
         actor = self.cluster.start_actor(
             info, RemoteCrew, self._computing, self.key, info.address, PATIENCE * self.timeout
         )
@@ -290,7 +290,7 @@ class Fleet:
         return again
 
     def _line_to(self, info: MachineInfo, actor: RayActor) -> Machine:
-        """Open a line to a crew. Raises UserError."""
+        """Connect a line to a crew that was started; return the machine. Raises UserError."""
         about = actor.call("about")
         info.check_versions(about["versions"])
         with self._lock:
@@ -318,7 +318,7 @@ class Fleet:
     # ----------------------------------------------------------------------------------------- workers
 
     def place(self, role: Role, index: int) -> Machine | None:
-        """Choose a worker's machine; None: no machine has room yet."""
+        """Choose the machine for a worker that starts; None: no machine is left now."""
         best = self.places.choose(role, index, self.opened)
         if best is not None and (role.name, index) in self._seated:
             self._note("replaced", best.info, worker=f"{role.name} {index}")
@@ -327,7 +327,7 @@ class Fleet:
         return best
 
     def _look_for_more(self) -> None:
-        """Open machines that have joined, and machines whose crews were lost, in a thread."""
+        """Start crews on machines that have joined or have lost their crews; runs in a thread."""
         while not self._over.wait(LOOK):
             there = {m.info.name for m in self.opened if m.lost is None} | self._opening
             for info in self.cluster.machines():
@@ -337,7 +337,7 @@ class Fleet:
                     self._start_thread(self._open_another, info)
 
     def _put_off(self, info: MachineInfo) -> float:
-        """Return the seconds until a machine is tried again."""
+        """Record that a machine failed; return the seconds until the next try."""
         n, until = self._failures.get(info, (0, 0.0))
         n = n if time.monotonic() < until + HOUR else 0
         pause = min(FIRST * 2.0**n, HOUR)
@@ -345,7 +345,7 @@ class Fleet:
         return pause
 
     def _open_another(self, info: MachineInfo) -> None:
-        """Open a machine during the run."""
+        """Start a crew on a machine during the run; report a failure as a warning."""
         try:
             again = self._open(info)
             self._messages.put(f"machine {info.name} has {'a new crew' if again else 'joined'}")
@@ -390,17 +390,17 @@ class Fleet:
         return worker
 
     def report(self) -> dict[str, dict[str, float]]:
-        """Return the metrics of each machine since the last report."""
+        """Return each machine's metrics since the last report, by machine."""
         return {m.info.name: m.report() for m in self.opened if m.lost is None}
 
-    # ------------------------------------------------------------------------------------- what happens
+    # ------------------------------------------------------------------------------------------- events
 
     def news(self) -> list[str]:
         """Return the warnings since the last call."""
         return [self._messages.get() for _ in range(self._messages.qsize())]
 
     def _hear(self, machine: Machine, value: dict[str, Any]) -> None:
-        """Log a worker's message, with this machine's paths. The message of a UserError names the machine."""
+        """Log a message of a remote worker, with paths changed to paths here. A UserError also names the machine."""
         text: str = value["text"].replace(machine.about["folder"], str(self.directory))
         where = f"; this is on {machine.info.name}, to which --ship DIR copies a folder's modules"
         if (worker := machine.workers.get(value["number"])) is not None:
@@ -413,7 +413,7 @@ class Fleet:
         worker.ended(value["how"], value.get("code"))
 
     def _lose(self, machine: Machine, why: str) -> None:
-        """Record the loss of a machine and its workers. The line has ended, so the machine no longer writes here."""
+        """Record that a machine and its workers are lost. The line has ended, so nothing more arrives from there."""
         with self._lock:
             if self._closing:
                 return
@@ -421,17 +421,17 @@ class Fleet:
             workers = list(machine.workers.values())
             self._lines.add(machine.number)
             self.cluster.lost.add(machine.info.node)
-        machine.end.traffic = Traffic([], False, machine.number, None)  # frees the old one's large buffers
-        retry = self._put_off(machine.info)  # seconds to the next try: only the crew may be lost
+        machine.end.traffic = Traffic([], False, machine.number, None)  # frees large buffers of the old Traffic
+        retry = self._put_off(machine.info)  # seconds until the next try: perhaps only the crew is lost
         self._note("lost", machine.info, why=why, workers=len(workers), retry=retry)
         for i, worker in enumerate(workers):
             worker.lost_first = i == 0
             worker.ended(machine.lost, None)
-        self._start_thread(machine.actor.end)  # in a thread, because the machine may be silent
+        self._start_thread(machine.actor.end)  # in a thread, because the machine may not answer
 
     @property
     def _ending(self) -> bool:
-        """Tell whether the run is ending, and so are its lines."""
+        """Whether the run is ending; its lines then end too, without being lost."""
         return self._closing or self._control.halted
 
     def _note(self, event: str, info: MachineInfo, **more: Any) -> None:
@@ -441,7 +441,7 @@ class Fleet:
         self._writes.attempt(FILE, lambda: log.write(row))
 
     def close(self) -> None:
-        """End all crews, and everything on their machines."""
+        """End all crews and their workers, and leave the cluster."""
         with self._lock:
             if self._closing:
                 return
@@ -456,7 +456,7 @@ class Fleet:
     def _shut(self, machines: Sequence[Machine]) -> None:
         for machine in machines:
             machine.end.request(partial(machine.end.end, tell=True))
-        for seconds in (1.0, 1.0):  # for all machines together
+        for seconds in (1.0, 1.0):  # seconds for all machines together
             until = time.monotonic() + seconds
             for machine in machines:
                 assert machine.thread is not None

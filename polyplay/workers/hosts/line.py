@@ -1,8 +1,8 @@
-"""Line: the connection between two machines that carries rows, weights and counts.
+"""Line: the connection between the main machine and another machine, which carries rows, weights and counts.
 
 A line uses `multiprocessing.connection`. Both ends prove that they know the run's key, which they got through Ray. A
-message consists of a head in JSON and of arrays; nothing is unpickled. Each end sends a beat every second. If an end
-receives nothing for `timeout` s, it considers the other end lost.
+message consists of a header in JSON and of arrays; nothing is unpickled. Each end sends a heartbeat (beat) every
+second. An end that receives nothing for `timeout` seconds considers the other end lost.
 """
 
 from __future__ import annotations
@@ -30,24 +30,24 @@ from polyplay.core.shared_memory import Semaphore
 if TYPE_CHECKING:
     from polyplay.workers.hosts.traffic import Traffic
 
-BEAT_EVERY, TICK = 1.0, 0.1  # seconds between beats; seconds between two looks at flows without a bell
-GATHER = 1e-4  # seconds to gather news after a bell: a message costs as much as 100 µs of work
-TRIES = 5  # waits for a message, each of timeout/TRIES: while this process is stopped, only one of them expires
-LARGE, ALIGNED = 1 << 17, 8  # bytes of an array that is sent separately; alignment of the others
+BEAT_EVERY, TICK = 1.0, 0.1  # seconds between heartbeats; seconds between checks for changes that no semaphore signals
+GATHER = 1e-4  # seconds to gather changes after a bell (semaphore): each message costs 100 µs of work
+TRIES = 5  # waits for a message, each of timeout/TRIES: if this process is suspended, only one wait expires
+LARGE, ALIGNED = 1 << 17, 8  # least bytes of an array that is sent separately; alignment of smaller arrays
 BEAT, ECHO, CLOSE, LOAD = "beat", "echo", "close", "load"  # kinds of messages
-START, SIGNAL, WORD, ENDED = "start", "signal", "word", "ended"  # messages about workers
-Message = tuple[Any, ...]  # a head in JSON, and a list of arrays
+START, SIGNAL, WORD, ENDED = "start", "signal", "word", "ended"  # kinds of messages about workers
+Message = tuple[Any, ...]  # entries that are sent in JSON, and last a list of arrays
 _encode, _decode = json.JSONEncoder(separators=(",", ":")).encode, json.JSONDecoder().raw_decode
 _dtype = functools.cache(np.dtype)
 
 
 class LineLost(Exception):
-    """The other end is gone, silent, or a stranger."""
+    """The other end of a line has closed, sends nothing, or does not know the run's key."""
 
 
 class Line:
-    """One end of the connection. Raises LineLost: the other end does not know the key. `send` and `receive` raise
-    LineLost if the other end is gone, or silent for `timeout` s.
+    """One end of a line between two machines. The constructor raises LineLost if the other end does not know the key.
+    `send` and `receive` raise LineLost if the other end has closed, or does not respond for `timeout` seconds.
     """
 
     def __init__(self, sock: socket.socket, timeout: float, key: bytes, listens: bool):
@@ -58,8 +58,8 @@ class Line:
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self.timeout, self._sock, self._connection = timeout, sock, Connection(sock.dup().detach())
         self._lock, self._ready = threading.Lock(), platform.reader_of(self._connection.fileno())
-        self.sent = self.received = 0  # bytes
-        self._large: dict[tuple[int, int], np.ndarray] = {}  # memory for large arrays
+        self.sent = self.received = 0  # bytes so far
+        self._large: dict[tuple[int, int], np.ndarray] = {}  # reused memory for large arrays that arrive
         try:
             first, second = (deliver_challenge, answer_challenge)[:: 1 if listens else -1]
             first(self._connection, key)
@@ -73,7 +73,7 @@ class Line:
         return LineLost(f"nothing {what} for {self.timeout:g} s" if isinstance(e, BlockingIOError) else why)
 
     def send(self, messages: Iterable[Message]) -> None:
-        """Send messages as one block of bytes. Large arrays follow the block that names them."""
+        """Send messages as blocks of bytes. A message's large arrays are sent after the block that describes them."""
         heads, small = list[Any](), list[bytes]()
         for *head, arrays in messages:
             large = [x for x in arrays if x.nbytes >= LARGE]
@@ -98,11 +98,11 @@ class Line:
             raise self._lost(e, "could be sent") from None
 
     def receive(self) -> list[Message]:
-        """Return the next messages. Their large arrays are valid until the next call."""
+        """Return the next messages. Large arrays in them are valid until the next call."""
         try:
             if not any(self._ready(self.timeout / TRIES) for _ in range(TRIES)):
                 raise BlockingIOError
-            data = bytearray(self._connection.recv_bytes())  # a bytearray, so that arrays can be written to
+            data = bytearray(self._connection.recv_bytes())  # a bytearray, so that the received arrays are writable
             self.received, at, messages = self.received + len(data), data.index(b"\n") + 1, list[Message]()
             for *head, shapes in _decode(data[:at].decode())[0]:
                 messages.append((*head, arrays := list[np.ndarray]()))
@@ -111,7 +111,7 @@ class Line:
                     if size < LARGE:
                         x, at = np.frombuffer(data, np.uint8, size, at), at + size + -size % ALIGNED
                     else:
-                        # new memory would cost more time than the data; `recv_bytes_into` would copy the data twice
+                        # reused, because new memory takes longer than the data; `recv_bytes_into` would copy twice
                         place = len(arrays), size.bit_length()
                         x, left = self._large.setdefault(place, np.empty(1 << place[1], np.uint8))[:size], size
                         while left:
@@ -136,13 +136,13 @@ class Line:
 
 
 def connect(address: tuple[str, int], key: bytes, timeout: float) -> Line:
-    """Return a line to a machine that listens. Raises LineLost, OSError."""
+    """Connect to a machine that listens; return this end of the line. Raises LineLost, OSError."""
     return Line(socket.create_connection(address, timeout), timeout, key, listens=False)
 
 
 def accept_lines(address: str, key: bytes, timeout: float) -> tuple[socket.socket, queue.SimpleQueue[Line]]:
-    """Listen at an address until the socket is shut down. A line whose other end knows the key enters the queue. Each
-    connection has a thread, so a stranger causes no delay.
+    """Listen at an address until the returned socket is shut down. The returned queue gets each line whose other end
+    knows the key. Every connection is checked in a separate thread, so that no connection delays another.
     """
     listener, proven = socket.create_server((address, 0)), queue.SimpleQueue[Line]()
 
@@ -160,19 +160,19 @@ def accept_lines(address: str, key: bytes, timeout: float) -> tuple[socket.socke
 
 
 class LineEnd:
-    """The two threads of an end: one sends the traffic's changes when the bell rings, the other receives. on: handlers
-    of messages, by kind.
+    """The two threads at an end of a line: one sends changes of shared data whenever the semaphore `bell` is posted,
+    the other receives. on: functions that handle messages, by kind of message.
     """
 
     def __init__(self, line: Line, traffic: Traffic, bell: Semaphore, on: Mapping[str, Callable[[Any], None]]):
         self.line, self.traffic, self.bell, self.why, self.round_trip = line, traffic, bell, "", 0.0
         self.on: dict[str, Callable[[Any], None]] = {BEAT: self._beat, ECHO: self._echo, CLOSE: self.end, **on}
         self.closed = threading.Event()
-        self.each_beat: Callable[[], None] = lambda: None  # called by the sending thread at each beat
-        self.requests = queue.SimpleQueue[Callable[[], None]]()  # for the sending thread
+        self.each_beat: Callable[[], None] = lambda: None  # called by the sending thread at each heartbeat
+        self.requests = queue.SimpleQueue[Callable[[], None]]()  # functions that the sending thread calls
 
     def tell(self, kind: str, value: Any = None) -> None:
-        """Send a message of a kind. Raises LineLost."""
+        """Send a message that consists of a kind and a value. Raises LineLost."""
         self.line.send([(kind, value, [])])
 
     def request(self, what: Callable[[], None]) -> None:
@@ -190,7 +190,7 @@ class LineEnd:
                 self.requests.get()()
             self.line.send(self.traffic.news(now))
             time.sleep(GATHER * self.bell.wait(TICK))
-            while self.bell.wait(0.0):  # one turn serves all rings
+            while self.bell.wait(0.0):  # one pass of the loop serves all signals
                 pass
 
     def _receive(self) -> None:
@@ -202,7 +202,7 @@ class LineEnd:
                     self.on[message[0]](message[1])
 
     def _beat(self, sent: float) -> None:
-        if self.traffic.away:  # only one side answers
+        if self.traffic.away:  # only the end on the other machine answers
             self.request(functools.partial(self.tell, ECHO, sent))
 
     def _echo(self, sent: float) -> None:
@@ -214,14 +214,14 @@ class LineEnd:
         except Closed:
             self.end()
         except LineLost as e:
-            if loop == self._serve:  # the other thread may still read the reason
+            if loop == self._serve:  # the receiving thread may still get the reason from the other end
                 self.closed.wait(BEAT_EVERY)
             self.end(str(e))
-        except Exception as e:  # else no log would show it
+        except Exception as e:  # without this, no log would show the exception
             self.end(f"a thread of its line failed: {e!r}", tell=True)
 
     def end(self, why: str | None = "", tell: bool = False) -> None:
-        """Close this end. why: the failure, if any. tell: send it, so that the other end closes too."""
+        """Close this end. why: reason of a failure, or "". tell: send the reason, so that the other end closes too."""
         if not self.closed.is_set():
             self.why = why or ""
             self.closed.set()
@@ -232,7 +232,7 @@ class LineEnd:
             self.bell.post()
 
     def run(self) -> str:
-        """Serve until the line ends; return the failure, or "" if none."""
+        """Send and receive until the line ends; return the reason of a failure, or an empty string."""
         receiving = threading.Thread(target=self._guard, args=(self._receive,), daemon=True)
         receiving.start()
         self._guard(self._serve)

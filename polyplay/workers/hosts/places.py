@@ -1,4 +1,4 @@
-"""Places: the machine of each worker, by `--place` and by default rules. Imports no torch."""
+"""Places: the machine on which each worker runs, by `--place` and by default rules. This module imports no torch."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ HERE, OTHERS, EVEN = "here", "others", "even"
 
 @dataclass(eq=False)
 class Spot:
-    """Machine for workers."""
+    """Machine that can run workers."""
 
     info: MachineInfo
-    lost: str | None = None  # reason of its loss
-    threads: dict[int, int] = field(default_factory=dict)  # compute threads of its workers, by number
+    lost: str | None = None  # reason of the machine's loss, if it is lost
+    threads: dict[int, int] = field(default_factory=dict)  # compute threads of each worker, by the worker's number
 
     @property
     def free(self) -> int:
@@ -36,7 +36,7 @@ S = TypeVar("S", bound=Spot)
 
 @dataclass(frozen=True)
 class PlaceRule:
-    """Part of `--place`: workers `first` to `last` of a role, and their place. last: None: all workers."""
+    """A rule of `--place`: workers `first` to `last` of a role, and where they run. If `last` is None: all workers."""
 
     role: str
     first: int
@@ -49,7 +49,7 @@ class PlaceRule:
 
 
 def parse_places(text: str) -> tuple[PlaceRule, ...]:
-    """Parse `--place`. Raises UserError."""
+    """Parse the rules of `--place`. Raises UserError: a rule is not valid."""
     rules = []
     for part in text.split(","):
         found = RULE.fullmatch(part.strip())
@@ -74,18 +74,19 @@ def _acts(role: Role) -> bool:
 
 
 def _remembers(role: Role) -> bool:
-    """Tell whether a role holds a replay between actors and learners."""
+    """Tell whether a role's workers hold a replay, which actors fill and learners sample."""
     return role.source is None and "source" in role.edges() and role.held_replay is not None
 
 
 def _learns(role: Role) -> bool:
-    """Tell whether a role is one learner with separate actors."""
+    """Tell whether a role is a single learner that learns from separate actors."""
     return role.learner and role.n == 1 and role.source is not None and role.source.edge is not None
 
 
 class Places:
-    """Places of a run's workers. The last rule that names a worker counts. By default, actors are on other machines,
-    replicas are divided evenly, and other workers are here. An actor is on the machine of the replay that it feeds.
+    """Choice of a machine for each worker. The last rule that names a worker counts. By default, actors run on other
+    machines, replicas run evenly on all machines, and other workers run on the main machine. Without a rule that names
+    a machine, an actor joins its replay worker, if that worker is on another machine.
     """
 
     def __init__(self, rules: Sequence[PlaceRule] = (), roles: Sequence[Role] = ()):
@@ -94,14 +95,14 @@ class Places:
 
     @staticmethod
     def moves(role: Role) -> bool:
-        """Tell whether a role's workers can move: actors, replay workers, parameter shards, one learner, and replicas
-        other than the first.
+        """Tell whether a role's workers can run on other machines: actors, replay workers, parameter shards, a single
+        learner, and replicas except the first.
         """
         alone = _acts(role) or _remembers(role) or "server" in role.edges() or _learns(role)
         return role.on == "process" and (alone or (role.learns_own and role.n > 1))
 
     def where(self, role: Role, index: int) -> str:
-        """Return the place of a worker: here, others, even, or a machine."""
+        """Return the place of a worker: `here` (the main machine), `others`, `even`, or a machine's name."""
         for rule in reversed(self.rules):
             if rule.role == role.name and (rule.last is None or rule.first <= index <= rule.last):
                 return rule.where
@@ -110,27 +111,27 @@ class Places:
         return OTHERS if _acts(role) else EVEN if role.learns_own else HERE
 
     def machines_for(self, name: str, infos: Sequence[MachineInfo]) -> list[MachineInfo]:
-        """Return the machines that a role's actors will have, before the role exists; [] if they stay here."""
+        """Return the other machines for the actors of role `name`, which need not exist yet; []: no machine."""
         where = next((r.where for r in reversed(self.rules) if r.role == name and r.last is None), OTHERS)
         return [info for info in infos if where in (OTHERS, EVEN) or _at(info, where)]
 
     def goes(self, role: Role) -> bool:
-        """Tell whether workers of a role are on other machines."""
+        """Tell whether any worker of a role runs on another machine."""
         return self.moves(role) and any(self.where(role, i) != HERE for i in range(role.n))
 
     def is_away(self, role: Role, index: int, machines: int) -> bool:
-        """Tell whether a worker is on another machine. machines: number of other machines."""
+        """Tell whether a worker runs on another machine. machines: number of other machines."""
         where = self.where(role, index)
         here = where == HERE or (where == EVEN and self._turn(role, index, machines) == 0)
         return self.moves(role) and not here
 
     @staticmethod
     def _turn(role: Role, index: int, machines: int) -> int:
-        """Return the number of the machine of a worker that is placed evenly: 0 is this machine."""
+        """Return the number of the machine for a worker that is placed evenly; 0: the main machine."""
         return index * (machines + 1) // role.n
 
     def choose(self, role: Role, index: int, spots: Sequence[S]) -> S | None:
-        """Choose a worker's machine: its previous one, unless that is lost. None: no machine is left."""
+        """Choose a worker's machine: the worker's previous machine unless lost. None: no machine is left."""
         old = self._seats.get((role.name, index))
         if (chosen := next((spot for spot in spots if spot is old and spot.lost is None), None)) is None:
             chosen = self._find(role, index, spots)
@@ -150,17 +151,17 @@ class Places:
             if self.is_away(memory, m, len(spots)):
                 return self.choose(memory, m, spots)
         if role.learns_own and not role.asynchronous and not named:
-            return spots[index * len(spots) // role.n]  # in order, so that every replica knows its neighbors
+            return spots[index * len(spots) // role.n]  # in order, so that each replica knows its neighbors
         return max(named or there, key=partial(self._room, role), default=None)
 
     def _room(self, role: Role, spot: Spot) -> tuple[float, int]:
-        """Return a machine's room: free cores; for replay workers, cores per replay worker, as actors join them."""
+        """Return a machine's room: free cores; for a replay worker, which actors join, cores per replay worker."""
         n = sum(name == role.name and other is spot for (name, _), other in self._seats.items())
         return (spot.info.cores / (1 + n), -n) if _remembers(role) else (float(spot.free), 0)
 
     def check(self, infos: Sequence[MachineInfo], threads: Mapping[str, int]) -> None:
-        """Raise UserError if a rule does not fit this run, or needs more cores than its machines have. threads: of each
-        role's worker.
+        """Raise UserError if a rule does not fit this run, or needs more cores than the machines in the rule have.
+        threads: compute threads per worker, by role.
         """
         for rule in self.rules:
             role = next((role for role in self.roles if role.name == rule.role), None)
@@ -193,7 +194,7 @@ class Places:
             raise UserError(f"--place {rule}: {has}; place fewer there, or leave the others to `others`")
 
     def plan(self, infos: Sequence[MachineInfo], threads: Mapping[str, int]) -> dict[str, list[tuple[str, int]]]:
-        """Return the planned seats of each machine, `here` first. threads: of each role's worker."""
+        """Return the planned workers of each machine, `here` first. threads: compute threads per worker, by role."""
         places, spots = Places(self.rules, self.roles), [*map(Spot, infos)]
         found: dict[str, list[tuple[str, int]]] = {HERE: [], **{info.name: [] for info in infos}}
         for role in self.roles:

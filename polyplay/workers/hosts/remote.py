@@ -1,6 +1,6 @@
 """Crew of another machine: a Ray actor that starts workers there, and forwards their messages through a line.
 
-The crew and its workers end when the line ends: the main process closes it, dies, or is silent.
+The crew and its workers end when the line ends: if the main process closes this connection, dies or is silent.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ from polyplay.workers.role import Role
 
 
 def needed_files(saved: Path | None, directory: Path, role: Role, seat: RemoteSeat) -> list[tuple[str, Path]]:
-    """Return the files that a worker needs to start, as (name there, path here): files of the checkpoint to resume, and
-    of a judge's champion.
+    """Return the files that a worker on another machine needs to start, as (name there, path here): files of the
+    checkpoint `saved`, from which the run resumes, and for a judge the champion's weights.
     """
     found: list[tuple[str, Path]] = []
     if "judge" in seat.kinds:
@@ -45,17 +45,17 @@ def needed_files(saved: Path | None, directory: Path, role: Role, seat: RemoteSe
         found += [(str(x.relative_to(directory)), x) for root in newest for x in sorted(root.rglob("*.*"))]
     if saved is not None:
         patterns = [f"workers/{seat.name}.*", "workers/stream-*", f"replay/{seat.name}/*", "manifest.json"]
-        # an index of another replay shows that this replay was saved
+        # the index of any replay shows a worker that replays were saved
         patterns += ["replay/*/replay.json", *(["agents/*/*"] if role.learner else [])]
         paths = sorted({path for pattern in patterns for path in saved.glob(pattern)})
         found += [(f"resume/{path.relative_to(saved)}", path) for path in paths]
     return found
 
 
-# If a value is pickled for another machine, its shared blocks get twins there. Flows copy the data.
+# A block of shared memory has a twin on each other machine. Pickles contain the block's number; flows copy the data.
 
 
-TwinNumbers = dict[int, tuple[int, SharedBlock]]  # numbers of this process's blocks with twins, by identity
+TwinNumbers = dict[int, tuple[int, SharedBlock]]  # id of a block of this process → (number of its twins, block)
 
 
 class _TwinPickler(cloudpickle.Pickler):
@@ -64,7 +64,7 @@ class _TwinPickler(cloudpickle.Pickler):
         self.numbers, self.found = numbers, list[SharedObject]()
 
     def _number(self, block: SharedBlock) -> int:
-        return self.numbers.setdefault(id(block), (len(self.numbers) + 1, block))[0]  # keeps the block alive
+        return self.numbers.setdefault(id(block), (len(self.numbers) + 1, block))[0]  # the entry keeps the block alive
 
     def reducer_override(self, obj: Any) -> Any:
         if isinstance(obj, Semaphores):
@@ -74,21 +74,21 @@ class _TwinPickler(cloudpickle.Pickler):
             return _block, (self._number(obj), obj.nbytes)
         if isinstance(obj, SharedObject):
             self.found.append(obj)
-        if isinstance(obj, RunControl):  # only learner 0 and the evaluator, both here, use the weights in `show`
+        if isinstance(obj, RunControl):  # only learner 0 and the evaluator use the weights in `show`; both are here
             return RunControl.__new__, (RunControl,), obj.__getstate__() | {"show": None}
         return super().reducer_override(obj)
 
 
 def dump(value: object, numbers: TwinNumbers) -> tuple[bytes, list[SharedObject]]:
-    """Pickle a value for another machine; return it with its shared objects."""
+    """Pickle a value for another machine; return the bytes, and the shared objects in the value."""
     file = io.BytesIO()
     pickler = _TwinPickler(file, numbers)
     pickler.dump(value)
     return file.getvalue(), pickler.found
 
 
-_twins: dict[int, Any] = {}  # blocks and semaphores of this process, by their numbers
-BELLS = 0  # number of the semaphores of this machine's line end, which get the tokens of waits elsewhere
+_twins: dict[int, Any] = {}  # this machine's twins of blocks and semaphores, by number
+BELLS = 0  # number of the line's own semaphore here, which rings if a worker elsewhere is to be woken
 
 
 def _block(number: int, nbytes: int) -> SharedBlock:
@@ -103,18 +103,18 @@ def _semaphores(number: int, n: int) -> Semaphores:
 
 
 FOLDER = "polyplay-crew-"  # followed by the crew's process ID
-PACE = 0.5  # seconds between two looks at the raylet
-MOST_TEXT = 60_000  # letters of one message
+PACE = 0.5  # seconds between two checks whether Ray's process still runs here
+MOST_TEXT = 60_000  # most characters of a message
 
 
 class RemoteCrew:
-    """Workers of one machine. key: of the run, for the line. address: at which to listen. timeout: seconds until a
-    silent main process counts as lost.
+    """Crew of one machine. key: the run's key, which the other end of the line must know. address: where the crew
+    listens. timeout: seconds until a silent main process counts as lost.
     """
 
     def __init__(self, key: bytes, address: str, timeout: float):
-        os.environ.pop("OMP_NUM_THREADS", None)  # Ray sets it for its own workers
-        platform.be_normal()  # Ray's workers are 15 nicer
+        os.environ.pop("OMP_NUM_THREADS", None)  # Ray sets this variable for its own workers
+        platform.be_normal()  # Ray starts its workers with niceness 15
         sweep()
         self.root, self.bells = Path(tempfile.mkdtemp(prefix=f"{FOLDER}{os.getpid()}-")), Semaphores(1)
         _twins[BELLS] = self.bells
@@ -127,26 +127,26 @@ class RemoteCrew:
         SERVER.ensure_running()
 
     def _watch(self, raylet: int) -> None:
-        """End the crew if its raylet is killed: Ray would leave it running."""
+        """End the crew if Ray's process on this machine (the raylet) is killed; Ray would leave the crew running."""
         while os.getppid() == raylet:
             time.sleep(PACE)
         with contextlib.suppress(AttributeError):  # there may be no line yet
-            self.line.end("its raylet is gone", tell=True)  # before workers end, so that none counts as lost alone
+            self.line.end("its raylet is gone", tell=True)  # first, so that workers are lost together
         self.end()
         os._exit(0)
 
     def about(self) -> dict[str, Any]:
-        """Return the facts that the main process needs."""
+        """Return what the main process needs to know of this machine: address, cores, memory, GPUs, versions."""
         where = {"address": self.listener.getsockname()[:2], "pid": os.getpid(), "folder": str(self.root)}
         has = {"memory": psutil.virtual_memory().total, "gpus": platform.nvidia_gpus() or 0}
         return {**where, "cores": cores(), **has, "versions": needed_versions()}
 
     def open(self, data: bytes) -> None:
-        """Create the twins of the run's shared objects."""
+        """Make this machine's copies (twins) of the run's shared objects. data: the pickled objects."""
         self.traffic = Traffic(cloudpickle.loads(data), away=True, relay=0, root=self.root)
 
     def give(self, number: int, data: bytes) -> str:
-        """Take a worker's call; return the reason for which it cannot start, or ""."""
+        """Store the pickled call of a worker, which `_start` will run; return why it cannot be unpickled, or ""."""
         try:
             call: Call = cloudpickle.loads(data)
         except ImportError as e:
@@ -158,21 +158,21 @@ class RemoteCrew:
         return ""
 
     def serve(self) -> None:
-        """Serve the line until it ends."""
+        """Exchange data with the main process until the line ends; then end this process."""
         with contextlib.suppress(LineLost, OSError, queue.Empty):
             line, on = self.proven.get(timeout=OPENING), {START: self._start, SIGNAL: self._signal}
-            self.listener.shutdown(socket.SHUT_RDWR)  # only the main process connects
+            self.listener.shutdown(socket.SHUT_RDWR)  # no other connection is expected
             self.line = LineEnd(line, self.traffic, self.bells[0], on)
             psutil.cpu_percent()  # the first result is meaningless
             self.line.each_beat = lambda: self.line.tell(LOAD, load())
             self.line.run()
         self.end()
-        os._exit(0)  # Ray's own end would wait for a lost head
+        os._exit(0)  # Ray's own exit would wait for a lost head node
 
     # ------------------------------------------------------------------------------------------ workers
 
     def _start(self, value: dict[str, Any]) -> None:
-        """Start a worker, in the receiving thread. Its files and rows have arrived already."""
+        """Start a worker, in the line's receiving thread. All files and data for the worker have arrived before."""
         call = self.calls.pop(number := value.pop("number"))
         self.traffic.sit(RemoteSeat(**{**value, "held": tuple((i, end) for i, end in value["held"])}))
         pipe, theirs = connection.Pipe(duplex=False)
@@ -192,7 +192,7 @@ class RemoteCrew:
                 os.kill(runs.pid, value["signal"])
 
     def _attend(self, number: int, runs: ForkedProcess, pipe: connection.Connection) -> None:
-        """Forward a worker's messages and its end, in a thread. If that fails, the line ends."""
+        """Forward a worker's messages and its end, in a separate thread. If this thread fails, the line ends."""
         try:
             while pipe.poll() or runs.sentinel not in connection.wait([pipe, runs.sentinel]) or pipe.poll():
                 try:
@@ -209,16 +209,16 @@ class RemoteCrew:
             self.line.end(f"the thread of a worker failed: {e!r}", tell=True)
 
     def _pass_on(self, kind: str, value: dict[str, Any], last: bool) -> None:
-        """Send a worker's message, in the sending thread. last: first send all data that the worker wrote."""
+        """Send a worker's message, in the line's sending thread. last: first send all data from this worker."""
         if last:
-            self.line.line.send(self.traffic.news(math.inf))  # also data not yet due
-        self.line.line.send((0, *piece) for piece in self.traffic.files("not-finite-*"))  # the message may name them
+            self.line.line.send(self.traffic.news(math.inf))  # includes data that is not due yet
+        self.line.line.send((0, *piece) for piece in self.traffic.files("not-finite-*"))  # messages may name files
         self.line.tell(kind, value)
 
     def end(self) -> None:
         """End all workers on this machine, and remove its folder."""
         self.traffic.close()
-        for runs in list(self.workers.values()):  # another thread removes ended ones
+        for runs in list(self.workers.values()):  # a copy: another thread removes workers that have ended
             with contextlib.suppress(Exception):
                 runs.end()
         processes.end_descendants()
@@ -227,7 +227,7 @@ class RemoteCrew:
 
 
 def load() -> dict[str, float]:
-    """Return the load of this machine's processor and memory, 0 … 1."""
+    """Return the load of this machine's processor and memory, as fractions from 0 to 1."""
     return {"cpu": psutil.cpu_percent() / 100.0, "memory": psutil.virtual_memory().percent / 100.0}
 
 

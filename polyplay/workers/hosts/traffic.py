@@ -1,6 +1,7 @@
-"""Traffic of a line: the flows of shared objects that cross it, and files. Imports no torch.
+"""Traffic of a line (connection of two machines): files, and flows. A flow is one writer's data for some readers.
 
-The main machine has a line to each other machine, and forwards data from one machine to readers on another.
+The main machine has a line to each other machine, and forwards data from one of these machines to readers on another.
+This module imports no torch.
 """
 
 from __future__ import annotations
@@ -17,33 +18,33 @@ from polyplay.core import platform
 from polyplay.core.flows import ANY, EVERYONE, EVERYWHERE, FILE, Crossing, End, Flow, Piece
 from polyplay.core.shared_memory import SharedObject, memory_barrier
 
-Frame = tuple[int, int, int, list[np.ndarray]]  # number of the flow, and a piece of it
+Frame = tuple[int, int, int, list[np.ndarray]]  # number of a flow, and a Piece of the flow's data
 
 
 @dataclass(frozen=True)
 class RemoteSeat:
-    """Worker on another machine. held: (number, end) of each shared object that the worker holds."""
+    """Worker on another machine. held: (number, name of the argument) of each shared object that the worker holds."""
 
     role: str
     index: int
     row: int
     held: tuple[tuple[int, str], ...] = ()
-    kinds: tuple[str, ...] = ()  # of EVERYWHERE, besides row
+    kinds: tuple[str, ...] = ()  # further names of the worker in flows: learner, judge
 
     @property
     def name(self) -> str:
-        """Return the worker's name in files of a checkpoint."""
+        """Return the worker's name in the file names of a checkpoint."""
         return f"{self.role}-{self.index}"
 
     def keys(self) -> set[tuple[int, End]]:
-        """Return the worker's ends, each with the number of its object."""
+        """Return the worker's names in flows: (number of the object, End). Number -1 stands for all objects."""
         own = {(thing, End(end, self.index)) for thing, end in self.held}
         return own | {(-1, End("row", self.row))} | {(-1, End(kind, self.index)) for kind in self.kinds}
 
 
 class Traffic:
-    """End of a line, with all flows of the objects that cross it. away: this end is on the other machine. relay: number
-    of the line, whose bell rings for this side. root: folder of files. warn: called if a file can't be written.
+    """One end of a line, with the flows of all shared objects. away: this is the other machine's end. relay: number of
+    the line whose bell (semaphore) rings for this end. root: folder of files. warn: called if a file can't be written.
     """
 
     def __init__(
@@ -62,22 +63,22 @@ class Traffic:
                 flow.traffic, flow.thing = self, i
         for number, flow in enumerate(self.flows):
             flow.number = number
-        self.seats: dict[tuple[int, End], str] = {}  # ends on the other machine, and their workers' names
-        self.active: list[tuple[Flow, bool]] = []  # flows that this side sends, and whether the writer is here
-        self.gave: dict[int, bool] = {}  # number of a flow that crosses, or once did → whether its writer was here
-        self.known: dict[int, Any] = {}  # tokens that the other side has
+        self.seats: dict[tuple[int, End], str] = {}  # workers on the other machine (not the main one); their names
+        self.active: list[tuple[Flow, bool]] = []  # flows that this side sends; whether the flow's writer is here
+        self.gave: dict[int, bool] = {}  # number of a flow → whether the writer was here when the flow last crossed
+        self.known: dict[int, Any] = {}  # number of a flow → token of the state that the other side has
         self.unwritten = set[str]()  # workers whose part of a checkpoint could not be written here
-        self._copied = set[str]()  # files that were sent but stay here
+        self._copied = set[str]()  # names of files that were sent and kept here
 
     def _there(self, flow: Flow, end: End, seats: Collection[tuple[int, End]] | None = None) -> bool:
-        """Tell whether an end is on the other machine or, if `seats` are given, is one of these."""
+        """Tell whether `end` is one of `seats`; None: whether it is on the other machine (not the main one)."""
         seats, thing = self.seats if seats is None else seats, -1 if end.name in EVERYWHERE else flow.thing
         if end.i == ANY:
             return any(i == thing and other.name == end.name for i, other in seats)
         return (thing, end) in seats
 
     def gives(self, flow: Flow) -> bool:
-        """Tell whether the writer is on this side."""
+        """Tell whether the flow's writer is on this side."""
         return self._there(flow, flow.writer) == self.away
 
     def _sends(self, flow: Flow) -> bool:
@@ -89,13 +90,13 @@ class Traffic:
         return elsewhere and writer if self.away else there and not writer
 
     def begin(self, seat: RemoteSeat) -> Iterator[Frame]:
-        """Yield the flows that a worker on the other machine needs to start, and all other changes. Only at home."""
+        """Yield the data that a worker on the other machine needs to start, and other changes. Main machine only."""
         keys, sending, found = seat.keys(), {flow.number: gives for flow, gives in self.active}, []
         for flow in reversed(self.flows):
             writes = self._there(flow, flow.writer, keys)
             reads = not self.seats and EVERYONE in flow.readers
             reads = reads or any(self._there(flow, end, keys) for end in flow.readers)
-            # two ends on the other machine get all data from each other
+            # if reader and writer are both on the other machine, the reader gets all data there
             if flow.number in sending or writes or (reads and not self._there(flow, flow.writer)):
                 gives = sending.get(flow.number, not writes)
                 found.append((flow, gives, flow.token(gives)))
@@ -109,7 +110,7 @@ class Traffic:
                     yield flow.number, *piece
 
     def sit(self, seat: RemoteSeat) -> None:
-        """Note on both sides that a worker is on the other machine."""
+        """Record that a worker is on the other machine (not the main one). Both sides of the line call this."""
         self.seats = self.seats | dict.fromkeys(seat.keys(), seat.name)
         active = [(flow, self.gives(flow)) for flow in self.flows if self._sends(flow)]
         before = {flow.number for flow, _ in self.active}
@@ -123,12 +124,12 @@ class Traffic:
         for thing, crossing in enumerate(self.crossings):
             for bell, end in crossing.bells:
                 there = (thing, end) in self.seats
-                if self.away or there:  # at home, another bell may belong to another line
+                if self.away or there:  # on the main machine, the bell of another worker may belong to another line
                     bell.relay(None if there == self.away else self.relay)
 
     def news(self, now: float) -> Iterator[Frame]:
-        """Yield this side's changes since the last call. Tokens are read in the reverse order of sending. So a reader
-        of one flow has all earlier writes to other flows.
+        """Yield the changes of this side since the last call. Tokens, which identify states, are read in the reverse
+        order of sending. So a reader that sees a change in one flow also has all earlier changes in other flows.
         """
         self.now = now
         found = []
@@ -145,31 +146,33 @@ class Traffic:
             self.known[flow.number] = token
 
     def land(self, frame: Frame) -> None:
-        """Write a received frame."""
+        """Write received data to the shared object or the file."""
         number, part, i, arrays = frame
         if part == FILE:
             self._write(i, arrays)
         else:
             flow = self.flows[number]
-            # a reader may have sent this frame before the flow's writer moved there
+            # the other side may have sent this before the flow's writer moved there
             flow.land(part, i, arrays, self.gave.get(number, self.gives(flow)))
 
     def close(self) -> None:
-        """End every wait on this machine, the other one."""
+        """End every wait for data on this machine. Only machines other than the main one call this."""
         for crossing in self.crossings:
             crossing.close()
 
     # ---- files
 
     def parts(self, thing: int, end: End) -> Iterator[Piece]:
-        """Yield a worker's part of a checkpoint, with the complete parts of actors that answer a replay worker here."""
-        if self.away:  # a forwarded answer has no parts: these are at home already
+        """Yield a worker's part of a checkpoint, with the complete parts of actors whose replay worker is here."""
+        if self.away:  # the main machine sends no parts: it has these files already
             name = self.seats.get((thing, end), "")
             for where in ("workers/[a-z]*", "agents/*/[a-z]*", f"replay/{name}/[0-9a-z]*"):
                 yield from self.files(f"checkpoints/.partial-*/{where}", name=name)
 
     def files(self, pattern: str, keep: bool = False, name: str = "") -> Iterator[Piece]:
-        """Yield files of this side in pieces. keep: send files once, and keep them. name: of the files' worker."""
+        """Yield the files that match `pattern` in pieces, then delete these files. keep: send each file once, and
+        delete none. name: the worker that owns the files.
+        """
         for path in sorted(self.root.glob(pattern)) if self.root is not None else ():
             there = str(path.relative_to(self.root or ""))
             if path.is_file() and ACCEPTED.fullmatch(there) and there not in self._copied:
@@ -180,8 +183,8 @@ class Traffic:
                     path.unlink(missing_ok=True)
 
     def _write(self, at: int, arrays: list[np.ndarray]) -> None:
-        """Write a piece of a file. If the main machine can't write it, the answer to its owner reports a failed part.
-        Another machine needs every file, so it raises OSError.
+        """Write a piece of a file. If the main machine can't write it, the part of the checkpoint counts as failed for
+        the file's owner. Other machines need every file, so there the OSError is raised.
         """
         name, owner = (bytes(x).decode() for x in arrays[:2])
         if self.root is None or not ACCEPTED.fullmatch(name):
@@ -197,17 +200,17 @@ class Traffic:
                 with open(temporary, "r+b" if at else "wb") as file:
                     file.seek(at)
                     file.write(arrays[2].data)
-        except FileNotFoundError:  # the checkpoint was completed without this part, or the piece was not written
+        except FileNotFoundError:  # the checkpoint was completed without this part, or an earlier piece was not written
             pass
         except OSError as e:
             temporary.unlink(missing_ok=True)
             if self.away:
                 raise
-            self.unwritten |= {owner, Path(name).stem}  # the sender, and the owner
+            self.unwritten |= {owner, Path(name).stem}  # sender of the file, and worker in the file's name
             self.warn(f"{name} could not be written: {e.strerror or e}")
 
     def failed(self, thing: int, end: End) -> bool:
-        """Tell whether a worker's part could not be written here; True only once."""
+        """Tell whether a worker's part of a checkpoint could not be written here; each failure is told only once."""
         failed = not self.away and (name := self.seats.get((thing, end))) in self.unwritten
         if failed:
             self.unwritten.discard(name)
@@ -223,12 +226,12 @@ ACCEPTED = re.compile(
     re.ASCII,
 )
 ACTORS = re.compile(r"checkpoints/\.partial-(\d{12})/workers/(?!replica-)")
-CHUNK = 1 << 20  # bytes of a file at once
-WHOLE = -1  # as the offset of a piece: the file is complete
+CHUNK = 1 << 20  # bytes of a piece of a file
+WHOLE = -1  # offset of the last piece, which has no data and completes the file
 
 
 def file_pieces(path: Path, name: str, owner: str = "") -> Iterator[Piece]:
-    """Yield a file in pieces, with its name on the other side."""
+    """Yield a file in pieces. name: the file's name on the other side; owner: the worker that the file belongs to."""
     about = [np.frombuffer(text.encode(), np.uint8) for text in (name, owner)]
     for at in range(0, max(1, path.stat().st_size), CHUNK):
         yield FILE, at, [*about, np.fromfile(path, np.uint8, CHUNK, offset=at)]
@@ -236,8 +239,8 @@ def file_pieces(path: Path, name: str, owner: str = "") -> Iterator[Piece]:
 
 
 def _is_late(root: Path, name: str) -> bool:
-    """Tell whether the checkpoint was completed without this part. Only actors' parts can be late. The initial
-    checkpoint has no such parts; it does not count, because update 0 may be saved again.
+    """Tell whether the file's checkpoint was completed without the file. Only files of actors can be late. The initial
+    checkpoint, after 0 steps, has no such files; it does not count, because update 0 may be saved again.
     """
     found = ACTORS.match(name)
     made = (root / "checkpoints").glob(f"{found[1]}*") if found else ()
