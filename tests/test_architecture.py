@@ -35,7 +35,7 @@ BUDGET = {
     "workers/hosts": 1299,
     "population": 1506,
     "systems": 1978,
-    "runs": 4567,
+    "runs": 4569,
     "evaluation": 1575,
     "cli": 2789,
 }

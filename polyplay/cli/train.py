@@ -125,8 +125,8 @@ def train_sweep(page: Page, words: Sequence[str], sweep: Sweep, number: Sequence
 
 
 def read_files(words: list[str]) -> tuple[list[str], OptionFile | None, Sweep | None]:
-    """Return (words without --config and --sweep, the system first; the option file, or None; the sweep, or None).
-    Raises UserError.
+    """Return the command's words without --config and --sweep; the option file, or None; and the sweep, or None. With a
+    file, the first word is the system's name, from the command line or else from the file. Raises UserError.
     """
     words, config = take_option(words, "config")
     words, sweep = take_option(words, "sweep")

@@ -159,7 +159,9 @@ class Semaphore:
 
     @property
     def relayed(self) -> int | None:
-        """Number of the line that gets the tokens; None: the waiting worker is on this machine."""
+        """Number of the line (connection to another machine) whose semaphore gets the tokens; None: this semaphore gets
+        them, because the waiting worker is on this machine.
+        """
         return int(self._relay[0]) - 1 if self._relay[0] else None
 
     def wait(self, timeout: float) -> bool:

@@ -76,7 +76,9 @@ class Unit(ABC):
 
     @abstractmethod
     def advance(self) -> None:
-        """Make the next row of each lane. Raises Unbuilt, SpaceViolation, or the environment's exceptions."""
+        """Step the environment, or reset it if its episode has ended, and write the next row of each lane. Raises
+        Unbuilt, SpaceViolation, or the environment's exceptions.
+        """
 
     @abstractmethod
     def made(self, env: Any) -> None:

@@ -59,8 +59,9 @@ class EnvSpec:
     the seats, in order (seats of one kind have equal spaces); names of the `events` that rows count; whether rows have
     a `team_reward`; scripted players as `bots`, {name: "module:callable"}, see lane.load_bot.
 
-    For several environments in one run: names of the `tasks`; the `order` in which lanes play them; `parts`, the
-    description of each task; `task_input`: unless it is "none", observations are {"seen", "task"}.
+    For several environments in one run: names of the `tasks`; task numbers `order` (lane i always plays task
+    `order[i % len(order)]`); `parts`, the description of each task; `task_input`: unless it is "none", observations are
+    {"seen", "task"}.
     """
 
     obs: Spec
@@ -339,7 +340,7 @@ def task_words(name: object) -> list[tuple[str, int]]:
 
 
 def task_order(words: list[tuple[str, int]]) -> tuple[int, ...]:
-    """Return task numbers in the order in which lanes play them, each as often as its weight, spread evenly."""
+    """Return the task number of each lane, in lane order: each task as often as its weight, spread evenly."""
     places = [((k + 0.5) / times, i) for i, (_, times) in enumerate(words) for k in range(times)]
     return tuple(i for _, i in sorted(places))
 

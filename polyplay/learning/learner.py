@@ -244,8 +244,8 @@ class Runner:
         return drawn if at == version else self.loss.noise(self.policy, batch, (*self.seed, version))
 
     def draw_noise(self, batch: Batch, version: int) -> None:
-        """Draw early the random numbers of the update of weights `version`. Draw nothing for a user's loss, whose
-        numbers may depend on the weights.
+        """Draw early the random numbers of the update of weights `version`. For a user's loss, draw nothing now: its
+        random numbers may depend on the weights, which are not known yet.
         """
         if self.draws and type(self.loss).__module__.startswith("polyplay."):
             self.drawn = version, self.loss.noise(self.policy, batch, (*self.seed, version))

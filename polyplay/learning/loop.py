@@ -417,8 +417,8 @@ def _rows(learner: Learner, envs: Envs) -> tuple[Spec, Spec]:
 
 
 class Rollouts(RolloutBatches, Source):
-    """Batches of `n` rollouts from a RolloutQueue, whose actors have copies of the weights. in_turn: see
-    RolloutQueue.batches.
+    """Source of a learner's batches: `n` rollouts at a time from a RolloutQueue, which actors with their own copies of
+    the weights fill. in_turn: take equally often from each actor.
     """
 
     @property

@@ -115,7 +115,9 @@ class Ensemble(nn.Module):
         return ensemble_values(x, [hold(w) for w in self.weights], [hold(b) for b in self.biases], before)
 
     def _before(self, learns: bool, hold: Held, kept: Sequence[Tensor], i: int, x: Tensor) -> Tensor:
-        """Compute the input of layer i from x, the output of layer i − 1: dropout, normalization, ReLU."""
+        """Return the input of layer i, made from the output x of layer i − 1: dropout, layer normalization, ReLU, batch
+        renormalization, each if in use. For i = 0, x is the critics' input, which gets only the last of these.
+        """
         if i and kept:
             units = kept[i - 1].unflatten(1, (self.n, -1)).transpose(0, 1)
             x = x * units / (1.0 - self.dropout)

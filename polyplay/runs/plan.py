@@ -80,7 +80,7 @@ def predict_memory(crew: Crew, net: Any) -> dict[str, float]:
 
 
 def bytes_of(net: Any) -> int:
-    """Return the bytes of a network's parameters and buffers."""
+    """Return the size of a network's parameters and buffers, in bytes."""
     return sum(x.numel() * x.element_size() for x in (*net.parameters(), *net.buffers()))
 
 

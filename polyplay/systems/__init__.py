@@ -49,8 +49,8 @@ class System:
 
 @dataclass(frozen=True, eq=False)
 class Page:
-    """A system: its options, and the wiring of its workers. Raises UserError: Config is not a dataclass of options with
-    defaults, or build is not a function.
+    """Definition of a system: its options, and a function that adds its workers to a crew. Raises UserError: Config is
+    not a dataclass of options with defaults, or build is not a function.
 
     Config: a frozen dataclass with fields `env` and `frames`. build(c, crew): wires the system of this Config into the
     crew, and returns a System. build raises UserError if options contradict each other.

@@ -266,9 +266,9 @@ def check_critics(c: Any) -> None:
 
 
 def entropy_target(c: Any, envs: Envs) -> float:
-    """Return the target of SAC's entropy in nats: c.entropy, or −dim of a Box (Haarnoja et al. 2018b) plus 0.89 of the
-    largest entropy of discrete actions (CleanRL; Christodoulou 2019 has 0.98). Raises UserError: no policy can reach
-    the target, so the temperature would grow forever.
+    """Return SAC's target entropy in nats: c.entropy if set. Otherwise it is a sum over the parts of an action: −1 for
+    each number of a Box (Haarnoja et al. 2018b), and 0.89 ln n for each Discrete(n) (0.89: CleanRL; Christodoulou 2019
+    has 0.98). Raises UserError: no policy can reach the target, so the temperature would grow forever.
     """
     parts = [leaf for _, leaf in tree.leaves(envs.spec.action)]
     real = sum(math.prod(x.shape) for x in parts if isinstance(x, spaces.Box))

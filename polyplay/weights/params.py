@@ -348,8 +348,9 @@ OFTEN, SELDOM = 4, 1.0  # most versions sent to a machine per rollout; most seco
 
 
 class WeightFlow(Flow):
-    """Flow of published weights: version, round, counts of rollouts trained on, and the vector if new. A judge (worker
-    that finds champions) also sends its champions' files. Readers that wait for rounds get the first version of each
+    """Flow of published weights: version, round, counts of rollouts trained on, and the vector if new. AlphaGo
+    Zero's judge publishes the weights of the best player, the champion; from another machine, it also sends the
+    champion's checkpoint. Readers that wait for rounds get the first version of each
     round. Other readers get the newest version: at once if a reader waits, else at most four times per rollout. The
     readers' machine sends back whether readers wait.
     """

@@ -89,7 +89,9 @@ class Counts:
         return float(int(self.head[LEARNT]) + self._sum(STEPS))
 
     def _sum(self, column: int) -> int:
-        """Return the sum over all workers. A single worker needs no NumPy sum, which takes ten times as long."""
+        """Return the sum of a column of counts over all workers. For a single worker, that is its count: NumPy's sum
+        takes ten times as long.
+        """
         return int(self.own[column] if self.alone else self.cells[:, column].sum())
 
     def begin(self, version: int, learnt: float) -> None:
